@@ -1,13 +1,9 @@
 """The charging game, with and without a cap on participations; and what all accountants have in common."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,18 +23,18 @@ from dp_transforms.accounting.charging_game import (
     charging_game_deltas,
     not_prior_probability,
 )
-from dp_transforms.accounting.composition import Accountant, OptimalComposition, optimal_composition_delta
+from dp_transforms.accounting.composition import OptimalComposition, optimal_composition_delta
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
 
-def _reference_id(row: dict[str, float]) -> str:
+def _reference_id(row):
     return f"{row['eps_query']}-{row['hits']}-{row['delta']}"
 
 
 @pytest.mark.parametrize("row", REFERENCES, ids=_reference_id)
-def test_reference_values(row: dict[str, float]) -> None:
+def test_reference_values(row):
     epsilon_per_query, hits, delta = row["eps_query"], int(row["hits"]), row["delta"]
     q = not_prior_probability(epsilon_per_query)
     between = between_probability(epsilon_per_query, math.ceil(2 / epsilon_per_query))
@@ -58,12 +54,12 @@ def test_reference_values(row: dict[str, float]) -> None:
     assert RenyiAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(row["renyi"], rel=1e-3)
 
 
-def test_misprint_of_theorem_b4() -> None:
+def test_misprint_of_theorem_b4():
     """As printed, without the factor 2 of its own Lemma A.4, the bound lies below what an adversary attains."""
     epsilon_per_query, hits, delta = 0.02, 300, 1e-8
     q = not_prior_probability(epsilon_per_query)
 
-    def printed(alpha: float) -> float:
+    def printed(alpha):
         failure = math.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
         calls = (1 + alpha) * hits / q
         left = delta - failure
@@ -78,7 +74,7 @@ def test_misprint_of_theorem_b4() -> None:
     assert ClosedFormAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(3.78, abs=0.005)
 
 
-def test_all_hits_from_one_pass() -> None:
+def test_all_hits_from_one_pass():
     deltas = charging_game_deltas(0.1, 0.45, 12, 3.0)
     assert len(deltas) == 12
     for hits in (1, 2, 7, 12):
@@ -93,7 +89,7 @@ def test_all_hits_from_one_pass() -> None:
     ("epsilon_per_query", "share", "hits", "epsilon"),
     [(0.7, 1.0, 1, 1.5), (0.7, 0.5, 2, 2.0), (0.5, 0.86, 3, 3.0), (1.2, 0.8, 2, 4.0), (3.0, 1.0, 2, 5.0)],
 )
-def test_against_dumb_value_iteration(epsilon_per_query: float, share: float, hits: int, epsilon: float) -> None:
+def test_against_dumb_value_iteration(epsilon_per_query, share, hits, epsilon):
     q = share / (math.exp(epsilon_per_query) + 1)
     oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, 130, vertices(epsilon_per_query, q))
     game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
@@ -101,7 +97,7 @@ def test_against_dumb_value_iteration(epsilon_per_query: float, share: float, hi
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
-def test_vertices_are_enough(share: float) -> None:
+def test_vertices_are_enough(share):
     """No (h0, h1) of a dense grid over the whole feasible polygon beats the three vertices."""
     epsilon_per_query, hits, epsilon = 0.8, 2, 1.5
     p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
@@ -124,7 +120,7 @@ def test_vertices_are_enough(share: float) -> None:
 
 
 @pytest.mark.parametrize(("hits", "epsilon"), [(1, 6.0), (3, 8.0), (40, 12.0)])
-def test_tiny_deltas_keep_their_digits(hits: int, epsilon: float) -> None:
+def test_tiny_deltas_keep_their_digits(hits, epsilon):
     """delta is convex in e^epsilon; rounding that is absolute instead of relative would show as noise here."""
     q = 0.8 * not_prior_probability(0.1)
     gammas = math.exp(epsilon) * (1 + 1e-7 * np.arange(5))
@@ -140,9 +136,9 @@ def test_tiny_deltas_keep_their_digits(hits: int, epsilon: float) -> None:
 History = tuple[tuple[int, int], ...]  # of each call: went up, was a hit
 
 
-def _histories(participations: int, hits: int) -> list[History]:
+def _histories(participations, hits):
     """All states of the adversary in which there is a call left to make, the empty one first."""
-    found: list[History] = []
+    found = []
     for length in range(participations):
         for history in itertools.product(itertools.product((0, 1), repeat=2), repeat=length):
             if sum(hit for _, hit in history) < hits:
@@ -150,13 +146,11 @@ def _histories(participations: int, hits: int) -> list[History]:
     return found
 
 
-def _attained(
-    epsilon_per_query: float, hits: int, epsilon: float, participations: int, plays: dict[History, tuple[float, float]]
-) -> float:
+def _attained(epsilon_per_query, hits, epsilon, participations, plays):
     """delta of one policy: the sum of ``(P - e^epsilon Q)_+`` over all transcripts; a state without a play stops."""
     p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
 
-    def ends(history: History, first: float, second: float) -> Iterator[float]:
+    def ends(history, first, second):
         over = len(history) == participations or sum(hit for _, hit in history) == hits
         if over or history not in plays:
             yield max(0.0, first - math.exp(epsilon) * second)
@@ -174,9 +168,7 @@ def _attained(
     ("epsilon_per_query", "share", "hits", "participations", "epsilon"),
     [(0.7, 1.0, 1, 2, 0.5), (0.7, 0.6, 1, 2, 0.3), (0.5, 0.6, 2, 2, 0.2), (1.5, 0.4, 1, 2, 0.9)],
 )
-def test_against_every_policy(
-    epsilon_per_query: float, share: float, hits: int, participations: int, epsilon: float
-) -> None:
+def test_against_every_policy(epsilon_per_query, share, hits, participations, epsilon):
     """Policies that remember everything, may stop anywhere, and play one of the corners elsewhere: 1024 and more."""
     q = share / (math.exp(epsilon_per_query) + 1)
     choices = [None, *vertices(epsilon_per_query, q)]
@@ -200,9 +192,7 @@ def test_against_every_policy(
         (0.2, 0.05, 2, 60, 2),
     ],
 )
-def test_with_a_cap_against_dumb_value_iteration(
-    epsilon_per_query: float, share: float, hits: int, participations: int, epsilon: float
-) -> None:
+def test_with_a_cap_against_dumb_value_iteration(epsilon_per_query, share, hits, participations, epsilon):
     q = share / (math.exp(epsilon_per_query) + 1)
     oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, vertices(epsilon_per_query, q))
     value = capped_game_delta(epsilon_per_query, q, hits, participations, epsilon)
@@ -212,7 +202,7 @@ def test_with_a_cap_against_dumb_value_iteration(
         assert game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, without_a_corner) < oracle
 
 
-def test_equals_optimal_composition_where_the_hits_suffice() -> None:
+def test_equals_optimal_composition_where_the_hits_suffice():
     q = not_prior_probability(0.3)
     for participations in (1, 2, 10, 40):
         for epsilon in (0.0, 0.1, 0.7 * participations * 0.3, participations * 0.3):
@@ -226,7 +216,7 @@ def test_equals_optimal_composition_where_the_hits_suffice() -> None:
 
 
 @pytest.mark.parametrize(("epsilon_per_query", "share", "hits"), [(0.3, 1.0, 1), (0.1, 0.86, 4), (0.05, 0.86, 30)])
-def test_converges_to_the_game(epsilon_per_query: float, share: float, hits: int) -> None:
+def test_converges_to_the_game(epsilon_per_query, share, hits):
     q = share * not_prior_probability(epsilon_per_query)
     epsilon = GameAccountant(epsilon_per_query, q, hits).epsilon(1e-7)
     game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
@@ -237,7 +227,7 @@ def test_converges_to_the_game(epsilon_per_query: float, share: float, hits: int
     assert 0 < capped_game_delta(epsilon_per_query, q, hits, few, epsilon) < 0.9 * game
 
 
-def test_epsilon_is_below_both_limits_and_safe() -> None:
+def test_epsilon_is_below_both_limits_and_safe():
     for hits, participations in ((3, 8), (3, 30), (10, 30), (10, 10_000)):
         accountant = GameAccountant(0.1, 0.45, hits, participations)
         epsilon = accountant.epsilon(1e-8)
@@ -253,7 +243,7 @@ def test_epsilon_is_below_both_limits_and_safe() -> None:
 
 # --- What all accountants have in common: the interface, and the order among them and those of the benchmarks.
 
-TARGET_CHARGING: tuple[Callable[..., Any], ...] = (
+TARGET_CHARGING = (
     GameAccountant,
     ExactTailAccountant,
     ClosedFormAccountant,
@@ -267,7 +257,7 @@ GAME = GameAccountant(0.1, 0.45, 4)
     [GAME, GameAccountant(0.1, 0.45, 4, participations=25), OptimalComposition(0.1, 25)],
     ids=["game", "capped game", "composition"],
 )
-def test_a_curve_that_falls_and_its_inverse(accountant: Accountant) -> None:
+def test_a_curve_that_falls_and_its_inverse(accountant):
     deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0, 8.0)]
     assert all(1 >= a >= b >= 0 for a, b in itertools.pairwise(deltas))
     assert deltas[0] > deltas[3] > deltas[5]
@@ -285,7 +275,7 @@ def test_a_curve_that_falls_and_its_inverse(accountant: Accountant) -> None:
 @pytest.mark.parametrize(
     ("epsilon_per_query", "hits", "share"), [(0.01, 1, 1.0), (0.01, 40, 0.3), (0.3, 40, 1.0), (1.5, 1, 0.3)]
 )
-def test_the_order_of_the_bounds(epsilon_per_query: float, hits: int, share: float) -> None:
+def test_the_order_of_the_bounds(epsilon_per_query, hits, share):
     """static adversary <= game <= exact tail <= closed form, and game <= Renyi; a cap lowers the game further."""
     q = share * not_prior_probability(epsilon_per_query)
     game = GameAccountant(epsilon_per_query, q, hits)
@@ -303,13 +293,13 @@ def test_the_order_of_the_bounds(epsilon_per_query: float, hits: int, share: flo
         assert epsilons[0] <= epsilons[3]
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numbers_of_numpy_are_numbers():
     numpys = GameAccountant(np.float64(0.1), np.float64(0.45), np.int64(4))
     assert numpys.delta(np.float32(2.0)) == GAME.delta(2.0)
     assert GAME.delta(2) == GAME.delta(2.0)
 
 
-def test_extreme_numbers_neither_hang_nor_overflow() -> None:
+def test_extreme_numbers_neither_hang_nor_overflow():
     assert 0 <= GameAccountant(1e-9, 0.4, 1).delta(1.0) < 1e-100
     assert GameAccountant(1e-3, 0.4, 2).delta(1e6) < 1e-100
     assert 0.9 < GameAccountant(30.0, not_prior_probability(30.0), 1).delta(0.5) <= 1.0

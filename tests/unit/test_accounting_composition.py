@@ -1,10 +1,7 @@
 """Composition, Renyi target charging and calls of several kinds, each against an independent figure."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -33,7 +30,7 @@ from tests.helpers.scripted import Scripted
 
 
 @pytest.mark.parametrize(("epsilon_per_query", "calls"), [(0.5, 1), (0.1, 29), (0.25, 35), (1.0, 7), (0.1, 400)])
-def test_optimal_composition_against_dp_accounting(epsilon_per_query: float, calls: int) -> None:
+def test_optimal_composition_against_dp_accounting(epsilon_per_query, calls):
     # The loss is a multiple of epsilon_per_query, so this discretisation loses nothing.
     single = privacy_loss_distribution.from_privacy_parameters(
         privacy_loss_distribution.common.DifferentialPrivacyParameters(epsilon_per_query),
@@ -48,14 +45,14 @@ def test_optimal_composition_against_dp_accounting(epsilon_per_query: float, cal
         )
 
 
-def test_optimal_is_below_advanced_composition() -> None:
+def test_optimal_is_below_advanced_composition():
     for calls in (1, 10, 100, 1000):
         optimal = OptimalComposition(0.1, calls).epsilon(1e-7)
         assert optimal <= advanced_composition_epsilon(0.1, calls, 1e-7) * (1 + 1e-6)
         assert optimal_composition_delta(0.1, calls, optimal) <= 1e-7
 
 
-def unsafe_answers() -> list[float]:
+def unsafe_answers():
     """Those of the solver at which delta is larger than it may be, of 80 problems."""
     unsafe = []
     for delta in np.geomspace(0.5, 1e-15, 40).tolist():
@@ -66,20 +63,20 @@ def unsafe_answers() -> list[float]:
     return unsafe
 
 
-def test_solver_returns_the_safe_side() -> None:
+def test_solver_returns_the_safe_side():
     assert unsafe_answers() == []
     assert smallest_safe_argument(lambda x: 0.0, 0.1, guess=5.0, lowest=2.0, highest=9.0) == 2.0
     with pytest.raises(ValueError, match="no argument up to 9"):
         smallest_safe_argument(lambda x: 0.5, 0.1, guess=5.0, lowest=2.0, highest=9.0)
 
 
-def test_solver_survives_jumps() -> None:
+def test_solver_survives_jumps():
     """The zone of labels has whole numbers, so its delta jumps."""
     found = smallest_safe_argument(lambda x: 0.5 if x < 3.0 else 1e-12, 1e-6, guess=1.0, lowest=0.0, highest=50.0)
     assert 3.0 <= found <= 3.0 * (1 + 1e-5)
 
 
-def test_a_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
+def test_a_chernoff_tail_holds_with_the_floor_of_the_calls():
     """``Pr[Binomial(floor(r), q) < hits] <= exp(-alpha^2 hits / (2 (1 + alpha)))`` at ``r = (1 + alpha) hits / q``."""
     for q in (0.499, 0.3, 0.05):
         for hits in (1, 2, 10, 100):
@@ -97,7 +94,7 @@ def test_a_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
 EPSILONS = (0.02, 0.3, 1.0, 3.0)
 
 
-def _sparse_vector_charge(epsilon: float, lam: float) -> float:
+def _sparse_vector_charge(epsilon, lam):
     """``sup ln(A / (1 - B))`` over counts near the threshold, from the probabilities of discrete Laplace noise."""
     a = math.exp(-epsilon)
     far = math.ceil(3 / epsilon) + 1
@@ -116,7 +113,7 @@ def _sparse_vector_charge(epsilon: float, lam: float) -> float:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
-def test_charge_is_that_of_the_sparse_vector(epsilon: float, share: float) -> None:
+def test_charge_is_that_of_the_sparse_vector(epsilon, share):
     q = not_prior_probability(epsilon)
     lam = share * largest_lam(epsilon, q)
     assert target_charge(epsilon, q, lam) == pytest.approx(_sparse_vector_charge(epsilon, lam), rel=1e-6)
@@ -124,7 +121,7 @@ def test_charge_is_that_of_the_sparse_vector(epsilon: float, share: float) -> No
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("portion", [1.0, 0.86, 0.2])
-def test_charge_is_the_smallest_for_all_plays(epsilon: float, portion: float) -> None:
+def test_charge_is_the_smallest_for_all_plays(epsilon, portion):
     """With it every play is a supermartingale, on a grid of the polygon and its corners; with less one is not."""
     p = math.exp(epsilon) / (1 + math.exp(epsilon))
     q = portion * (1 - p)
@@ -138,7 +135,7 @@ def test_charge_is_the_smallest_for_all_plays(epsilon: float, portion: float) ->
     for share in (0.02, 0.5, 0.9):
         lam = share * largest_lam(epsilon, q)
 
-        def growth(charge: float, lam: float = lam) -> float:
+        def growth(charge, lam=lam):
             rise, fall = p * math.exp(lam * epsilon), (1 - p) * math.exp(-lam * epsilon)
             keeps = math.exp(-charge)
             return max(rise * (1 - h1 + h1 * keeps) + fall * (1 - h0 + h0 * keeps) for h0, h1 in plays)
@@ -148,7 +145,7 @@ def test_charge_is_the_smallest_for_all_plays(epsilon: float, portion: float) ->
         assert growth(charge * 0.999) > 1
 
 
-def test_largest_order() -> None:
+def test_largest_order():
     for epsilon in EPSILONS:
         q = not_prior_probability(epsilon)
         assert largest_lam(epsilon, q) == pytest.approx(math.log1p(math.exp(-epsilon)) / epsilon, rel=1e-12)
@@ -175,7 +172,7 @@ class _MixedAdversary:
     The state is the number of hits of each kind so far and the loss; ``P[loss - i]`` is followed in units of STEP.
     """
 
-    def __init__(self, accountant: MixedChargingAccountant, kinds: list[CallKind], planted: float = 0.0) -> None:
+    def __init__(self, accountant, kinds, planted=0.0):
         """planted: a fault, the share of each charge that the filter forgets."""
         self.kinds = kinds
         charges = [accountant.charge(*kind[:2]) * (1 - planted) for kind in kinds]
@@ -188,7 +185,7 @@ class _MixedAdversary:
             if i * charges[0] + j * charges[1] <= accountant.budget  # what can have been paid
         ]
 
-    def deltas(self, epsilons: Sequence[float]) -> list[float]:
+    def deltas(self, epsilons):
         """delta at each of these epsilons."""
         size = ROUNDS * max(self.steps)
         loss = STEP * np.arange(-size, size + 1)
@@ -198,7 +195,7 @@ class _MixedAdversary:
             value = {state: self._round(state, value, stop) for state in self.states}
         return [float(delta) for delta in value[0, 0][:, size]]
 
-    def _round(self, state: tuple[int, int], value: dict[tuple[int, int], np.ndarray], stop: np.ndarray) -> np.ndarray:
+    def _round(self, state, value, stop):
         best = np.maximum(stop, value[state])
         for number, (kind, step) in enumerate(zip(self.kinds, self.steps, strict=True)):
             after = (state[0] + (number == 0), state[1] + (number == 1))
@@ -214,13 +211,13 @@ class _MixedAdversary:
         return best
 
 
-def _shift(values: np.ndarray, steps: int) -> np.ndarray:
+def _shift(values, steps):
     """values at loss + steps; beyond the ends, which no run of ROUNDS calls reaches, the value of the end."""
     ends = np.pad(values, [(0, 0), (abs(steps), abs(steps))], mode="edge")
     return ends[:, abs(steps) + steps :][:, : values.shape[1]]
 
 
-def _kind(epsilon: float, hits: int, share: float = 1.0) -> CallKind:
+def _kind(epsilon, hits, share=1.0):
     return CallKind(epsilon, share * not_prior_probability(epsilon), hits)
 
 
@@ -232,7 +229,7 @@ MIXES = [
 
 
 @pytest.mark.parametrize(("epsilon", "mix"), MIXES)
-def test_no_mixed_adversary_exceeds_the_filter(epsilon: float, mix: list[CallKind]) -> None:
+def test_no_mixed_adversary_exceeds_the_filter(epsilon, mix):
     accountant = MixedChargingAccountant.for_mix(epsilon, DELTA, mix)
     adversary = _MixedAdversary(accountant, mix)
     assert len(adversary.states) > 4
@@ -242,13 +239,13 @@ def test_no_mixed_adversary_exceeds_the_filter(epsilon: float, mix: list[CallKin
     assert attained[1] > DELTA, "more than half of the epsilon is attained"
 
 
-def test_the_adversary_finds_a_filter_that_forgets() -> None:
+def test_the_adversary_finds_a_filter_that_forgets():
     epsilon, mix = MIXES[1]
     accountant = MixedChargingAccountant.for_mix(epsilon, DELTA, mix)
     assert _MixedAdversary(accountant, mix, planted=0.4).deltas([epsilon])[0] > DELTA
 
 
-def test_with_one_kind_the_adversary_is_the_game() -> None:
+def test_with_one_kind_the_adversary_is_the_game():
     """Its hits alone count, and 80 calls at this epsilon are as good as any number."""
     kinds = [_kind(0.8, 2), _kind(0.8, 2)]
     accountant = MixedChargingAccountant(order=1.3, budget=2.5 * MixedChargingAccountant(1.3, 1).charge(*kinds[0][:2]))
@@ -262,9 +259,7 @@ def test_with_one_kind_the_adversary_is_the_game() -> None:
 @pytest.mark.parametrize(
     ("epsilon", "share", "hits"), [(0.02, 1.0, 100), (0.05, 0.5, 10), (0.1, 1.0, 30), (0.3, 0.8, 60)]
 )
-def test_identical_calls_cost_no_less_than_the_game_and_what_renyi_target_charging_says(
-    epsilon: float, share: float, hits: int
-) -> None:
+def test_identical_calls_cost_no_less_than_the_game_and_what_renyi_target_charging_says(epsilon, share, hits):
     kind = _kind(epsilon, hits, share)
     game, renyi = GameAccountant(*kind).epsilon(DELTA), RenyiAccountant(*kind).epsilon(DELTA)
     accountant = MixedChargingAccountant.for_mix(renyi * (1 + 1e-4), DELTA, [kind])
@@ -278,7 +273,7 @@ def test_identical_calls_cost_no_less_than_the_game_and_what_renyi_target_chargi
         assert GameAccountant(*kind).delta(total) <= paid.delta(total)
 
 
-def test_mixes_cost_less_than_the_largest_support() -> None:
+def test_mixes_cost_less_than_the_largest_support():
     mix = [_kind(0.02, 80), _kind(0.04, 20)]
     coarse = largest_support(mix)
     assert coarse == GameAccountant(0.04, not_prior_probability(0.04), 100)
@@ -290,7 +285,7 @@ def test_mixes_cost_less_than_the_largest_support() -> None:
     assert largest_support([CallKind(0.3, 0.9, 1)]).target_probability == not_prior_probability(0.3)
 
 
-def test_the_filter_admits_what_it_can_still_pay() -> None:
+def test_the_filter_admits_what_it_can_still_pay():
     accountant = MixedChargingAccountant(order=3.0, budget=1.0)
     cheap, dear = (0.1, not_prior_probability(0.1)), (0.2, not_prior_probability(0.2))
     small, large = accountant.charge(*cheap), accountant.charge(*dear)
@@ -308,7 +303,7 @@ def test_the_filter_admits_what_it_can_still_pay() -> None:
     assert accountant.budget - small < limit.spent <= accountant.budget
 
 
-def test_target_charging_pays_each_call_at_its_own_price() -> None:
+def test_target_charging_pays_each_call_at_its_own_price():
     accountant = MixedChargingAccountant(order=3.0, budget=5.0)
     limit = MixedChargingFilter(accountant)
     charging = TargetCharging(None, limit)

@@ -1,7 +1,5 @@
 """The benchmarks `finding` and `dp_sqlp`: what they count, and their peers by the formulas of their papers."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MINUTE, START
 
 
-def log_of_users(pairs_of_user: list[list[tuple[int, int]]], items: int, horizon: int) -> LogPairs:
+def log_of_users(pairs_of_user, items, horizon):
     """Each user's (window, item)."""
     rows = sorted((user, *pair) for user, pairs in enumerate(pairs_of_user) for pair in pairs)
     users, windows, codes = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
@@ -29,7 +27,7 @@ def log_of_users(pairs_of_user: list[list[tuple[int, int]]], items: int, horizon
     return LogPairs("a log", Path("nowhere"), "", START, MINUTE, horizon, users, windows, codes, labels)
 
 
-def test_columns_count_what_was_held() -> None:
+def test_columns_count_what_was_held():
     users = [[(0, 0), (1, 1)]] * 60 + [[(0, 0), (0, 2)]] * 60
     log = log_of_users(users, 3, 2)
     assert log.holders.tolist() == [120, 60, 60]  # (0, 0), (0, 2), (1, 1)
@@ -46,7 +44,7 @@ def test_columns_count_what_was_held() -> None:
     assert row["of_nobody"] == 1
 
 
-def test_replay_weights_are_those_of_the_price_list() -> None:
+def test_replay_weights_are_those_of_the_price_list():
     plan = small_looks_plan()
     users = [[(window, item) for window in range(12) for item in range(3)][:looks] for looks in (1, 2, 7, 20, 36)]
     log = log_of_users(users, 3, 12)
@@ -56,7 +54,7 @@ def test_replay_weights_are_those_of_the_price_list() -> None:
         assert weights[log.users == user] == pytest.approx(wanted)
 
 
-def test_stream_order_names_what_many_hold_and_pays_for_each_look() -> None:
+def test_stream_order_names_what_many_hold_and_pays_for_each_look():
     plan = small_looks_plan()
     crowd = [[(3, 1), (4, 1)] for _ in range(60)]
     log = log_of_users([*crowd, [(window, 0) for window in range(12)]], 2, 12)
@@ -79,7 +77,7 @@ def test_stream_order_names_what_many_hold_and_pays_for_each_look() -> None:
 @pytest.mark.parametrize(
     "method", [name for name in METHODS if name not in OURS and name != "PipelineDP select_partitions"]
 )
-def test_each_peer_finds_what_nearly_all_hold_and_not_what_one_holds(method: str) -> None:
+def test_each_peer_finds_what_nearly_all_hold_and_not_what_one_holds(method):
     users = [[(0, 0), (1, 0)]] * 300 + [[(2, 1)]]
     log = log_of_users(users, 2, 3)
     found = METHODS[method](log, np.random.default_rng(3)).run()
@@ -88,14 +86,14 @@ def test_each_peer_finds_what_nearly_all_hold_and_not_what_one_holds(method: str
 
 
 @pytest.mark.parametrize(("shift", "exponent"), [(26.0, 6.738), (1000.0, 1.4)])
-def test_zipf_mandelbrot_has_the_stated_shares(shift: float, exponent: float) -> None:
+def test_zipf_mandelbrot_has_the_stated_shares(shift, exponent):
     shares = np.diff(dp_sqlp.zipf_mandelbrot(5000, shift, exponent), prepend=0.0)
     assert shares.sum() == pytest.approx(1)
     assert shares[9] / shares[0] == pytest.approx(((10 + shift) / (1 + shift)) ** -exponent)
     assert shares[99] / shares[98] == pytest.approx(((100 + shift) / (99 + shift)) ** -exponent)
 
 
-def test_a_scaled_workload_has_as_many_users_of_each_key_and_fewer_keys() -> None:
+def test_a_scaled_workload_has_as_many_users_of_each_key_and_fewer_keys():
     """Keys of at least 100 users: a fifth as many at a fifth of the scale."""
     assert dp_sqlp.scaled_shift(1) == 1000
     found = []
@@ -107,16 +105,16 @@ def test_a_scaled_workload_has_as_many_users_of_each_key_and_fewer_keys() -> Non
     assert found[0] == pytest.approx(found[1], rel=0.07)
 
 
-def test_a_workload_has_distinct_rows_by_user() -> None:
+def test_a_workload_has_distinct_rows_by_user():
     records = dp_sqlp.simulate(2000, 300, 5.0, 4, np.random.default_rng(2))
     codes = (records.users * 300 + records.keys) * 4 + records.steps
     assert np.all(np.diff(codes) > 0)
     assert set(records.steps.tolist()) == {0, 1, 2, 3}
 
 
-def test_windows_of_all_steps_so_far_hold_each_key_of_a_user_once() -> None:
+def test_windows_of_all_steps_so_far_hold_each_key_of_a_user_once():
     records = dp_sqlp.simulate(300, 50, 5.0, 6, np.random.default_rng(1))
-    seen: set[tuple[int, int]] = set()
+    seen = set()
     for step, rows in dp_sqlp._windows(records, "so far", 6):
         pairs = list(zip(records.users[rows].tolist(), records.keys[rows].tolist(), strict=True))
         here = np.flatnonzero(records.steps == step)
@@ -132,14 +130,14 @@ def test_windows_of_all_steps_so_far_hold_each_key_of_a_user_once() -> None:
 EPSILON, DELTA = 2.0, 1e-9
 
 
-def log_of(rows: list[tuple[int, int, int]], items: int, horizon: int) -> LogPairs:
+def log_of(rows, items, horizon):
     """rows: (user, window, item), distinct."""
     users, windows, codes = (np.array(column, dtype=np.int64) for column in zip(*sorted(rows), strict=True))
     labels = tuple(str(item) for item in range(items))
     return LogPairs("a log", Path("nowhere"), "", 0, 3600, horizon, users, windows, codes, labels)
 
 
-def random_log(users: int, seed: int) -> LogPairs:
+def random_log(users, seed):
     random = np.random.default_rng(seed)
     rows = {(user, int(random.integers(3)), int(random.integers(5))) for user in range(users) for _ in range(user % 9)}
     rows |= {(users - 1, 0, 0)}
@@ -151,14 +149,14 @@ def random_log(users: int, seed: int) -> LogPairs:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.1, 1e-6), (6.0, 1e-9)])
-def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon: float, delta: float) -> None:
+def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon, delta):
     sigma = peers_set_union.gaussian_sigma(epsilon, delta)
     assert sigma == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
     assert peers_set_union.gaussian_delta(epsilon, 1 / sigma) <= delta * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("most_looks", [1, 7, 300])
-def test_the_threshold_of_set_union_is_that_of_its_theorem(most_looks: int) -> None:
+def test_the_threshold_of_set_union_is_that_of_its_theorem(most_looks):
     sigma = peers_set_union.gaussian_sigma(EPSILON, DELTA / 2)
     with mpmath.workdps(40):
         hidden = [(1 - mpmath.mpf(DELTA) / 2) ** (1 / mpmath.mpf(t)) for t in range(1, most_looks + 1)]
@@ -171,7 +169,7 @@ def test_the_threshold_of_set_union_is_that_of_its_theorem(most_looks: int) -> N
     assert found == pytest.approx(weighted_gaussian_threshold(EPSILON, DELTA, most_looks), rel=1e-6)
 
 
-def test_the_weights_of_each_user_have_a_norm_of_one() -> None:
+def test_the_weights_of_each_user_have_a_norm_of_one():
     log = random_log(40, 1)
     for most in (1, 3, 100):
         weights, sums = peers_set_union.weighted_sums(log, most, np.random.default_rng(2))
@@ -181,7 +179,7 @@ def test_the_weights_of_each_user_have_a_norm_of_one() -> None:
         assert sums == pytest.approx(np.bincount(log.cell_of_row, weights))
 
 
-def policy_by_definition(users: list[list[int]], size: int, goal: float) -> np.ndarray:
+def policy_by_definition(users, size, goal):
     """[GGK20] Algorithm 8, user by user, pair by pair."""
     sums = [0.0] * size
     for cells in users:
@@ -192,7 +190,7 @@ def policy_by_definition(users: list[list[int]], size: int, goal: float) -> np.n
     return np.array(sums)
 
 
-def test_the_policy_histogram_is_that_of_its_algorithm() -> None:
+def test_the_policy_histogram_is_that_of_its_algorithm():
     random = np.random.default_rng(3)
     users = [sorted(random.choice(12, random.integers(1, 6), replace=False).tolist()) for _ in range(60)]
     splits = np.cumsum([0, *map(len, users)])
@@ -203,7 +201,7 @@ def test_the_policy_histogram_is_that_of_its_algorithm() -> None:
         assert sums.max() <= goal + 1e-12
 
 
-def test_a_user_moves_the_policy_histogram_by_a_norm_of_at_most_one() -> None:
+def test_a_user_moves_the_policy_histogram_by_a_norm_of_at_most_one():
     """What its privacy rests on ([GGK20], Theorem 4.3): also where the user comes first and others follow."""
     random = np.random.default_rng(4)
     most = 0.0
@@ -219,7 +217,7 @@ def test_a_user_moves_the_policy_histogram_by_a_norm_of_at_most_one() -> None:
     assert 0.9 < most <= 1 + 1e-9
 
 
-def test_known_items_are_followed_to_the_lower_threshold_and_forgotten() -> None:
+def test_known_items_are_followed_to_the_lower_threshold_and_forgotten():
     """Hardly any noise: 40 users name item 0 in window 0; 3 of them name it later, as long as it is known."""
     windows_of_three = (1, 2, 3, 9)
     rows = [(user, 0, 0) for user in range(40)]
@@ -230,7 +228,7 @@ def test_known_items_are_followed_to_the_lower_threshold_and_forgotten() -> None
     threshold = peers_set_union.union_threshold(sigma, 5e-4, 1)
     assert 3 + 4 * sigma > threshold > 3  # three users alone pass it seldom
 
-    def named(forget_after: int) -> np.ndarray:
+    def named(forget_after):
         runs = [
             peers_set_union.weighted_gaussian_known(
                 log, 3.0, 1e-3, 1, np.random.default_rng(seed), known_error=0.1, forget_after=forget_after
@@ -250,7 +248,7 @@ def test_known_items_are_followed_to_the_lower_threshold_and_forgotten() -> None
     assert named(0)[1] == pytest.approx(alone, abs=0.06)
 
 
-def test_known_items_that_nobody_holds_are_named_as_often_as_declared() -> None:
+def test_known_items_that_nobody_holds_are_named_as_often_as_declared():
     rows = [(user, 0, item) for item in range(50) for user in range(50 * item, 50 * item + 40)]
     codes = {user: code for code, user in enumerate(sorted({row[0] for row in rows}))}
     log = log_of([(codes[user], window, item) for user, window, item in rows], 50, 40)
@@ -265,7 +263,7 @@ def test_known_items_that_nobody_holds_are_named_as_often_as_declared() -> None:
 # --- Histograms
 
 
-def excess(p: float, q: float, shift: float) -> float:
+def excess(p, q, shift):
     """The integral of the positive part of ``p phi(x) - q phi(x + shift)``; it begins at one point and goes on."""
     begins = (math.log(q / p) - shift**2 / 2) / shift
     density = integrate.quad(
@@ -275,7 +273,7 @@ def excess(p: float, q: float, shift: float) -> float:
 
 
 @pytest.mark.parametrize(("cap", "sigma", "margin"), [(1, 1.0, 3.0), (2, 1.5, 4.0), (2, 3.0, 5.0), (3, 1.2, 6.0)])
-def test_exact_delta_is_that_of_the_worst_pair(cap: int, sigma: float, margin: float) -> None:
+def test_exact_delta_is_that_of_the_worst_pair(cap, sigma, margin):
     """By quadrature: j of the counts that the user changes are new, the others move along the line of their sum."""
     epsilon = 1.0
     worst = 0.0
@@ -293,14 +291,14 @@ def test_exact_delta_is_that_of_the_worst_pair(cap: int, sigma: float, margin: f
 
 
 @pytest.mark.parametrize(("cap", "wider"), [(1, 1.01), (4, 1.002), (60, 1.05)])
-def test_the_exact_threshold_is_the_smallest_one(cap: int, wider: float) -> None:
+def test_the_exact_threshold_is_the_smallest_one(cap, wider):
     sigma, threshold = peers_histograms.exact_threshold(EPSILON, DELTA, cap, wider)
     assert peers_histograms.exact_delta(EPSILON, cap, sigma, threshold - 1) <= DELTA * (1 + 1e-6)
     assert peers_histograms.exact_delta(EPSILON, cap, sigma, (threshold - 1) * 0.999) > DELTA
 
 
 @pytest.mark.parametrize(("cap", "cells"), [(1, 3), (2, 6), (3, 40), (6, 6)])
-def test_common_noise_lowers_sigma_by_no_more_than_stated(cap: int, cells: int) -> None:
+def test_common_noise_lowers_sigma_by_no_more_than_stated(cap, cells):
     """The largest ``v' Sigma^-1 v`` over what one user may add, for many strengths of the common noise."""
     bound = peers_histograms.correlated_gain(cap, cells)
     gains = []
@@ -314,19 +312,19 @@ def test_common_noise_lowers_sigma_by_no_more_than_stated(cap: int, cells: int) 
 
 
 @pytest.mark.parametrize("cap", [1, 5, 100])
-def test_the_laplace_threshold_hides_items_of_one_user(cap: int) -> None:
+def test_the_laplace_threshold_hides_items_of_one_user(cap):
     threshold = peers_histograms.laplace_threshold(EPSILON, DELTA, cap)
     shown = stats.laplace.sf((threshold - 1) * EPSILON / cap)
     assert -math.expm1(cap * math.log1p(-shown)) == pytest.approx(DELTA, rel=1e-6)
 
 
 @pytest.mark.parametrize("cap", [1, 10])
-def test_partition_selection_is_the_solved_recurrence(cap: int) -> None:
+def test_partition_selection_is_the_solved_recurrence(cap):
     kept = peers_histograms.keep_probabilities(EPSILON, DELTA, cap, 300)
     assert kept == pytest.approx(_TruncatedGeometric(EPSILON, DELTA, cap)(np.arange(301)), rel=1e-6)
 
 
-def test_caps_keep_so_many_pairs_of_a_user_or_of_a_window() -> None:
+def test_caps_keep_so_many_pairs_of_a_user_or_of_a_window():
     log = random_log(50, 7)
     random = np.random.default_rng(8)
     by_user, by_window = log.rank_in_user(random), log.rank_in_window(random)
@@ -340,14 +338,14 @@ def test_caps_keep_so_many_pairs_of_a_user_or_of_a_window() -> None:
     assert peers_histograms.counts_under_cap(log, by_user, 100) == pytest.approx(log.holders)
 
 
-def test_a_cap_keeps_each_pair_of_a_user_equally_often() -> None:
+def test_a_cap_keeps_each_pair_of_a_user_equally_often():
     log = log_of([(0, 0, item) for item in range(5)], 5, 1)
     random = np.random.default_rng(9)
     first = np.mean([log.rank_in_user(random) == 0 for _ in range(4000)], axis=0)
     assert first == pytest.approx(np.full(5, 0.2), abs=0.03)
 
 
-def test_expected_findings_are_those_of_the_simulation() -> None:
+def test_expected_findings_are_those_of_the_simulation():
     counts = np.array([0, 3, 20, 24, 26, 40])
     random = np.random.default_rng(10)
     log = random_log(5, 1)

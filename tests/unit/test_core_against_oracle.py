@@ -1,7 +1,5 @@
 """The streaming core, driven the way the DoFns drive it, publishes what the oracle publishes: no Beam here."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from unittest import mock
@@ -45,8 +43,8 @@ def run_core(
     """
     keys = chosen.stream_keys(secret)
     order = order or random.Random(0)
-    by_users: dict = {}
-    by_items: dict = {}
+    by_users = {}
+    by_items = {}
     known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
         empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
@@ -67,7 +65,7 @@ def run_core(
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
-    pending: dict = {}
+    pending = {}
     for (slab, _), blobs in shuffled(by_items.items(), order):
         cells = ItemHolders.of_messages(shuffled(blobs, order))
         candidates = find_candidates(cells, chosen, keys)

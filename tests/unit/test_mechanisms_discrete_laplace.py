@@ -1,12 +1,9 @@
 """The sampler against Python integers and 150-digit decimals: nothing here is statistical."""
 
-from __future__ import annotations
-
 import bisect
 import decimal
 import itertools
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -22,15 +19,15 @@ SMALL = 2.5  # a table of 36 entries
 EPSILONS = [1e-4, 0.02, 0.2, 1.0, SMALL, 3.7, 32.0]
 
 
-def words(values: Iterable[int]) -> np.ndarray:
+def words(values):
     return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
 
 
-def integers(rows: np.ndarray) -> list[int]:
+def integers(rows):
     return [(int(high) << 64) | int(low) for high, low in rows]
 
 
-def exact_tail(epsilon: float, margin: int) -> decimal.Decimal:
+def exact_tail(epsilon, margin):
     """``2^128 Pr[Z >= margin]``, from the definition, to about 100 digits after the point."""
     a = DIGITS.exp(decimal.Decimal(-epsilon))
     power = DIGITS.exp(
@@ -45,17 +42,17 @@ def exact_tail(epsilon: float, margin: int) -> decimal.Decimal:
 class OracleTable:
     """Thresholds of all values from the list of tails, as Python integers."""
 
-    def __init__(self, epsilon: float) -> None:
+    def __init__(self, epsilon):
         tails = discrete_laplace_law.upper_tail_integers(epsilon)
         self.reach = len(tails)
         self.ascending = [*reversed(tails), *(ONE - tail for tail in tails)]
 
-    def tail(self, margin: int) -> int:
+    def tail(self, margin):
         if margin > self.reach:
             return 0
         return ONE if margin <= -self.reach else self.ascending[self.reach - margin]
 
-    def invert(self, uniform: int) -> int:
+    def invert(self, uniform):
         return self.reach - bisect.bisect_right(self.ascending, uniform)
 
 
@@ -63,7 +60,7 @@ class OracleTable:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_thresholds_are_the_floors_of_the_exact_tails(epsilon: float) -> None:
+def test_thresholds_are_the_floors_of_the_exact_tails(epsilon):
     tails = discrete_laplace_law.upper_tail_integers(epsilon)
     size = len(tails)
     some = (
@@ -79,7 +76,7 @@ def test_thresholds_are_the_floors_of_the_exact_tails(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 1.0, SMALL])
-def test_the_sampler_uses_this_table(epsilon: float) -> None:
+def test_the_sampler_uses_this_table(epsilon):
     """Through `passes`: the bit turns exactly at the threshold of every margin."""
     noise, table = discrete_laplace(epsilon), OracleTable(epsilon)
     assert noise.reach == table.reach
@@ -93,7 +90,7 @@ def test_the_sampler_uses_this_table(epsilon: float) -> None:
         assert noise.passes(ends, np.full(2, margin)).tolist() == [expected] * 2
 
 
-def test_floats_of_the_distribution_agree_with_the_table() -> None:
+def test_floats_of_the_distribution_agree_with_the_table():
     for epsilon in (0.01, 0.3, 2.0):
         tails = discrete_laplace_law.upper_tail_integers(epsilon)
         for margin in (1, 2, 7, 20):
@@ -112,7 +109,7 @@ def test_floats_of_the_distribution_agree_with_the_table() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 33.0, 1e-5])
-def test_epsilons_that_cannot_be_sampled_are_refused(epsilon: float) -> None:
+def test_epsilons_that_cannot_be_sampled_are_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon per query must lie in"):
         DiscreteLaplace(epsilon)
 
@@ -121,7 +118,7 @@ def test_epsilons_that_cannot_be_sampled_are_refused(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.2, SMALL, 32.0])
-def test_inversion_at_and_beside_every_threshold(epsilon: float) -> None:
+def test_inversion_at_and_beside_every_threshold(epsilon):
     """High words of small thresholds are all 0 and of large ones all 2^64 - 1: many ties that the low word settles."""
     noise, table = discrete_laplace(epsilon), OracleTable(epsilon)
     uniforms = sorted(
@@ -133,7 +130,7 @@ def test_inversion_at_and_beside_every_threshold(epsilon: float) -> None:
         assert len({threshold >> 64 for threshold in table.ascending}) < len(table.ascending), "there are ties"
 
 
-def test_every_uniform_has_its_value_with_exactly_the_weight_of_the_table() -> None:
+def test_every_uniform_has_its_value_with_exactly_the_weight_of_the_table():
     """Symmetric up to one unit, monotone, and all of 2^128 is used."""
     table = OracleTable(SMALL)
     weights = {value: table.tail(value) - table.tail(value + 1) for value in range(-table.reach, table.reach + 1)}
@@ -147,13 +144,13 @@ def test_every_uniform_has_its_value_with_exactly_the_weight_of_the_table() -> N
 # --- Conditioning
 
 
-def _oracle_given_pass(table: OracleTable, uniform: int, margin: int) -> int:
+def _oracle_given_pass(table, uniform, margin):
     return table.invert(uniform * table.tail(margin) // ONE)
 
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_conditioning_of_any_uniform(data: st.DataObject) -> None:
+def test_conditioning_of_any_uniform(data):
     epsilon = data.draw(st.sampled_from([0.3, SMALL]))
     noise, table = discrete_laplace(epsilon), OracleTable(epsilon)
     uniform = data.draw(st.integers(0, ONE - 1))
@@ -164,7 +161,7 @@ def test_conditioning_of_any_uniform(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [SMALL, 0.3])
-def test_conditioning_at_every_margin_and_at_both_ends(epsilon: float) -> None:
+def test_conditioning_at_every_margin_and_at_both_ends(epsilon):
     """The least uniform gives the largest noise and the greatest the margin itself: never a value below it."""
     noise, table = discrete_laplace(epsilon), OracleTable(epsilon)
     margins = np.arange(-table.reach - 2, table.reach + 1)
@@ -176,7 +173,7 @@ def test_conditioning_at_every_margin_and_at_both_ends(epsilon: float) -> None:
     assert all(value >= margin for value, margin in zip(expected, margins, strict=True))
 
 
-def test_two_stages_together_are_within_two_units_of_the_exact_weights() -> None:
+def test_two_stages_together_are_within_two_units_of_the_exact_weights():
     """``Z >= value`` has ``tail(margin)`` pass uniforms and ``ceil(2^128 tail(value) / tail(margin))`` noise uniforms:
     one unit for the table, one for the conditioning, as `sampling_total_variation` counts them."""
     noise, table = discrete_laplace(SMALL), OracleTable(SMALL)
@@ -190,7 +187,7 @@ def test_two_stages_together_are_within_two_units_of_the_exact_weights() -> None
 
 
 @pytest.mark.parametrize("beyond", [1, 2, 10**6])
-def test_conditioning_on_the_impossible_is_refused(beyond: int) -> None:
+def test_conditioning_on_the_impossible_is_refused(beyond):
     noise = discrete_laplace(SMALL)
     with pytest.raises(ValueError, match="margins must be at most"):
         noise.sample_given_pass(words([5, 5]), np.array([0, noise.reach + beyond]))
@@ -200,7 +197,7 @@ def test_conditioning_on_the_impossible_is_refused(beyond: int) -> None:
 # --- 128-bit arithmetic
 
 
-def test_multiply_high_of_all_edges() -> None:
+def test_multiply_high_of_all_edges():
     values = [0, 1, 2, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, 1 << 64, (1 << 96) + 1, ONE - 2, ONE - 1]
     pairs = [*itertools.product(values, repeat=2)]
     product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))

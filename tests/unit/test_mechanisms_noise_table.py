@@ -1,7 +1,5 @@
 """Tables of noise: both stages, and bounds that spare them."""
 
-from __future__ import annotations
-
 import bisect
 
 import numpy as np
@@ -15,45 +13,45 @@ LAW = ExponentialPower(2.5, 30)
 LAWS = [ExponentialPower(1.0, 12), ExponentialPower(2.0, 30), LAW, ExponentialPower(4.0, 200)]
 
 
-def words(values: list[int]) -> np.ndarray:
+def words(values):
     return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
 
 
-def uniforms(rows: int, seed: int = 1) -> np.ndarray:
+def uniforms(rows, seed=1):
     return np.random.default_rng((rows, seed)).integers(0, 2**64, (rows, 2), dtype=np.uint64)
 
 
 class Oracle:
     """The same draws with Python integers, one at a time, from the definition."""
 
-    def __init__(self, law: ExponentialPower) -> None:
+    def __init__(self, law):
         self.tails = law.upper_tail_integers()
         self.reach = len(self.tails)
         self.ascending = [self.tail(m) for m in range(self.reach, -self.reach, -1)]
 
-    def tail(self, margin: int) -> int:
+    def tail(self, margin):
         if margin > self.reach:
             return 0
         if margin >= 1:
             return self.tails[margin - 1]
         return ONE - self.tail(1 - margin)
 
-    def sample(self, uniform: int) -> int:
+    def sample(self, uniform):
         """The largest m with uniform < tail(m)."""
         return self.reach - bisect.bisect_right(self.ascending, uniform)
 
-    def given_pass(self, uniform: int, margin: int) -> int:
+    def given_pass(self, uniform, margin):
         return self.sample(uniform * self.tail(margin) // ONE)
 
 
-def interesting_uniforms(oracle: Oracle) -> list[int]:
+def interesting_uniforms(oracle):
     edges = [oracle.tail(m) for m in (*range(-3, 4), oracle.reach, oracle.reach - 1, -oracle.reach, 1 - oracle.reach)]
     near = [value + step for value in edges for step in (-1, 0, 1)]
     return [value for value in (*near, 0, ONE - 1, 2**64 - 1, 2**64, 2**127) if 0 <= value < ONE]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_both_stages_are_exact(law: ExponentialPower) -> None:
+def test_both_stages_are_exact(law):
     table, oracle = NoiseTable(law.upper_tail_integers()), Oracle(law)
     values = [*interesting_uniforms(oracle), *(int(high) << 64 | int(low) for high, low in uniforms(200).tolist())]
     rows = words(values)
@@ -70,7 +68,7 @@ def test_both_stages_are_exact(law: ExponentialPower) -> None:
     assert not table.passes(rows, np.full(len(values), 10**12)).any()
 
 
-def test_margins_that_never_pass_are_refused() -> None:
+def test_margins_that_never_pass_are_refused():
     table = noise_table(LAW)
     with pytest.raises(ValueError, match=f"at most {table.reach}, the largest noise, got {table.reach + 1}"):
         table.sample_given_pass(uniforms(2), np.array([0, table.reach + 1]))
@@ -93,12 +91,12 @@ class Watched(NoiseBounds):
     asked = 0
 
     @property
-    def table(self) -> NoiseTable:
+    def table(self):
         self.asked += 1
         return super().table
 
 
-def beside_tails(law: ExponentialPower) -> np.ndarray:
+def beside_tails(law):
     """Uniforms at some tails and near them, from one unit to more than a float can tell apart."""
     tails = law.upper_tail_integers()
     some = sorted({0, 1, 2, *np.linspace(0, len(tails) - 1, 60).astype(int).tolist()})
@@ -109,14 +107,14 @@ def beside_tails(law: ExponentialPower) -> np.ndarray:
     return words([value for value in (*near, *ends) if 0 <= value < ONE])
 
 
-def margins_of(law: ExponentialPower) -> list[int]:
+def margins_of(law):
     reach = noise_table(law).reach
     edge = law.smallest_margin(2.0**-80)
     inside = [0, 1, 2, -1, law.scale // 3, law.scale, 2 * law.scale, edge - 1, edge, edge + 1, reach - 1, reach]
     return [*inside, *(1 - margin for margin in inside), -reach - 1, -(10**9)]
 
 
-def differs(bounds: NoiseBounds, law: ExponentialPower, rows: np.ndarray) -> bool:
+def differs(bounds, law, rows):
     """Whether any draw of these uniforms is not that of the exact table."""
     table = noise_table(law)
     if not np.array_equal(bounds.sample(rows), table.sample(rows)):
@@ -131,7 +129,7 @@ def differs(bounds: NoiseBounds, law: ExponentialPower, rows: np.ndarray) -> boo
 
 
 @pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
-def test_each_draw_is_that_of_the_table(law: ExponentialPower) -> None:
+def test_each_draw_is_that_of_the_table(law):
     bounds = Watched(law)
     assert not differs(bounds, law, beside_tails(law))
     assert bounds.asked > 0
@@ -139,7 +137,7 @@ def test_each_draw_is_that_of_the_table(law: ExponentialPower) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
-def test_bounds_hold_and_are_sorted(law: ExponentialPower) -> None:
+def test_bounds_hold_and_are_sorted(law):
     bounds, tails = NoiseBounds(law), law.upper_tail_integers()
     last = len(bounds._low) // 2
     of_table = [*reversed(tails[:last]), *(ONE - tail for tail in tails[:last])]
@@ -152,7 +150,7 @@ def test_bounds_hold_and_are_sorted(law: ExponentialPower) -> None:
 
 
 @pytest.mark.parametrize(("name", "factor"), [("_low", 1 + 1e-9), ("_high", 1 - 1e-9)])
-def test_bounds_that_do_not_hold_are_found(name: str, factor: float) -> None:
+def test_bounds_that_do_not_hold_are_found(name, factor):
     """The twin that must fail: one bound lies on the wrong side of its tails."""
     law = LAWS_WITH_BOUNDS[2]
     bounds = NoiseBounds(law)
@@ -161,7 +159,7 @@ def test_bounds_that_do_not_hold_are_found(name: str, factor: float) -> None:
     assert differs(bounds, law, beside_tails(law))
 
 
-def test_hardly_any_draw_needs_the_table() -> None:
+def test_hardly_any_draw_needs_the_table():
     """Expected are 0.05 of 10^6 draws; more than 5 have a probability below 1e-10."""
     law = LAWS_WITH_BOUNDS[-1]
     bounds = Watched(law)
@@ -172,7 +170,7 @@ def test_hardly_any_draw_needs_the_table() -> None:
     assert bounds.asked <= 5
 
 
-def test_far_margins_never_need_the_table() -> None:
+def test_far_margins_never_need_the_table():
     """Items with very many users, and with hardly any: whatever their sums, a word decides."""
     bounds = Watched(LAWS_WITH_BOUNDS[-1])
     rows = uniforms(10_000)
@@ -181,7 +179,7 @@ def test_far_margins_never_need_the_table() -> None:
     assert bounds.asked == 0
 
 
-def test_a_margin_beyond_the_reach_is_refused_as_by_the_table() -> None:
+def test_a_margin_beyond_the_reach_is_refused_as_by_the_table():
     bounds = NoiseBounds(LAWS_WITH_BOUNDS[1])
     reach = bounds.table.reach
     with pytest.raises(ValueError, match=f"at most {reach}, the largest noise, got {reach + 1}"):

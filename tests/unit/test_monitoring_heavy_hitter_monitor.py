@@ -1,10 +1,7 @@
 """The sequential stage: order, pruning, charges and what a report says. Keys are fixed; nothing here is statistical."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
-import random
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
@@ -27,7 +22,7 @@ ONE = 1 << 128
 SCHEDULE = WindowSchedule(100, 180, 20, 10)
 
 
-def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> TrialPlan:
+def monitor_settings(mode="hits-with-counts", **changes):
     chosen = hits_trial(
         stream="news",
         run_id="run 1",
@@ -43,17 +38,17 @@ def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> Trial
         delta=1e-6,
         epsilon_after_hits=(1.5, 3.0),
     )
-    return changed(chosen, **changes)  # type: ignore[arg-type]
+    return changed(chosen, **changes)
 
 
-def keys_of(chosen: TrialPlan, key: int = 0) -> StreamKeys:
+def keys_of(chosen, key=0):
     return chosen.stream_keys(bytes([key]) * 32)
 
 
 Log = dict[int, dict[str, set[int]]]  # window -> item -> users
 
 
-def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
+def cells_of(log, keys):
     labels = sorted({item for held in log.values() for item in held})
     table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), keys.hash_items)
     at = {label: int(position) for label, position in zip(labels, positions, strict=True)}
@@ -68,7 +63,7 @@ def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
     )
 
 
-def run_windows(log: Log, chosen: TrialPlan, keys: StreamKeys) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
+def run_windows(log, chosen, keys):
     """Heavy hitters by window, and hits by user at the end."""
     monitor, state = HeavyHitterMonitor(chosen, keys), MonitorState()
     candidates = find_candidates(cells_of(log, keys), chosen, keys)
@@ -88,35 +83,35 @@ class _Unpruned:
     """The sequential algorithm without a parallel front: every item of every window gets one Z from the joint draw, and
     is tested whatever the bit was. Dicts, loops and Python integers; shares only the keyed uniforms."""
 
-    def __init__(self, chosen: TrialPlan, keys: StreamKeys, below: int) -> None:
+    def __init__(self, chosen, keys, below):
         self._chosen, self._keys, self._below = chosen, keys, below
         tails = upper_tail_integers(chosen.hits.epsilon_per_query)
         self._reach = len(tails)
         self._ascending = [*reversed(tails), *(ONE - tail for tail in tails)]
 
-    def _tail(self, margin: int) -> int:
+    def _tail(self, margin):
         if margin > self._reach:
             return 0
         return ONE if margin <= -self._reach else self._ascending[self._reach - margin]
 
-    def _noise(self, window: int, item: np.ndarray, holders: set[int], active: set[int]) -> int:
+    def _noise(self, window, item, holders, active):
         margin = self._chosen.threshold - len(holders)
         if self._uniform(self._keys.pass_uniforms(window), item, holders) >= self._tail(margin):
             return margin - self._below  # given "below", anything from margin - 1 down
         scaled = self._uniform(self._keys.noise_uniforms(window), item, active) * self._tail(margin) // ONE
         return self._reach - bisect.bisect_right(self._ascending, scaled)
 
-    def _uniform(self, function: object, item: np.ndarray, users: set[int]) -> int:
+    def _uniform(self, function, item, users):
         wide = self._keys.widen_users(np.array(sorted(users), dtype=np.uint64))
         digest = sum((int(high) << 64) | int(low) for high, low in wide) % ONE
         block = np.array([divmod(digest, 1 << 64)], dtype=np.uint64)
-        [[high, low]] = function.of_pairs(item, block).tolist()  # type: ignore[attr-defined]
+        [[high, low]] = function.of_pairs(item, block).tolist()
         return (high << 64) | low
 
-    def run(self, log: Log) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
+    def run(self, log):
         chosen = self._chosen
-        paid: dict[int, int] = {}
-        found: dict[int, list[HeavyHitter]] = {}
+        paid = {}
+        found = {}
         for window in sorted(log):
             hashed = {item: self._keys.hash_items(pa.array([item])) for item in log[window]}
             for item in sorted(hashed, key=lambda name: hashed[name].tolist()):
@@ -148,14 +143,14 @@ logs = st.dictionaries(
     min_size=1,
     max_size=6,
 )
-_BUSY: Log = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
+_BUSY = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
 
 
 @given(logs, st.sampled_from(["hits", "hits-with-counts"]), st.integers(0, 20), st.sampled_from([1, 2, 50]))
 @example(_BUSY, "hits", 0, 1)
 @example(_BUSY, "hits-with-counts", 1, 1)
 @settings(max_examples=60, deadline=None)
-def test_pruning_never_changes_the_outcome(log: Log, mode: str, key: int, below: int) -> None:
+def test_pruning_never_changes_the_outcome(log, mode, key, below):
     chosen = monitor_settings(mode)
     keys = keys_of(chosen, key)
     found, paid = run_windows(log, chosen, keys)
@@ -170,7 +165,7 @@ def test_pruning_never_changes_the_outcome(log: Log, mode: str, key: int, below:
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_the_busy_log_exercises_everything(mode: str) -> None:
+def test_the_busy_log_exercises_everything(mode):
     """The comparison above sees reports, exclusions and items that are pruned."""
     chosen = monitor_settings(mode)
     pruned = reported = excluded = 0
@@ -189,7 +184,7 @@ def test_the_busy_log_exercises_everything(mode: str) -> None:
 # --- Order of windows
 
 
-def _close(window: int, state: MonitorState, holders: int = 40, chosen: TrialPlan | None = None):  # type: ignore[no-untyped-def]
+def _close(window, state, holders=40, chosen=None):
     """One item held by so many users, far above the threshold at noise of scale 1/8."""
     chosen = chosen or monitor_settings(epsilon_per_query=8.0)
     keys = keys_of(chosen)
@@ -197,7 +192,7 @@ def _close(window: int, state: MonitorState, holders: int = 40, chosen: TrialPla
     return HeavyHitterMonitor(chosen, keys).close_window(window, cells, state)
 
 
-def test_windows_close_once_and_in_order() -> None:
+def test_windows_close_once_and_in_order():
     state = MonitorState()
     for window in (0, 1, 5):
         assert _close(window, state)[0] is not None
@@ -212,7 +207,7 @@ def test_windows_close_once_and_in_order() -> None:
     assert state.budgets.to_blobs() == before, "a refused window costs nothing"
 
 
-def test_windows_beyond_the_horizon_are_refused() -> None:
+def test_windows_beyond_the_horizon_are_refused():
     state = MonitorState()
     for window in (SCHEDULE.horizon, SCHEDULE.horizon + 7, 2**40):
         with pytest.raises(ValueError, match="cannot be closed"):
@@ -222,7 +217,7 @@ def test_windows_beyond_the_horizon_are_refused() -> None:
         _close(SCHEDULE.horizon, state)
 
 
-def test_a_window_without_candidates_reports_nothing_and_costs_nothing() -> None:
+def test_a_window_without_candidates_reports_nothing_and_costs_nothing():
     chosen = monitor_settings()
     keys = keys_of(chosen)
     state = MonitorState()
@@ -237,7 +232,7 @@ def test_a_window_without_candidates_reports_nothing_and_costs_nothing() -> None
 # --- What a report says
 
 
-def test_fields_of_a_report() -> None:
+def test_fields_of_a_report():
     report, charges = _close(2, MonitorState())
     [hitter] = report.heavy_hitters
     assert hitter.item == "a"
@@ -249,7 +244,7 @@ def test_fields_of_a_report() -> None:
     assert charges.hits.tolist() == [1] * 40
 
 
-def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> None:
+def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
     """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md, "Claim (running figure)"."""
     chosen = monitor_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
     state = MonitorState()
@@ -266,7 +261,7 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> Non
     assert report.epsilon_spent == 2.3
 
 
-def test_above_is_free_and_has_no_count() -> None:
+def test_above_is_free_and_has_no_count():
     chosen = monitor_settings("hits", epsilon_per_query=8.0)
     state = MonitorState()
     for window in range(3):
@@ -291,7 +286,7 @@ named_strategy = st.builds(
 
 @given(st.lists(hitter_strategy, max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters: list[HeavyHitter], order: random.Random) -> None:
+def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters, order):
     """Above first, then by falling count, then by label."""
     expected = sorted(hitters, key=release_order)
     order.shuffle(hitters)
@@ -308,9 +303,7 @@ def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters: list[Heavy
 
 @given(st.lists(named_strategy, max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_the_label(
-    hitters: list[HeavyHitter], order: random.Random
-) -> None:
+def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_the_label(hitters, order):
     expected = sorted(hitters, key=release_order)
     order.shuffle(hitters)
     assert [release_order(hitter) for hitter in sorted(hitters, key=release_order)] == list(
@@ -326,7 +319,7 @@ def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_
                     assert first.item <= second.item
 
 
-def test_a_monitor_holds_no_state_of_its_own() -> None:
+def test_a_monitor_holds_no_state_of_its_own():
     """The same window twice from equal states gives the same: what a retry of a bundle relies on."""
     chosen = monitor_settings("hits")
     keys = keys_of(chosen, 3)

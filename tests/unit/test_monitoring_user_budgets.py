@@ -1,9 +1,6 @@
 """The counters of hits: what is charged, and windows that are closed together."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
@@ -28,20 +23,20 @@ users = st.sampled_from([0, 1, 2, 3, 5, 8, 2**63, 2**64 - 2, 2**64 - 1])
 charges_strategy = st.lists(st.dictionaries(users, st.integers(1, 5), max_size=6), max_size=8)
 
 
-def arrays(charges: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def arrays(charges):
     ordered = sorted(charges)
     return np.array(ordered, dtype=np.uint64), np.array([charges[user] for user in ordered], dtype=np.uint32)
 
 
-def total(charges: list[dict[int, int]]) -> dict[int, int]:
-    paid: dict[int, int] = {}
+def total(charges):
+    paid = {}
     for charge in charges:
         for user, hits in charge.items():
             paid[user] = paid.get(user, 0) + hits
     return paid
 
 
-def assert_paid(budgets: UserBudgets, expected: dict[int, int]) -> None:
+def assert_paid(budgets, expected):
     everybody = [0, 1, 2, 3, 4, 5, 8, 9, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
     hits = budgets.hits(np.array(everybody, dtype=np.uint64))
     assert hits.tolist() == [expected.get(user, 0) for user in everybody]
@@ -57,7 +52,7 @@ def assert_paid(budgets: UserBudgets, expected: dict[int, int]) -> None:
 
 @given(charges_strategy)
 @settings(deadline=None)
-def test_charges_add_up(charges: list[dict[int, int]]) -> None:
+def test_charges_add_up(charges):
     budgets = UserBudgets()
     for index, charge in enumerate(charges):
         budgets.charge(*arrays(charge))
@@ -71,7 +66,7 @@ def test_charges_add_up(charges: list[dict[int, int]]) -> None:
 
 @given(charges_strategy)
 @settings(deadline=None)
-def test_places_that_were_found_before_the_charge_change_nothing(charges: list[dict[int, int]]) -> None:
+def test_places_that_were_found_before_the_charge_change_nothing(charges):
     """Also where only some of those that were looked for are charged."""
     everybody = np.array([0, 1, 2, 3, 4, 5, 8, 2**63, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
     searching, knowing = UserBudgets(), UserBudgets()
@@ -86,9 +81,9 @@ def test_places_that_were_found_before_the_charge_change_nothing(charges: list[d
 
 @given(charges_strategy)
 @settings(deadline=None)
-def test_what_each_window_charges_is_appended_and_counts_once(charges: list[dict[int, int]]) -> None:
+def test_what_each_window_charges_is_appended_and_counts_once(charges):
     """Without rewriting what is there, in any order, and also where a blob is there twice."""
-    blobs: list[bytes] = []
+    blobs = []
     for charge in charges:
         budgets = UserBudgets(blobs, are_noted=True)
         budgets.charge(*arrays(charge))
@@ -99,7 +94,7 @@ def test_what_each_window_charges_is_appended_and_counts_once(charges: list[dict
     assert UserBudgets([*reversed(blobs), *blobs]).to_blobs() == UserBudgets(blobs).to_blobs()
 
 
-def test_two_million_users_in_small_blobs() -> None:
+def test_two_million_users_in_small_blobs():
     """At most 16 bytes a user, in blobs under 10 MB."""
     count = 2_000_000
     everybody = np.arange(count, dtype=np.uint64) * np.uint64(9_223_372_036_854) + np.uint64(1)
@@ -121,7 +116,7 @@ ITEMS = ("a", "b", "c", "d")
 USERS = [1, 2, 3, 5, 8, 2**32, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1, *range(100, 130)]
 
 
-def part_of(windows: Sequence[int], source: random.Random, keys: StreamKeys, most: int = 12) -> ItemHolders:
+def part_of(windows, source, keys, most=12):
     """Each item in each window, with up to so many holders; some cells have none."""
     table, positions = ItemTable.of_labels(pa.array(ITEMS), keys.hash_items)
     cells = [(window, item) for window in windows for item in sorted(positions.tolist())]
@@ -135,7 +130,7 @@ def part_of(windows: Sequence[int], source: random.Random, keys: StreamKeys, mos
     )
 
 
-def charged(users: Sequence[int], hits: Sequence[int]) -> UserBudgets:
+def charged(users, hits):
     budgets = UserBudgets()
     ordered = sorted(zip(users, hits, strict=True))
     budgets.charge(
@@ -144,7 +139,7 @@ def charged(users: Sequence[int], hits: Sequence[int]) -> UserBudgets:
     return budgets
 
 
-def test_each_row_has_the_counter_of_its_user_and_charges_go_back_to_it() -> None:
+def test_each_row_has_the_counter_of_its_user_and_charges_go_back_to_it():
     keys = monitor_settings().stream_keys(SECRET)
     for seed in range(20):
         source = random.Random(seed)
@@ -176,7 +171,7 @@ def test_each_row_has_the_counter_of_its_user_and_charges_go_back_to_it() -> Non
 WINDOWS = 30
 
 
-def parts_of(seed: int, keys: StreamKeys) -> list[ItemHolders]:
+def parts_of(seed, keys):
     """Of 30 windows of which some have no candidates, in parts of up to four windows."""
     source = random.Random(seed)
     left = [window for window in range(WINDOWS) if source.random() < 0.8]
@@ -188,7 +183,7 @@ def parts_of(seed: int, keys: StreamKeys) -> list[ItemHolders]:
     return parts
 
 
-def settings_with(mode: str) -> TrialPlan:
+def settings_with(mode):
     schedule = WindowSchedule.fixed(0, WINDOWS, 1)
     return changed(monitor_settings(mode, threshold=6, hits=4), schedule=schedule)
 
@@ -196,11 +191,11 @@ def settings_with(mode: str) -> TrialPlan:
 Outcome = tuple[list[tuple[int, WindowReport]], list[bytes], int, int]
 
 
-def outcome(reports: list[tuple[int, WindowReport]], state: MonitorState) -> Outcome:
+def outcome(reports, state):
     return reports, state.budgets.to_blobs(), state.hit_bound, state.next_window
 
 
-def one_by_one(chosen: TrialPlan, keys: StreamKeys, parts: list[ItemHolders]) -> Outcome:
+def one_by_one(chosen, keys, parts):
     """Each window on counters that were found for it alone."""
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
     for part in parts:
@@ -210,13 +205,13 @@ def one_by_one(chosen: TrialPlan, keys: StreamKeys, parts: list[ItemHolders]) ->
     return outcome(reports, state)
 
 
-def all_at_once(chosen: TrialPlan, keys: StreamKeys, parts: list[ItemHolders]) -> Outcome:
+def all_at_once(chosen, keys, parts):
     state = MonitorState()
     return outcome(list(HeavyHitterMonitor(chosen, keys).close_windows(iter(parts), state)), state)
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_windows_that_are_closed_together_say_and_charge_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_that_are_closed_together_say_and_charge_the_same(mode, monkeypatch):
     chosen = settings_with(mode)
     keys = chosen.stream_keys(SECRET)
     reported = excluded = 0
@@ -234,7 +229,7 @@ def test_windows_that_are_closed_together_say_and_charge_the_same(mode: str, mon
     assert excluded > 50
 
 
-def test_what_is_yielded_is_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_yielded_is_in_the_state(monkeypatch):
     """Whoever stops in between has a state that says at least what was published."""
     chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
@@ -255,7 +250,7 @@ def test_what_is_yielded_is_in_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("windows", [[[4], [4]], [[4], [3]], [[3, 4], [WINDOWS]], [[2]], [[5, 4]]])
-def test_windows_out_of_order_are_refused_before_anything_is_charged(windows: list[list[int]]) -> None:
+def test_windows_out_of_order_are_refused_before_anything_is_charged(windows):
     chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     source = random.Random(0)
@@ -266,7 +261,7 @@ def test_windows_out_of_order_are_refused_before_anything_is_charged(windows: li
     assert outcome([], state) == ([], [], 0, 3)
 
 
-def test_no_candidates_close_nothing() -> None:
+def test_no_candidates_close_nothing():
     chosen = settings_with("hits")
     state = MonitorState()
     monitor = HeavyHitterMonitor(chosen, chosen.stream_keys(SECRET))
@@ -275,16 +270,16 @@ def test_no_candidates_close_nothing() -> None:
     assert outcome([], state) == ([], [], 0, 0)
 
 
-def test_the_more_counters_there_are_the_more_windows_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_more_counters_there_are_the_more_windows_are_closed_together(monkeypatch):
     """All counters are gone through once for each group, so a run does not take a square of its users."""
     chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     parts = parts_of(5, keys)
     monkeypatch.setattr(heavy_hitter_monitor, "_ROWS_AT_ONCE", 1)
-    seen: list[int] = []
+    seen = []
     original = HolderCounters.of
 
-    def of(parts: Sequence[ItemHolders], budgets: UserBudgets) -> HolderCounters:
+    def of(parts, budgets):
         seen.append(sum(len(part.holders) for part in parts))
         return original(parts, budgets)
 

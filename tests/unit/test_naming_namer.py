@@ -1,7 +1,5 @@
 """What is named by sums: weights of a replay, known items, levels and sizes."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One partition against an oracle that goes record by record: clocks, lateness, closings, and what a restart keeps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Report files: what is in them is read here by the formats' own libraries."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json

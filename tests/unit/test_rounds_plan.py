@@ -1,7 +1,5 @@
 """Plans with looks in rounds, and the candidates of their rounds."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib
@@ -28,7 +26,7 @@ from tests.helpers.trials import trial_of
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
 
-def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
+def test_a_plan_with_rounds_is_read_again_as_it_is():
     plan = calibrated()
     assert plan.paid_rounds == Rounds(
         block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.65
@@ -53,20 +51,20 @@ def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
         ("10,100", "2 to 4 percents"),
     ],
 )
-def test_the_shares_of_rounds_can_be_declared(shares: tuple[int, ...], words: str) -> None:
+def test_the_shares_of_rounds_can_be_declared(shares, words):
     declared = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
     assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
     with pytest.raises(ValueError, match=re.escape(words)):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
 
 
-def test_each_round_pays_for_a_look() -> None:
+def test_each_round_pays_for_a_look():
     assert calibrated(usual_looks=(1, 3), most_looks=3).paid_rounds.units == calibrated().paid_rounds.units
     with pytest.raises(ValueError, match="most_looks must be at least 3 with rounds"):
         calibrated(usual_looks=(1, 2), most_looks=2)
 
 
-def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
+def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
     """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
     plan = calibrated()
     prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
@@ -80,7 +78,7 @@ def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
 
 
 @pytest.mark.parametrize("row", REFERENCES["open_threshold_in_scales"], ids=lambda row: f"p = {row['p']}")
-def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
+def test_the_numbers_of_the_reference(row):
     """Weights, and thresholds for a tenth of a purse and for so many pairs."""
     terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
     amounts = [PURSE_UNITS // 10, PURSE_UNITS // 100, PURSE_UNITS // 1000, 0]
@@ -96,7 +94,7 @@ def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
         assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
 
 
-def test_a_purse_that_is_spent_twice_is_refused() -> None:
+def test_a_purse_that_is_spent_twice_is_refused():
     plan = calibrated()
     units = list(plan.paid_rounds.units)
     units[1] += 1
@@ -112,7 +110,7 @@ def test_a_purse_that_is_spent_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}]
 )
-def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
+def test_what_rounds_do_not_go_with_yet_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         calibrated(**choices)
 
@@ -133,15 +131,13 @@ def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -
         (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
     ],
 )
-def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(
-    schedule: WindowSchedule, given: dict[str, object], suit: bool
-) -> None:
+def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(schedule, given, suit):
     assert rounds_suit(schedule, given, has_domain=False) == suit
     assert not rounds_suit(schedule, given, has_domain=True)
 
 
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
-def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
+def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
     """The bound of docs/guarantee.md, "Rounds": of all that is drawn for, and as if all parts drew as much. A fifth of
     the error: four rounds, and second looks."""
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
@@ -155,7 +151,7 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
         assert errors[0] <= most < errors[1]
 
 
-def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last() -> None:
+def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last():
     """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out, nor does a round
     with less than a fifth of what the last one has."""
     choices = {True: {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
@@ -167,14 +163,14 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
             assert terms.least == (below if number in leaves_out else None)
 
 
-def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> None:
+def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     """It is not known how many items are held, so the looks of users pay for wrong sizes."""
     plan = calibrated()
     looks, paid, terms = plan.paid_looks, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
     payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
     assert payable[-1][0] == terms.largest_weight
 
-    def error(likely: int) -> float:
+    def error(likely):
         beyond = (likely + 1 + 4 * (terms.largest_weight - weight) for weight, _ in payable)
         tails = map(looks.noise.upper_tail, beyond)
         return plan.max_users * max(tail * paid / units for tail, (_, units) in zip(tails, payable, strict=True))
@@ -184,7 +180,7 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> 
 
 @pytest.mark.parametrize("shares", [True, (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
 @pytest.mark.parametrize("looks", [10, 100])
-def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares: object, looks: int) -> None:
+def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
     users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
     is_left, found = 1.0, 0.0
@@ -197,12 +193,12 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
     assert 0.95 <= found < 0.985
 
 
-def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
+def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
     one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 
-def _days(window_seconds: int) -> WindowSchedule:
+def _days(window_seconds):
     return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
 
 
@@ -215,7 +211,7 @@ Cells = set[tuple[int, str]]
 
 @pytest.mark.parametrize("share", [0, 0.02, 0.5, 1])
 @pytest.mark.parametrize("windows", [WINDOWS_AT_ONCE - 1, WINDOWS_AT_ONCE, WINDOWS_AT_ONCE + 1, 200])
-def test_what_is_left_out_is_told_and_read_again(windows: int, share: float) -> None:
+def test_what_is_left_out_is_told_and_read_again(windows, share):
     """Of two blocks, by two shards of items, and however it is cut into messages."""
     draws, keys = np.random.default_rng(windows), trial_of(calibrated()).stream_keys(SECRET)
     schedule = WindowSchedule.fixed(0, 10 * (windows + _SECOND), 10)
@@ -226,7 +222,7 @@ def test_what_is_left_out_is_told_and_read_again(windows: int, share: float) -> 
     whole = Candidates.of_names(of_windows, in_blocks, NamedItems.none())
     everything = {(window, str(item)) for window in range(windows + _SECOND) for item in range(_ITEMS)}
     assert _drawn(whole) == everything
-    left_out: Cells = set()
+    left_out = set()
     told = list[NamedItems]()
     for shard in range(2):
         of_shard = whole.of_shard(shard, 2)
@@ -243,10 +239,10 @@ def test_what_is_left_out_is_told_and_read_again(windows: int, share: float) -> 
     assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
 
 
-def _drawn(candidates: Candidates) -> Cells:
+def _drawn(candidates):
     return set().union(*(_named(candidates.table, *cells) for cells in candidates.cells(50)))
 
 
-def _named(table: ItemTable, windows: np.ndarray, items: np.ndarray) -> Cells:
+def _named(table, windows, items):
     labels = table.labels.to_pylist()
     return {(window, labels[item]) for window, item in zip(windows.tolist(), items.tolist(), strict=True)}

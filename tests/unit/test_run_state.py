@@ -1,10 +1,7 @@
 """The state of a run as a file: what is written is read, what is changed in it is found, cells join in any order."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
-import pathlib
 
 import hypothesis.strategies as st
 import numpy as np
@@ -58,7 +55,7 @@ def known_of(labels, last_named):
     return KnownItems(table, ordered)
 
 
-def written(path: pathlib.Path, header=HEADER):
+def written(path, header=HEADER):
     """A state with cells of each kind."""
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)

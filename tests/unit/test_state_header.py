@@ -1,7 +1,5 @@
 """Headers of states, and the fingerprints that bind a run to its log and key."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess
