@@ -368,34 +368,20 @@ def test_a_run_of_few_windows_with_several_items_in_each():
     assert "whether one attains more than the" in limit
     assert limit.endswith("is open")
     assert "in each window, until the user is excluded" in text
-    for direction in ("adding", "removing"):
-        side = exact[direction]
-        static, best = side["best_static"]["delta_at_claimed_epsilon"], side["best_adaptive_delta"]
-        ceiling = side["no_adversary_exceeds"]
-        assert 0 < static < side["delta_at_claimed_epsilon"] < best < ceiling["delta_at_claimed_epsilon"]
-        assert ceiling["items"] == 72
-        assert f"{best:.4g}" in text
-        assert f"{ceiling['delta_at_claimed_epsilon']:.4g} on 72 items" in text
-    assert all(figure["delta"] > 0.99 * plan.shares.paid for figure in exact["running_figure"])
+    for side in (exact["adding"], exact["removing"]):
+        assert f"{side['best_adaptive_delta']:.4g}" in text
+        assert f"{side['no_adversary_exceeds']['delta_at_claimed_epsilon']:.4g} on 72 items" in text
 
 
 # Of each option of a plan: what is printed as not tried if it is used; "" if all that it changes is tried.
-LIMITS = {
-    "usual_looks": "",
-    "most_looks": "",
+IN_ROUNDS = "other counts and weights in rounds"
+LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error", "users_stay"), "")
+LIMITS |= {"block_seconds": "", "most_weight": ""}
+LIMITS |= dict.fromkeys(("rounds", "window_rounds", "by", "weight"), IN_ROUNDS)
+LIMITS |= {
     "hits_per_user": "hits of a group in a stream",
-    "forget_after": "",
-    "known_error": "",
-    "size_error": "",
     "counts_for": "streams of counts and looks together",
     "activity_epsilon": "the histogram of activity",
-    "rounds": "other counts and weights in rounds",
-    "block_seconds": "",
-    "window_rounds": "other counts and weights in rounds",
-    "users_stay": "",
-    "by": "other counts and weights in rounds",
-    "weight": "other counts and weights in rounds",
-    "most_weight": "",
 }
 
 

@@ -1,7 +1,6 @@
 """``shh plan`` by its command line: a sentence, a table of all methods, the plan in a file, and what is refused."""
 
 import json
-import pathlib
 import re
 from xml.etree import ElementTree
 
@@ -26,8 +25,6 @@ BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
 HITS = ["--mode", "hits"]
 LOOKS = ["--mode", "looks"]
 SMALL = ["--usual-looks", "1", "10", "--most-looks", "20"]  # quicker than the default
-DAY = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
-REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
 
 def _run(*words):

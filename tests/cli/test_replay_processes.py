@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -19,7 +18,6 @@ from dp_transforms import Plan
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay, run_to_end
 from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
@@ -35,8 +33,6 @@ from tests.helpers.small_runs import key_file
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 BUDGET = (*RANGE, "--epsilon", "2", "--delta", "1e-6")
 pool_of = functools.partial(ProcessPool, libraries=LIBRARIES)
-
-MakeRequest = Callable[..., ReplayRequest]
 
 
 @pytest.fixture

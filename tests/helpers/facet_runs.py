@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
-import pyarrow as pa
 
 from dp_transforms import WindowReport
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events, kind_of_pairs
 from dp_transforms.plan.facets import Facets
@@ -87,13 +85,6 @@ class Run:
     def reports(self, trial: TrialPlan) -> list[WindowReport]:
         packed = NamedItems.of_messages(self.found[-1].messages(2000))
         return [report for _, report in packed.window_reports(trial, "events")]
-
-
-def named_in_first_window(trial: TrialPlan, labels: Collection[str]) -> list[NamedItems]:
-    """As if all rounds had named these, there or in the block."""
-    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
-    zeros = np.zeros(len(table), dtype=np.int64)
-    return [NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)] * OF_FACETS
 
 
 def by_hash(sums: ItemSums) -> Counter[bytes]:

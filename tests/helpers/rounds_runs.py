@@ -5,10 +5,19 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import pyarrow as pa
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.monitor.columns import Cells
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
 from tests.helpers.core_runs import START
 from tests.helpers.oracle import Event
+from tests.helpers.small_runs import SECRET
 
 WINDOWS = 12
 SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
@@ -34,3 +43,17 @@ def busy_log(seed: int) -> list[Event]:
         if draws.random() < 0.2:
             log.append((f"user-{number}", f"odd-{draws.randrange(30)}", at(window)))
     return log
+
+
+def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
+    """As if round 0 had named these in the first block."""
+    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
+    zeros = np.zeros(len(table), dtype=np.int64)
+    return NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)
+
+
+def cells_of(cells: Cells, windows: Collection[int] | None = None) -> Iterator[tuple[int, str]]:
+    """windows: instead of its own, each of these."""
+    labels = cells.table.labels.to_pylist()
+    for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):
+        yield from ((each, labels[item]) for each in ([window] if windows is None else windows))

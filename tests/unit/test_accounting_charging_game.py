@@ -133,8 +133,6 @@ def test_tiny_deltas_keep_their_digits(hits, epsilon):
 
 # --- The game with a participation cap: against every policy there is, composition, the game without one, and old code.
 
-History = tuple[tuple[int, int], ...]  # of each call: went up, was a hit
-
 
 def _histories(participations, hits):
     """All states of the adversary in which there is a call left to make, the empty one first."""

@@ -177,7 +177,6 @@ PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "holds alone",
     "together they attain",
 )
-Pair = tuple[LooksMechanism, LooksClaim]
 
 
 def _price_of_a_smaller_weight(mechanism, claim):

@@ -111,16 +111,15 @@ def build_sums(rows):
     return build_cells(ItemSums, rows, columns)
 
 
-def whole(words):
-    return words[0] << 64 | words[1]
+def sums_of(sums):
+    digests = [high << 64 | low for high, low in sums.digests.tolist()]
+    return cells_of(sums, list(zip(sums.sums.tolist(), digests, strict=True)))
 
 
 def build_named(rows):
     def columns(values):
-        return {
-            "levels": numbers(level for level, _ in values),
-            "at_least_users": numbers(least for _, least in values),
-        }
+        levels, sizes = (numbers(value[at] for value in values) for at in (0, 1))
+        return {"levels": levels, "at_least_users": sizes}
 
     return build_cells(NamedItems, rows, columns)
 
@@ -150,17 +149,13 @@ def newest(one, other):
 user = st.sampled_from([0, 7, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 40)
 window = st.integers(0, 5) | st.sampled_from([300, 2**31 - 1])
 label = st.sampled_from([*"abcdefgh", "é", "long " * 60])
-cell = st.tuples(window, label)
+cell, pair = st.tuples(window, label), st.tuples(user, window, label)
 word = st.integers(0, 2**32 - 1)
 terms = st.dictionaries(user, st.sampled_from([2, 3, 2**40]), max_size=4)
 purse = st.tuples(st.integers(0, 2**62), word, word)
 CASES = {
-    "user pairs": Case(
-        st.tuples(user, window, label), st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max
-    ),
-    "item pairs": Case(
-        st.tuples(user, window, label), st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max
-    ),
+    "user pairs": Case(pair, st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max),
+    "item pairs": Case(pair, st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max),
     "holders": Case(
         cell,
         st.dictionaries(user, st.just(2), max_size=4),
@@ -173,13 +168,7 @@ CASES = {
         cell,
         st.tuples(st.sampled_from([0, 2**32 - 1, 2**32]) | st.integers(0, 10**15), st.integers(0, ONE - 1)),
         build_sums,
-        lambda sums: cells_of(
-            sums,
-            [
-                (total, high << 64 | low)
-                for total, (high, low) in zip(sums.sums.tolist(), sums.digests.tolist(), strict=True)
-            ],
-        ),
+        sums_of,
         lambda one, other: (one[0] + other[0], (one[1] + other[1]) % ONE),
     ),
     "named": Case(

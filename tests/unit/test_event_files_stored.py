@@ -37,7 +37,6 @@ FIELDS = EventFields()
 ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
 NAMES = ("user", "item", "timestamp")
 PADDING = os.urandom(1 << 19).hex()
-Event = tuple[str, str, int]
 
 
 def _parquet(groups=3):

@@ -19,10 +19,10 @@ from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
 from dp_transforms.monitor.window_report import Facet, release_order
-from tests.helpers.facet_runs import OF_FACETS, PERCENTS, Run, by_hash, named_in_first_window, trial_of_labels
+from tests.helpers.facet_runs import OF_FACETS, PERCENTS, Run, by_hash, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import FacetsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, named_in_blocks
 from tests.helpers.small_runs import SECRET
 
 LABELS = ("country=DE", "country=FR", "device=phone", "device=desk", "device=tv")  # nobody has the last one
@@ -96,7 +96,10 @@ def test_a_user_never_pays_more_than_the_purse_of_facets_and_its_weights_are_its
     labels = [str(number) for number in range(200)]
     log = [("busy", item, at(0), (1 + number % 2, 3 + number % 2)) for item in labels for number in range(2)]
     others = [(f"user-{number}", str(number % 3), at(0), (1, 3)) for number in range(20)]
-    told, price = named_in_first_window(trial, labels), dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    told, price = (
+        [named_in_blocks(trial, labels)] * OF_FACETS,
+        dict(zip(trial.looks.weights, trial.looks.units, strict=True)),
+    )
     alone, rest, both = (Run(each, trial, told=told).sums[-1] for each in (log, others, [*log, *others]))
     spent = sum(price[weight] for weight in alone.sums.tolist())
     assert 0.8 * trial.rounds.facets.units < spent <= trial.rounds.facets.units
@@ -111,7 +114,7 @@ def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_o
     """As often as the threshold says, and what becomes of others does not follow who holds one. An item that its block
     did not name has none, whoever holds it."""
     trial = trial_with_facets(false_names=1e6)  # then one of a hundred is named by noise alone
-    told = named_in_first_window(trial, [str(number) for number in range(2000)])
+    told = [named_in_blocks(trial, [str(number) for number in range(2000)])] * OF_FACETS
     run, held = (Run(log, trial, told=told) for log in ([], [("somebody", item, at(0), (1, 3)) for item in ("7", "x")]))
     assert run.drawn == held.drawn == len(LABELS) * 2000
     assert len(facets_of(run.found[-1])) == pytest.approx(100, rel=0.4)
@@ -128,7 +131,7 @@ def test_thresholds_follow_how_many_facets_are_drawn_for():
     trial = trial_with_facets(false_names=2)
     terms = [trial.terms_of_round(OF_FACETS, drawn, WINDOWS) for drawn in (10, 1000, 8000)]
     assert terms[0].threshold < terms[1].threshold < terms[2].threshold
-    told = named_in_first_window(trial, [str(number) for number in range(2000)])
+    told = [named_in_blocks(trial, [str(number) for number in range(2000)])] * OF_FACETS
     assert len(facets_of(Run([], trial, told=told).found[-1])) <= 8  # at most 2 are expected
     assert terms[0].largest_weight == trial.looks.listed.largest(np.array([trial.rounds.facets.units]))[0][0]
 

@@ -29,9 +29,6 @@ SCHEMA = json.dumps(
 )
 
 
-Calls = list[tuple[Any, ...]]
-
-
 def trouble(name):
     return confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
 

@@ -45,9 +45,6 @@ def keys_of(chosen, key=0):
     return chosen.stream_keys(bytes([key]) * 32)
 
 
-Log = dict[int, dict[str, set[int]]]  # window -> item -> users
-
-
 def cells_of(log, keys):
     labels = sorted({item for held in log.values() for item in held})
     table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), keys.hash_items)

@@ -13,7 +13,6 @@ from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, Monit
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
@@ -186,9 +185,6 @@ def parts_of(seed, keys):
 def settings_with(mode):
     schedule = WindowSchedule.fixed(0, WINDOWS, 1)
     return changed(monitor_settings(mode, threshold=6, hits=4), schedule=schedule)
-
-
-Outcome = tuple[list[tuple[int, WindowReport]], list[bytes], int, int]
 
 
 def outcome(reports, state):

@@ -43,8 +43,6 @@ EDGES = [
     160 * MICROS,
 ]
 
-Event = tuple[str, str, int]
-Row = tuple[int, int, str]  # hash of the user, window, label of the item
 
 users = st.sampled_from([f"user {number}" for number in range(8)])
 items = st.sampled_from([*(f"item {number}" for number in range(6)), "é", "a" * 50])

@@ -24,9 +24,6 @@ from tests.helpers.branching import exact_law, hockey_stick
 # Targets checked from their definition: the largest q of a pair of distributions, and pairs to check it on.
 
 
-Distribution = np.ndarray
-
-
 def largest_q(z0, z1, target, epsilon):
     """The largest q for which `target` is a q-target with epsilon ([CL23] Definition B.1); 0 if they differ by more.
 

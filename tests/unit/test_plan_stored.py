@@ -4,8 +4,6 @@ import dataclasses
 import json
 import math
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -41,7 +39,6 @@ PLANS = {
     "looks and hits": WITH_HITS,
     "looks and counts": WITH_COUNTS,
 }
-_Change = dict[str, Any] | Callable[[Any], dict[str, Any]]
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

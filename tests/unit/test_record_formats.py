@@ -21,8 +21,6 @@ TICKS = {"type": "long", "logicalType": "timestamp-micros"}
 GOOD = b'{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 FIRST = 1_000  # the position of the first value
 
-Outcome = tuple[list[tuple[str, str, int]], dict[str, list[int]]]
-
 
 def _decode(decoder, values):
     """Events and rejected positions by reason, counted from 1; checks on the way what always holds."""
@@ -72,7 +70,6 @@ hostile = st.one_of(
 
 # How many lines are few, how small parts become, how many may fail: from one by one to one call for each line.
 SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100), (1_000, 100, 100)])
-Spans = tuple[int, int, int]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -42,7 +42,7 @@ from tests.helpers.core_runs import START
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.rounds_oracle import RoundsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, calibrated
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, calibrated, cells_of, named_in_blocks
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trials import looks_trial
 
@@ -353,20 +353,6 @@ def pairs_of(log, trial, part=None):
 
 def span(shard=0, shards=1, *, windows=range(WINDOWS)):
     return Span(windows.start, windows.stop, shard, shards)
-
-
-def named_in_blocks(trial, labels):
-    """As if round 0 had named these in the first block."""
-    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
-    zeros = np.zeros(len(table), dtype=np.int64)
-    return NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)
-
-
-def cells_of(cells, windows=None):
-    """windows: instead of its own, each of these."""
-    labels = cells.table.labels.to_pylist()
-    for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):
-        yield from ((each, labels[item]) for each in ([window] if windows is None else windows))
 
 
 def by_cell(sums):

@@ -206,8 +206,6 @@ def _days(window_seconds):
 
 _ITEMS, _SECOND = 5, 30  # windows of the second block
 
-Cells = set[tuple[int, str]]
-
 
 @pytest.mark.parametrize("share", [0, 0.02, 0.5, 1])
 @pytest.mark.parametrize("windows", [WINDOWS_AT_ONCE - 1, WINDOWS_AT_ONCE, WINDOWS_AT_ONCE + 1, 200])

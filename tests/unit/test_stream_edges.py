@@ -14,13 +14,12 @@ from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import ReportFileError, ReportHeader
 from dp_transforms.reports.report_writer import check_same_run, ended_fields, parse_ended
 
 START = 1_506_826_800_000_000
-REPORT = WindowReport("news", START, START + 3_600_000_000, [HeavyHitter("a", None, 3)], 2.0, 1e-9, 0.5)
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
 
 

@@ -29,8 +29,6 @@ CELLS = [
     *(("s", LONG[3:]), ("s", LONG[2:]), ("stream", "7"), ("größe", "ß"), (LONG, "y"), ("s", LONG + "xx")),
 ]
 NULLS = [(None, "shoes"), ("click", None), (None, None), (None, "")]
-Cell = str | int | None
-Found = tuple[list[tuple[str, str, int]], dict[str, list[int]]]
 
 
 def joined(cells):

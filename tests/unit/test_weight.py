@@ -30,10 +30,10 @@ from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.window_report import release_order
 from dp_transforms.plan.facets import FULL_VALUE
 from dp_transforms.views.plan_words import rounds_in_words
-from tests.helpers.facet_runs import OF_FACETS, Run, by_hash, named_in_first_window, trial_of_labels
+from tests.helpers.facet_runs import OF_FACETS, Run, by_hash, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import WeightOracle
-from tests.helpers.rounds_runs import SCHEDULE, at, busy_log
+from tests.helpers.rounds_runs import SCHEDULE, at, busy_log, named_in_blocks
 from tests.helpers.small_runs import SECRET
 
 MOST = 600
@@ -110,7 +110,7 @@ def test_a_user_pays_for_its_own_value_and_never_more_than_its_purse(values, par
 
 def test_weights_are_those_of_own_rows_and_small_values_leave_more_for_large_ones():
     trial, labels = trial_with_weight(), [str(number) for number in range(10)]
-    told = named_in_first_window(trial, labels)
+    told = [named_in_blocks(trial, labels)] * OF_FACETS
     first = [("first", item, at(0), (FULL_VALUE if item == "7" else FULL_VALUE // 10,)) for item in labels]
     full = [("first", item, at(0), (FULL_VALUE,)) for item in labels]
     others = [(f"user-{number}", str(number % 3), at(0), (number * 5_000,)) for number in range(200)]

@@ -25,7 +25,7 @@ from dp_transforms.stages.users import SpendPurses
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.rounds_oracle import WindowRoundsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, cells_of
 from tests.helpers.small_runs import SECRET, batch_of
 
 ROUNDS = 3
@@ -194,13 +194,6 @@ def pairs_of(log, trial):
     keys, schedule = trial.stream_keys(SECRET), trial.schedule
     found = pairs_of_events(batch_of(list(log)), schedule, keys, windows_per_slab=schedule.horizon, shards=1)
     return UserPairs.merge([pairs for _, _, pairs in found])
-
-
-def cells_of(cells):
-    labels = cells.table.labels.to_pylist()
-    yield from (
-        (window, labels[item]) for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True)
-    )
 
 
 class Run:
