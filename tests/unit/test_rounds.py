@@ -5,7 +5,6 @@ That all ways to run it publish what the slow reference says is in tests/conform
 
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import pathlib
@@ -28,9 +27,7 @@ from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.monitor.second_looks import SecondLooks
-from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
@@ -40,9 +37,17 @@ from dp_transforms.stages.rounds import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.stages.stage import Span
 from tests.helpers.core_runs import START
 from tests.helpers.naming_oracle import reports_of
-from tests.helpers.naming_runs import naming_settings
 from tests.helpers.rounds_oracle import RoundsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, calibrated, cells_of, named_in_blocks
+from tests.helpers.rounds_runs import (
+    SCHEDULE,
+    WINDOWS,
+    at,
+    busy_log,
+    calibrated,
+    cells_of,
+    named_in_blocks,
+    trial_with_rounds,
+)
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trials import looks_trial
 
@@ -271,8 +276,7 @@ def test_all_parts_together_spend_one_purse_of_each_round(tmp_path, ends):
     trial = dataclasses.replace(trial, schedule=days)
     log = [("user", item, (START + day * 86_400) * 1_000_000) for item in "abc" for day in range(WINDOWS)]
     price = dict(zip(trial.looks.weights, trial.looks.units, strict=True))
-    spent = []
-    first, stored = 0, []
+    spent, stored, first = [], [], 0
     for end in (*ends, WINDOWS):
         in_blocks = Run(log, trial, part=RunPart(first, end)).rounds[0].sums
         ones = np.ones(len(in_blocks), dtype=np.int64)
@@ -307,38 +311,7 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
             load()
 
 
-def test_a_block_that_two_parts_share_is_a_block_of_each():
-    """Named by its first window of the part: so the noise of one is not that of the other."""
-    trial = trial_with_rounds(35)
-    seen = set()
-    for first, end in itertools.pairwise((0, 2, 5, 6, 12)):
-        blocks, windows = WindowBlocks.of(trial, first, end), np.arange(first, end)
-        found = blocks.of_windows(windows)
-        assert seen.isdisjoint(found.tolist())
-        seen.update(found.tolist())
-        assert (found <= windows).all()
-        assert (windows < blocks.ends(found)).all()
-        assert [first, *np.unique(blocks.ends(found))] == [*np.unique(found), end]
-
-
-def test_all_parts_together_have_the_false_names_of_one_run():
-    plan = calibrated()
-    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
-    for drawn in (1000, 10**6):
-        whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
-        assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
-        assert night.likely_noise > whole.likely_noise
-        assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
-
-
 # --- Plans, logs and runs
-
-
-def trial_with_rounds(block_seconds=40, *, sliding=1, threshold=70, false_names=0.5):
-    """Windows of 10 seconds, and little noise."""
-    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
-    units = tuple(PURSE_UNITS * percent // 100 for percent in (20, 10, 20, 50))
-    return dataclasses.replace(trial, rounds=Rounds(block_seconds=block_seconds, units=units, false_names=false_names))
 
 
 def pairs_of(log, trial, part=None):

@@ -1,6 +1,7 @@
 """Plans with looks in rounds, and the candidates of their rounds."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -19,7 +20,7 @@ from dp_transforms.monitor.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import rounds_suit, terms_of_round
-from tests.helpers.rounds_runs import SCHEDULE, calibrated
+from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import trial_of
 
@@ -244,3 +245,27 @@ def _drawn(candidates):
 def _named(table, windows, items):
     labels = table.labels.to_pylist()
     return {(window, labels[item]) for window, item in zip(windows.tolist(), items.tolist(), strict=True)}
+
+
+def test_a_block_that_two_parts_share_is_a_block_of_each():
+    """Named by its first window of the part: so the noise of one is not that of the other."""
+    trial = trial_with_rounds(35)
+    seen = set()
+    for first, end in itertools.pairwise((0, 2, 5, 6, 12)):
+        blocks, windows = WindowBlocks.of(trial, first, end), np.arange(first, end)
+        found = blocks.of_windows(windows)
+        assert seen.isdisjoint(found.tolist())
+        seen.update(found.tolist())
+        assert (found <= windows).all()
+        assert (windows < blocks.ends(found)).all()
+        assert [first, *np.unique(blocks.ends(found))] == [*np.unique(found), end]
+
+
+def test_all_parts_together_have_the_false_names_of_one_run():
+    plan = calibrated()
+    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
+    for drawn in (1000, 10**6):
+        whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
+        assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
+        assert night.likely_noise > whole.likely_noise
+        assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
