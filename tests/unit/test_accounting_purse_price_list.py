@@ -127,15 +127,6 @@ def test_with_hits_looks_cost_less_and_all_hits_are_set_aside():
     assert hits_from(alone, costly) == 0
 
 
-def test_columns_of_amounts():
-    prices = reference_list(2.5, 17.0, 100)
-    amounts = np.array([0, prices.units[0] - 1, prices.units[0], prices.units[5] + 1, PURSE_UNITS, 5 * PURSE_UNITS])
-    weights, units = prices.listed.largest(amounts)
-    first, sixth, last = prices.weights[0], prices.weights[5], prices.weights[-1]
-    assert weights.tolist() == [0, 0, first, sixth, last, last]
-    assert units.tolist() == [0, 0, prices.units[0], prices.units[5], *2 * [prices.units[-1]]]
-
-
 def test_a_purse_pays_for_no_more_looks_than_declared():
     assert [reference_list(2.5, 17.0, looks).most_looks for looks in (1, 2, 33, 1000)] == [1, 2, 33, 1000]
 
