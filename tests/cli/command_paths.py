@@ -1,16 +1,11 @@
 """Every path that a command reads or writes. A new option that names one belongs here (`test_command_paths`)."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import signal
 import sys
-from collections.abc import Iterator
 
 import click
-import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli.main import main
@@ -118,11 +113,11 @@ WRITTEN = {
 FOREIGN = {("stream", "checkpoint_dir"), ("stream", "resume_from")}
 
 
-def flag(name: str) -> str:
+def flag(name):
     return "--" + name.replace("_", "-")
 
 
-def path_parameters() -> set[tuple[str, str]]:
+def path_parameters():
     """(command, name) of all parameters that may name a path: those whose value is FILE, FOLDER, PATH and the like."""
     found = set()
     context = click.Context(shh)
@@ -140,7 +135,7 @@ def path_parameters() -> set[tuple[str, str]]:
     return found
 
 
-def lines_that_write() -> list[tuple[str, list[str], str]]:
+def lines_that_write():
     """(name, words, what they write) for all that the tables hold."""
     return [
         (f"{command} {flag(option)} {output}", [*words, flag(option), output], output)
@@ -149,7 +144,7 @@ def lines_that_write() -> list[tuple[str, list[str], str]]:
     ]
 
 
-def make_inputs(folder: pathlib.Path) -> None:
+def make_inputs(folder):
     """All that the command lines above read, and that should be good."""
     rows = "".join(
         json.dumps({"user": f"u{n}", "item": "news", "timestamp": "2026-01-01T00:30:00Z"}) + "\n" for n in range(300)
@@ -163,7 +158,7 @@ def make_inputs(folder: pathlib.Path) -> None:
     (folder / "made.json").write_text(plan.to_json())
 
 
-def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def run(words, capsys):
     """Exit code and stderr of a command in this process."""
     try:
         main(words)
@@ -173,10 +168,10 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
     return code, capsys.readouterr().err
 
 
-def no_waiting(seconds: int = 120) -> Iterator[None]:
+def no_waiting(seconds=120):
     """For a fixture: ends a test that waits forever, as for the writer of a pipe."""
 
-    def end(number: int, frame: object) -> None:
+    def end(number, frame):
         sys.stderr.write("waited too long\n")
         os._exit(99)
 

@@ -1,7 +1,5 @@
 """What the tests of `shh show` share."""
 
-from __future__ import annotations
-
 import pytest
 
 from dp_transforms.reports import write_report_file

@@ -1,12 +1,10 @@
 """The command that `shh doctor` prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 
 
-def command_of(said: str) -> list[str]:
+def command_of(said):
     """The words of the printed command, without ``shh``."""
     (shown,) = re.findall(r"^  (shh replay (?:.*\\\n)*.*)$", said, re.MULTILINE)
     return shlex.split(shown.replace("\\\n", " "))[1:]

@@ -1,7 +1,5 @@
 """Reports that `shh show` is tested with, and how its table is drawn without the command."""
 
-from __future__ import annotations
-
 import io
 import unicodedata
 

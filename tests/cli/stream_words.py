@@ -1,13 +1,8 @@
 """Words of `shh stream` that several of its tests use, the folder in which it runs, and how it runs in this process."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import signal
-
-import pytest
 
 from dp_transforms.cli.main import main
 
@@ -26,7 +21,7 @@ FLINK = ["--engine", "flink"]
 CLUSTER = [*FLINK, "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000", "--allow-open-ports"]
 
 
-def write_log_and_key(folder: pathlib.Path) -> None:
+def write_log_and_key(folder):
     """A log of three old files in logs/, with an item of many users in each hour but two, and noise.key."""
     (folder / "logs").mkdir()
     rows = []
@@ -43,7 +38,7 @@ def write_log_and_key(folder: pathlib.Path) -> None:
     (folder / "noise.key").chmod(0o600)
 
 
-def run(words: list[str], capsys: pytest.CaptureFixture[str], command: str = "stream") -> tuple[int, str, str]:
+def run(words, capsys, command="stream"):
     """Exit code, stdout and stderr of the command, run in this process."""
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -1,11 +1,8 @@
 """Logs as other programs write them, from the look at them to the report: separators, forms of times, zones, units."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
-import pathlib
 import zoneinfo
 
 import pytest
@@ -27,7 +24,7 @@ BERLIN = "Europe/Berlin"
 RANGE = ["--start", "2026-10-24", "--end", "2026-10-26", "--window", "1h", "--epsilon", "2", "--delta", "1e-9"]
 
 
-def moments() -> list[tuple[str, str, datetime.datetime]]:
+def moments():
     """In each hour all users have the item of this hour by UTC."""
     events = []
     for hour in range(HOURS):
@@ -37,10 +34,10 @@ def moments() -> list[tuple[str, str, datetime.datetime]]:
     return events
 
 
-def found(report: pathlib.Path) -> dict[str, set[str]]:
+def found(report):
     """Items by window."""
     _, reports = read_report_file(str(report))
-    items: dict[str, set[str]] = {}
+    items = {}
     for each in reports:
         begin = datetime.datetime.fromtimestamp(each.window_start / 1e6, datetime.UTC)
         items.setdefault(f"{begin:%d-%H}", set()).update(hitter.item for hitter in each.heavy_hitters)
@@ -56,9 +53,7 @@ NGINX = ("remote_user,request,time_local,User-Agent", ",", "%d/%b/%Y:%H:%M:%S %z
 @pytest.mark.parametrize(
     ("header", "separator", "form", "zone", "rest"), [GERMAN, TABS, US, NGINX], ids=["german", "tabs", "us", "nginx"]
 )
-def test_the_printed_command_reports_each_hour_as_it_was(
-    tmp_path: pathlib.Path, header: str, separator: str, form: str, zone: str, rest: str
-) -> None:
+def test_the_printed_command_reports_each_hour_as_it_was(tmp_path, header, separator, form, zone, rest):
     """The second of the two hours that have one name in Berlin is read as the first: that is documented."""
     known = zoneinfo.ZoneInfo(zone)
     rows = [[user, item, moment.astimezone(known).strftime(form), rest] for user, item, moment in moments()]
@@ -88,7 +83,7 @@ def test_the_printed_command_reports_each_hour_as_it_was(
     assert sum(len(items - expected.get(window, set())) for window, items in named.items()) <= 1, "but for noise"
 
 
-def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_file(tmp_path: pathlib.Path) -> None:
+def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_file(tmp_path):
     rows = [f"u{n};i;24.10.2026 1{n % 10}:00" for n in range(300)]
     odd = ["u;i;24.13.2026 10:00", "u;i;2026-10-24 10:00", "u;i;", "u;i"]
     (tmp_path / "log.csv").write_text("\n".join(["user;item;timestamp", *rows, *odd]) + "\n")
@@ -104,7 +99,7 @@ def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_f
     assert reasons == [(302, "bad time"), (303, "bad time"), (304, "missing time"), (305, "wrong number of cells")]
 
 
-def test_a_stream_of_a_folder_reads_them_too(tmp_path: pathlib.Path) -> None:
+def test_a_stream_of_a_folder_reads_them_too(tmp_path):
     (tmp_path / "logs").mkdir()
     rows = [
         f"{user};{item};{moment.astimezone(zoneinfo.ZoneInfo(BERLIN)):%d.%m.%Y %H:%M}"
@@ -121,9 +116,7 @@ def test_a_stream_of_a_folder_reads_them_too(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("declared", "factor", "likely"), [("s", 1000, "ms"), ("ms", 1, "s")])
-def test_another_unit_is_named_where_nothing_is_of_use(
-    tmp_path: pathlib.Path, declared: str, factor: int, likely: str
-) -> None:
+def test_another_unit_is_named_where_nothing_is_of_use(tmp_path, declared, factor, likely):
     lines = [f"u{n},i,{(1_792_843_200 + n) * factor}" for n in range(300)]
     (tmp_path / "log.csv").write_text("\n".join(["user,item,timestamp", *lines]) + "\n")
     unit = ["--time-unit", declared]
@@ -154,9 +147,7 @@ def test_another_unit_is_named_where_nothing_is_of_use(
     ],
 )
 @pytest.mark.parametrize("command", ["doctor", "replay"])
-def test_what_cannot_be_used_is_refused_by_its_flag(
-    tmp_path: pathlib.Path, command: str, words: list[str], said: str
-) -> None:
+def test_what_cannot_be_used_is_refused_by_its_flag(tmp_path, command, words, said):
     (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-10-24\n")
     more = [] if command == "doctor" else [*RANGE, "--output", "r.jsonl"]
     ended = shh(command, "log.csv", *words, *more, cwd=tmp_path)
@@ -164,7 +155,7 @@ def test_what_cannot_be_used_is_refused_by_its_flag(
     assert ended.stderr.startswith(f"shh: {said}")
 
 
-def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> None:
+def test_another_reading_is_another_input_of_a_run(tmp_path):
     """So a run with one state, or a stream that goes on, cannot change how its times are read."""
     path = tmp_path / "log.csv"
     path.write_text("user,item,timestamp\nu,i,01.02.2026\n")
@@ -186,7 +177,7 @@ def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "avro"])
-def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path: pathlib.Path, ending: str) -> None:
+def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path, ending):
     """It is not called damaged. What is written must have a name that reports and jobs can hold."""
     write_log(tmp_path / f"log.{ending}")
     odd = tmp_path / os.fsdecode(b"log\xff." + ending.encode())

@@ -1,10 +1,6 @@
 """`shh replay --block-output`: what many users had in whole blocks, beside the report of windows."""
 
-from __future__ import annotations
-
 import json
-import pathlib
-from typing import Any
 
 import pytest
 
@@ -42,7 +38,7 @@ TAKEN_THEN = THEN.format("open('windows.jsonl', 'x').close()")
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     """An item in all windows, and one in those of each block."""
     rows = [
         (f"user-{user}", item, START + 3600 * window + user)
@@ -54,12 +50,12 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def read(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read(path):
     first, *records = map(json.loads, path.read_text().splitlines())
     return first["header"], records
 
 
-def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder: pathlib.Path) -> None:
+def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder):
     done = shh("replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "first at the items of 4 hours together" in done.stderr
@@ -108,7 +104,7 @@ def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder: 
     assert (folder / "blocks.jsonl").read_bytes() == contents["blocks.jsonl"]
 
 
-def test_a_block_report_that_does_not_agree_with_its_plan_is_told(folder: pathlib.Path) -> None:
+def test_a_block_report_that_does_not_agree_with_its_plan_is_told(folder):
     assert shh("replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder).returncode == 0
     lines = (folder / "blocks.jsonl").read_text().splitlines()
     across = lines[1].replace("T04:00:00Z", "T05:00:00Z")  # into the second block
@@ -132,15 +128,13 @@ def test_a_block_report_that_does_not_agree_with_its_plan_is_told(folder: pathli
         ((*BLOCKS, "--output", "a.jsonl", "--block-output", "nowhere/a.avro"), "The folder does not exist"),
     ],
 )
-def test_what_cannot_be_published_is_refused_before_anything_is_drawn(
-    folder: pathlib.Path, words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_published_is_refused_before_anything_is_drawn(folder, words, said):
     refused = shh("replay", "log.parquet", *words, cwd=folder)
     assert (refused.returncode > 0, said in " ".join(refused.stderr.split())) == (True, True), refused.stderr
     assert [path.name for path in folder.iterdir()] == ["log.parquet"]
 
 
-def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder: pathlib.Path) -> None:
+def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder):
     failed = forked.run_python("-c", TAKEN_THEN, "replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
     said = " ".join(failed.stderr.split())
     assert failed.returncode == 1
@@ -158,9 +152,7 @@ def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder: pat
         (None, "gs://place/blocks.jsonl", True),
     ],
 )
-def test_others_may_read_the_draft_of_a_block_report_at_a_url(
-    folder: pathlib.Path, engine: str | None, block_output: str | None, *, is_private: bool
-) -> None:
+def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, engine, block_output, *, is_private):
     """A run that refuses its log is then not for another one: its account is told so."""
     plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
     log, output = folder / "log.parquet", folder / "windows.jsonl"
@@ -169,7 +161,7 @@ def test_others_may_read_the_draft_of_a_block_report_at_a_url(
     assert drafts_are_private(request, cluster) == is_private
 
 
-def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder: pathlib.Path) -> None:
+def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder):
     given = (*BLOCKS, "--noise-key-file", key_file(folder), "--state", "run.state")
     first = ("replay", "log.parquet", *given, "--until", "2026-01-01T06:00:00Z", *OUTPUTS)
     assert forked.run_python("-c", KILLED_THEN, *first, cwd=folder).returncode == -9

@@ -1,12 +1,9 @@
 """All commands, all paths: only regular files are read, at once, and no planted link is followed where one writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 
@@ -34,12 +31,12 @@ LINKS = ["link", "dangling link", "hard link"]
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
+def _no_waiting():
     yield from no_waiting()
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def folder(tmp_path, monkeypatch):
     """The current folder, with the inputs, and beside it that of the victim."""
     work = tmp_path / "work"
     work.mkdir()
@@ -49,14 +46,14 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return work
 
 
-def test_every_path_of_every_command_is_in_the_tables() -> None:
+def test_every_path_of_every_command_is_in_the_tables():
     assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN, *FOREIGN}
 
 
 # What is read.
 
 
-def make_odd(kind: str, path: pathlib.Path) -> None:
+def make_odd(kind, path):
     if kind == "fifo":
         os.mkfifo(path, 0o600)
     elif kind == "folder":
@@ -73,9 +70,7 @@ READ_ODDLY = [
 
 
 @pytest.mark.parametrize(("place", "kind"), READ_ODDLY)
-def test_what_is_not_a_regular_file_is_refused_at_once(
-    folder: pathlib.Path, place: tuple[str, str], kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_a_regular_file_is_refused_at_once(folder, place, kind, capsys):
     if "config" in place[1]:
         pytest.importorskip("confluent_kafka", reason="the Kafka client is missing")
     words = [word.replace("PATH", "odd") for word in READ[place]]
@@ -92,9 +87,7 @@ def test_what_is_not_a_regular_file_is_refused_at_once(
     assert sorted(os.listdir(folder)) == before
 
 
-def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(folder, capsys):
     ReportFolder("reports").open(HEADER).write(REPORT)
     (folder / "reports" / "header.json").unlink()
     os.mkfifo(folder / "reports" / "header.json")
@@ -106,7 +99,7 @@ def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(
 # What is written.
 
 
-def plant(kind: str, path: pathlib.Path, victim: pathlib.Path) -> None:
+def plant(kind, path, victim):
     path.parent.mkdir(exist_ok=True)
     if kind == "hard link":
         os.link(victim, path)
@@ -116,16 +109,14 @@ def plant(kind: str, path: pathlib.Path, victim: pathlib.Path) -> None:
     path.symlink_to(victim)
 
 
-def assert_untouched(kind: str, victim: pathlib.Path) -> None:
+def assert_untouched(kind, victim):
     if kind == "dangling link":
         assert not os.path.lexists(victim)
     else:
         assert victim.read_text() == "precious"
 
 
-def planted_and_run(
-    kind: str, path: pathlib.Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str]:
+def planted_and_run(kind, path, words, capsys):
     """Runs a command that meets a planted name, which works or fails clearly."""
     victim = pathlib.Path("..").resolve() / "victim"
     plant(kind, path, victim)
@@ -143,9 +134,7 @@ def planted_and_run(
         for number, (name, words, output) in enumerate(lines_that_write())
     ],
 )
-def test_a_link_in_the_place_of_an_output_is_not_followed(
-    folder: pathlib.Path, words: list[str], output: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_in_the_place_of_an_output_is_not_followed(folder, words, output, kind, capsys):
     if words[0] == "audit":
         assert run(["plan", *BUDGET, "--output", "plan.json"], capsys)[0] == 0
     if "--dead-letter" in words and words[0] == "replay":
@@ -158,9 +147,7 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(
     assert not [name for name in os.listdir(folder) if name.endswith((".partial", ".tmp"))]
 
 
-def test_a_folder_that_is_missing_is_named_before_any_work(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_missing_is_named_before_any_work(folder, capsys):
     for name, words, output in lines_that_write():
         if words[0] != "stream" and "--dead-letter" not in words:
             code, stderr_text = run([*words[:-1], f"absent/{output}"], capsys)
@@ -171,18 +158,14 @@ def test_a_folder_that_is_missing_is_named_before_any_work(
 
 @pytest.mark.parametrize("kind", LINKS)
 @pytest.mark.parametrize("words", [WRITTEN["explain", "html"][0], WRITTEN["show", "html"][0]], ids=["explain", "show"])
-def test_a_page_that_may_be_replaced_replaces_no_link_nor_what_has_another_name(
-    folder: pathlib.Path, words: list[str], kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_may_be_replaced_replaces_no_link_nor_what_has_another_name(folder, words, kind, capsys):
     page = folder / "out.html"
     code, _ = planted_and_run(kind, page, [*words, "--html", "out.html", "--force"], capsys)
     assert (code == 0) == (kind == "hard link") == page.is_file() or page.is_symlink()
     assert page.is_symlink() == (kind != "hard link")
 
 
-def test_the_demo_removes_nothing_through_a_link(
-    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_removes_nothing_through_a_link(folder, tmp_path, capsys):
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "file").write_text("precious")
     (folder / "demo").symlink_to(tmp_path / "others")
@@ -214,7 +197,7 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def opened_for_writing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def opened_for_writing(tmp_path_factory):
     """By the name of each line that writes. One process for all: a hook of Python that sees files stays forever."""
     lines = []
     for number, (name, words, _) in enumerate(lines_that_write()):
@@ -229,13 +212,13 @@ def opened_for_writing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
     environment = {"PYTHONDONTWRITEBYTECODE": "1"}
     done = run_python("-c", WATCHED, result, environment=environment, input=json.dumps(lines))
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = json.loads(result.read_text())
+    found = json.loads(result.read_text())
     return found
 
 
 @pytest.mark.xdist_group("opened for writing")
 @pytest.mark.parametrize("name", [name for name, _, _ in lines_that_write()])
-def test_nothing_is_opened_for_writing_but_new_files(name: str, opened_for_writing: dict[str, list[str]]) -> None:
+def test_nothing_is_opened_for_writing_but_new_files(name, opened_for_writing):
     """Whatever its name: so no link can be followed. What Python itself opens is seen, which is all that we use."""
     without_a_name = tempfile.gettempdir()  # a folder is opened for a file that no name leads to
     assert not set(opened_for_writing[name]) - {os.devnull, without_a_name}

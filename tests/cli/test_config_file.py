@@ -1,9 +1,6 @@
 """``shh --config FILE``: options of commands in a TOML file."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 
 import pytest
 
@@ -29,12 +26,12 @@ population = "news"
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     (tmp_path / "shh.toml").write_text(FILE)
     return tmp_path
 
 
-def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(folder: pathlib.Path) -> None:
+def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(folder):
     words = [
         *("--epsilon", "1", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-03"),
         *("--usual-looks", "1", "50", "--most-looks", "50", "--forget-after", "0"),
@@ -45,13 +42,13 @@ def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(f
     assert by_file.stdout == by_words.stdout
 
 
-def test_a_table_of_another_command_changes_nothing_and_inner_commands_have_their_own(folder: pathlib.Path) -> None:
+def test_a_table_of_another_command_changes_nothing_and_inner_commands_have_their_own(folder):
     assert shh("--config", "shh.toml", "simulate", "--events", "10", "--output", "log.csv", cwd=folder).returncode == 0
     ended = shh("--config", "shh.toml", "ledger", "reserve", "--ledger", "l.db", "--plan", "no.json", cwd=folder)
     assert (ended.returncode, "no.json" in ended.stderr) == (1, True), "the population was taken from the file"
 
 
-def test_a_file_of_the_folder_is_found_and_named_unless_another_one_is_meant(folder: pathlib.Path) -> None:
+def test_a_file_of_the_folder_is_found_and_named_unless_another_one_is_meant(folder):
     named = shh("--config", "shh.toml", "plan", "--json", cwd=folder)
     found = shh("plan", "--json", cwd=folder)
     assert (found.stdout, found.stderr) == (
@@ -69,7 +66,7 @@ def test_a_file_of_the_folder_is_found_and_named_unless_another_one_is_meant(fol
     assert (lost.returncode, lost.stderr[:28]) == (1, "shh: shh.toml cannot be read")
 
 
-def test_an_option_of_the_file_counts_as_given(folder: pathlib.Path) -> None:
+def test_an_option_of_the_file_counts_as_given(folder):
     """A look at a log keeps it, as it keeps one of the command line."""
     (folder / "log.csv").write_text("who,user,item,timestamp\nw,u,i,2026-01-01\n")
     looked = shh("--config", "shh.toml", "replay", "log.csv", cwd=folder)
@@ -97,7 +94,7 @@ def test_an_option_of_the_file_counts_as_given(folder: pathlib.Path) -> None:
         ("\udcff", "is not UTF-8 text"),
     ],
 )
-def test_what_a_file_cannot_mean_is_refused_in_one_line(tmp_path: pathlib.Path, text: str, message: str) -> None:
+def test_what_a_file_cannot_mean_is_refused_in_one_line(tmp_path, text, message):
     (tmp_path / "shh.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     ended = shh("--config", "shh.toml", "plan", cwd=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
@@ -105,7 +102,7 @@ def test_what_a_file_cannot_mean_is_refused_in_one_line(tmp_path: pathlib.Path, 
     assert message in ended.stderr
 
 
-def test_a_value_of_the_wrong_kind_is_refused_as_on_the_command_line(tmp_path: pathlib.Path) -> None:
+def test_a_value_of_the_wrong_kind_is_refused_as_on_the_command_line(tmp_path):
     for value, said in (('"soon"', "soon"), ("3600", "3600"), ('"1 hour"', "1 hour")):
         (tmp_path / "shh.toml").write_text(f"[plan]\nwindow = {value}\n")
         ended = shh("--config", "shh.toml", "plan", cwd=tmp_path)
@@ -113,7 +110,7 @@ def test_a_value_of_the_wrong_kind_is_refused_as_on_the_command_line(tmp_path: p
         assert f"'{said}' is not a duration" in ended.stderr
 
 
-def test_only_a_regular_file_is_read(tmp_path: pathlib.Path) -> None:
+def test_only_a_regular_file_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     for name in ("pipe.toml", "nowhere.toml"):
         ended = shh("--config", name, "plan", cwd=tmp_path)
@@ -121,7 +118,7 @@ def test_only_a_regular_file_is_read(tmp_path: pathlib.Path) -> None:
         assert f"shh: {name} cannot be read" in ended.stderr
 
 
-def test_the_option_has_a_place_and_says_so(tmp_path: pathlib.Path) -> None:
+def test_the_option_has_a_place_and_says_so(tmp_path):
     ended = shh("plan", "--config", "shh.toml", cwd=tmp_path)
     assert ended.returncode == 2
     assert "It belongs before the command: shh --config ... plan" in ended.stderr

@@ -1,24 +1,18 @@
 """New windows are sent on to real programs: each at least once, in order, and no stream waits."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from dp_transforms.cli.courier import Courier, Deliver, SentWindows, to_program
+from dp_transforms.cli.courier import Courier, SentWindows, to_program
 from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.trends import Trend
 from tests.cli.stream_words import FOLDER, HISTORY, IN_PROCESS, PLAN, run, write_log_and_key
 from tests.helpers.live_parts import LiveParts
 from tests.helpers.live_streams import started
@@ -32,28 +26,28 @@ taken, codes = open(sys.argv[1], 'rb').read().count(b'\\n'), sys.argv[2:]
 sys.exit(int(codes[taken - 1]) if taken <= len(codes) else 0)"""
 
 
-def courier(folder: pathlib.Path, deliver: Deliver, said: list[str] | None = None) -> Courier:
+def courier(folder, deliver, said=None):
     tell = print if said is None else said.append
     sent = SentWindows(str(folder / "sent"), "run-1")
     return Courier(ReportFolder(str(folder / "reports")), "run-1", deliver, sent, tell, pause_seconds=0.01)
 
 
-def wait_for(said: Sequence[str], lines: int) -> None:
+def wait_for(said, lines):
     deadline = time.monotonic() + 30
     while len(said) < lines:
         assert time.monotonic() < deadline, said
         time.sleep(0.01)
 
 
-def starts(posted: Sequence[dict[str, Any]]) -> list[str]:
+def starts(posted):
     return [each["window_start"][11:13] for each in posted]
 
 
-def test_a_program_gets_each_window_until_it_takes_it_and_later_ones_wait(tmp_path: pathlib.Path) -> None:
+def test_a_program_gets_each_window_until_it_takes_it_and_later_ones_wait(tmp_path):
     taken, said = tmp_path / "taken", list[str]()
     deliver = to_program([sys.executable, "-c", PICKY, str(taken), *"05314"])
 
-    def sent() -> list[dict[str, Any]]:
+    def sent():
         return [json.loads(line) for line in taken.read_text().splitlines()]
 
     first = courier(tmp_path, deliver, said)  # before there is anything
@@ -92,13 +86,11 @@ def test_a_program_gets_each_window_until_it_takes_it_and_later_ones_wait(tmp_pa
         (None, "cannot be run"),
     ],
 )
-def test_a_program_that_takes_nothing_is_named_and_the_rest_waits(
-    tmp_path: pathlib.Path, program: str | None, why: str
-) -> None:
+def test_a_program_that_takes_nothing_is_named_and_the_rest_waits(tmp_path, program, why):
     writer = ReportFolder(str(tmp_path / "reports")).open(header())
     for window in (1, 2):
         writer.write(one_item(window))
-    said: list[str] = []
+    said = []
     words = ["/no/such/program"] if program is None else [sys.executable, "-c", program]
     failing = courier(tmp_path, to_program(words), said)
     wait_for(said, 1)
@@ -116,14 +108,14 @@ class StumblesOnce(SentWindows):
 
     stumbles = True
 
-    def has(self, trend: Trend) -> bool:
+    def has(self, trend):
         if self.stumbles:
             self.stumbles = False
             raise MemoryError
         return super().has(trend)
 
 
-def test_no_error_ends_the_courier(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_ends_the_courier(tmp_path, monkeypatch):
     """What is read cannot be looked up, the folder for temporary files is away, and nobody can be told of it."""
     room, taken, said = tmp_path / "room", tmp_path / "taken", []
     monkeypatch.setattr(tempfile, "tempdir", str(room))
@@ -131,7 +123,7 @@ def test_no_error_ends_the_courier(tmp_path: pathlib.Path, monkeypatch: pytest.M
     for window in (1, 2):
         writer.write(one_item(window))
 
-    def tell(text: str) -> None:
+    def tell(text):
         said.append(text)
         raise BrokenPipeError
 
@@ -147,13 +139,13 @@ def test_no_error_ends_the_courier(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert sent_starts == [format_utc(one_item(window).window_start) for window in (1, 2)]
 
 
-def test_once_it_is_given_up_none_is_sent_but_the_one_on_its_way(tmp_path: pathlib.Path) -> None:
+def test_once_it_is_given_up_none_is_sent_but_the_one_on_its_way(tmp_path):
     writer = ReportFolder(str(tmp_path / "reports")).open(header())
     for window in (1, 2):
         writer.write(one_item(window))
     is_on_its_way, may_arrive, arrived = threading.Event(), threading.Event(), []
 
-    def deliver(line: bytes) -> None:
+    def deliver(line):
         is_on_its_way.set()
         assert may_arrive.wait(60)
         arrived.append(line)
@@ -168,9 +160,7 @@ def test_once_it_is_given_up_none_is_sent_but_the_one_on_its_way(tmp_path: pathl
     assert len(arrived) == 1
 
 
-def test_a_stream_sends_what_shh_show_prints(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_sends_what_shh_show_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_log_and_key(tmp_path)
     words = [*FOLDER, *PLAN, *IN_PROCESS, *HISTORY, "--output", "reports", "--run-id", "run-1"]
@@ -183,7 +173,7 @@ def test_a_stream_sends_what_shh_show_prints(
 
 
 @pytest.mark.waits
-def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path: pathlib.Path) -> None:
+def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path):
     live, taken = LiveParts(tmp_path, clock="arrival"), tmp_path / "taken"
     on_new = ("--on-new", f"{sys.executable} -c {TAKES!r} {taken}")
     with started(live, "1", *live.until(6), *on_new, dies=True) as process:
@@ -207,12 +197,12 @@ def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path: pathl
     ],
 )
 def test_who_cannot_be_told_is_named_before_anything_starts(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    said: str,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    capsys,
+    words,
+    said,
+):
     monkeypatch.chdir(tmp_path)
     write_log_and_key(tmp_path)
     code, _, err = run([*FOLDER, *PLAN, *IN_PROCESS, *HISTORY, "--output", "reports", *words], capsys)

@@ -1,7 +1,5 @@
 """What the demo of streams says at its end, and the stream that it simulates."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -18,35 +16,35 @@ from tests.helpers.small_runs import MICROS
 RUN = "run-1"
 
 
-def report(start: int, item: str = "a") -> StoredRecord:
+def report(start, item="a"):
     found = [HeavyHitter(item, "above", None)]
     answer = WindowReport("events", start * MICROS, (start + 10) * MICROS, found, 2.0, 1e-9, 1.0)
     return StoredRecord(f"{RUN}|{start}".encode(), encode_record(answer, RUN, "json"), 0)
 
 
-def end() -> StoredRecord:
+def end():
     return StoredRecord(b"end", encode_record(RunEnded("events", 6), RUN, "json"), 0)
 
 
-def test_each_window_once() -> None:
+def test_each_window_once():
     assert outcome([report(0), report(10), end()]) == Outcome(2, 2, 6, 0, 0)
 
 
-def test_a_second_answer_is_seen_and_the_same_one_again_is_none() -> None:
+def test_a_second_answer_is_seen_and_the_same_one_again_is_none():
     assert outcome([report(0), report(0), end()]) == Outcome(1, 1, 6, 0, 1)
     assert outcome([report(0), report(0, "b"), report(0), end()]) == Outcome(1, 1, 6, 1, 1)
 
 
 @pytest.mark.parametrize("records", [[report(0)], []])
-def test_a_run_that_did_not_end(records: list[StoredRecord]) -> None:
+def test_a_run_that_did_not_end(records):
     assert outcome(records).windows is None
 
 
-def test_a_live_stream_has_items_of_many_users_that_change() -> None:
+def test_a_live_stream_has_items_of_many_users_that_change():
     stream = LiveStream(events_per_second=1000, users=20_000, partitions=2)
     random = np.random.default_rng(1)
 
-    def holders(passed: float) -> Counter[str]:
+    def holders(passed):
         events = [
             (partition, json.loads(value))
             for partition, value in live_events(stream, passed, 10_000, 1_700_000_000.25, random)

@@ -1,7 +1,5 @@
 """``shh doctor LOG`` and ``shh replay LOG`` alone: what a log is like, which command replays it, and what is wrong."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -24,7 +22,7 @@ BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--e
 FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows"
 
 
-def odd_csv(folder: pathlib.Path) -> None:
+def odd_csv(folder):
     """Names that nobody foresaw, a number of the row, and times of an own zone."""
     lines = ["Nr;x,Leser-Nr,Seite,Zeitpunkt,Dauer"]
     for n in range(4000):
@@ -33,7 +31,7 @@ def odd_csv(folder: pathlib.Path) -> None:
     (folder / "besuche.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_a_log_with_odd_names_is_understood_and_the_command_runs_as_printed(tmp_path: pathlib.Path) -> None:
+def test_a_log_with_odd_names_is_understood_and_the_command_runs_as_printed(tmp_path):
     odd_csv(tmp_path)
     looked = shh("doctor", "besuche.csv", cwd=tmp_path)
     assert (looked.returncode, looked.stderr) == (0, "")
@@ -54,7 +52,7 @@ def test_a_log_with_odd_names_is_understood_and_the_command_runs_as_printed(tmp_
     assert {found.item for report in reports for found in report.heavy_hitters} == {"/artikel/0"}
 
 
-def test_a_replay_without_a_budget_looks_prints_the_command_and_runs_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_replay_without_a_budget_looks_prints_the_command_and_runs_nothing(tmp_path):
     """On stderr: what `shh replay` prints on stdout may be published."""
     odd_csv(tmp_path)
     looked = shh("replay", "besuche.csv", "--item-field", "Dauer", cwd=tmp_path)
@@ -70,7 +68,7 @@ def test_a_replay_without_a_budget_looks_prints_the_command_and_runs_nothing(tmp
 
 
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "csv.gz", "jsonl"])
-def test_every_format_is_understood(tmp_path: pathlib.Path, ending: str) -> None:
+def test_every_format_is_understood(tmp_path, ending):
     made = shh("simulate", "--events", 3000, "--output", f"log.{ending.removesuffix('.gz')}", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     if ending == "csv.gz":
@@ -86,7 +84,7 @@ def test_every_format_is_understood(tmp_path: pathlib.Path, ending: str) -> None
 
 @pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 10**3), ("us", 10**6), (None, 10**9)])
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
-def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit: str | None, factor: int) -> None:
+def test_the_unit_of_numbers_is_found(tmp_path, ending, unit, factor):
     """By the years that they would mean. Nanoseconds have no unit, and are named."""
     rows = [{"visitor": n % 9, "sku": n % 4, "at": (1_767_225_600 + 60 * n) * factor} for n in range(60)]
     path = tmp_path / f"log.{ending}"
@@ -107,7 +105,7 @@ def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit:
         assert command_of(looked.stdout)[2:10] == fields
 
 
-def test_days_are_those_of_the_zone_that_is_given(tmp_path: pathlib.Path) -> None:
+def test_days_are_those_of_the_zone_that_is_given(tmp_path):
     """All of 24 hours, also where the clock is changed between them."""
     (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-03-01 00:30\nu,i,2026-03-29 23:30\n")
     looked = shh("doctor", "log.csv", "--time-zone", "Europe/Berlin", cwd=tmp_path)
@@ -147,7 +145,7 @@ def test_days_are_those_of_the_zone_that_is_given(tmp_path: pathlib.Path) -> Non
         ("", "There is no row in them"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: pathlib.Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_said(tmp_path, text, said):
     (tmp_path / "log.csv").write_text(text)
     looked = shh("doctor", "log.csv", cwd=tmp_path)
     assert said in looked.stdout + looked.stderr
@@ -189,9 +187,7 @@ NGINX = "User-Agent,remote_addr,request,time_local"
         ("user,item,at", "user", "item", []),
     ],
 )
-def test_the_user_is_a_person_first_and_what_is_private_never_the_item(
-    tmp_path: pathlib.Path, header: str, user: str | None, item: str | None, said: list[str]
-) -> None:
+def test_the_user_is_a_person_first_and_what_is_private_never_the_item(tmp_path, header, user, item, said):
     names = header.split(",")
     rows = [[_cell(name, n, len(names) - at) for at, name in enumerate(names)] for n in range(400)]
     (tmp_path / "log.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
@@ -205,7 +201,7 @@ def test_the_user_is_a_person_first_and_what_is_private_never_the_item(
         assert "Look at this" not in looked.stdout
 
 
-def _cell(name: str, row: int, spread: int) -> str:
+def _cell(name, row, spread):
     """Fields that come first differ more."""
     if name in ("at", "ts", "time_local", "timestamp", "date"):
         return f"2026-01-{1 + row % 9:02}T0{row % 7}:00:00Z"
@@ -227,9 +223,7 @@ def _cell(name: str, row: int, spread: int) -> str:
         ([f"1.2.{n % 20}" for n in range(300)], None),
     ],
 )
-def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(
-    tmp_path: pathlib.Path, values: list[str], what: str | None
-) -> None:
+def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(tmp_path, values, what):
     rows = [f"u{n % 100},{value},y{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
     (tmp_path / "log.csv").write_text("\n".join(["user,page,topic_name,at", *rows]) + "\n")
     looked = shh("doctor", "log.csv", cwd=tmp_path)
@@ -248,9 +242,7 @@ def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_i
         ("code", ["u0", *[f"c{n}" for n in range(8)]], None),
     ],
 )
-def test_people_as_items_are_named_and_not_proposed(
-    tmp_path: pathlib.Path, field: str, cells: list[str], said: str | None
-) -> None:
+def test_people_as_items_are_named_and_not_proposed(tmp_path, field, cells, said):
     rows = [f"u{n % 20},{cells[n % 9]},2026-01-01T00:00:00Z" for n in range(180)]
     (tmp_path / "log.csv").write_text("\n".join([f"user,{field},when", *rows]) + "\n")
     looked = shh("doctor", "log.csv", cwd=tmp_path)
@@ -260,7 +252,7 @@ def test_people_as_items_are_named_and_not_proposed(
     assert said is None or said in chosen
 
 
-def test_a_user_that_is_the_same_in_most_rows_is_not_proposed_before_an_address(tmp_path: pathlib.Path) -> None:
+def test_a_user_that_is_the_same_in_most_rows_is_not_proposed_before_an_address(tmp_path):
     """nginx writes - for nobody."""
     rows = [f"{'-' if n % 9 else 'ann'},10.0.0.{n % 99},/p{n % 7},2026-01-01T00:00:00Z" for n in range(300)]
     (tmp_path / "log.csv").write_text("\n".join(["remote_user,remote_addr,uri,at", *rows]) + "\n")
@@ -268,7 +260,7 @@ def test_a_user_that_is_the_same_in_most_rows_is_not_proposed_before_an_address(
     assert words[words.index("--user-field") + 1] == "remote_addr"
 
 
-def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: pathlib.Path) -> None:
+def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path):
     for name, content, said in [
         ("a.csv", b"user,item,timestamp\nM\xfcller,i,2026-01-01\nu,i,2026-01-01\n", "iconv -f latin1 -t utf-8"),
         ("b.jsonl", b'{"user": "M\xfc", "item": "i", "timestamp": "2026-01-01"}\n', "iconv -f latin1 -t utf-8"),
@@ -285,7 +277,7 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
     assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
 
 
-def test_the_line_that_makes_csv_of_an_access_log_does(tmp_path: pathlib.Path) -> None:
+def test_the_line_that_makes_csv_of_an_access_log_does(tmp_path):
     line = '10.0.0.{} - {} [01/Mar/2026:10:{:02}:00 +0100] "GET /a,{} HTTP/1.1" 200 5 "-" "M"\n'
     scan = '10.0.0.1 - - [01/Mar/2026:10:59:00 +0100] "\\x16\\x03" 400 0 "-" "-"\n'
     log = "".join(line.format(n % 9, "anna" if n % 2 else "-", n, n % 3) for n in range(40)) + scan
@@ -300,7 +292,7 @@ def test_the_line_that_makes_csv_of_an_access_log_does(tmp_path: pathlib.Path) -
         assert "--item-field path --time-field time --time-format '%d/%b/%Y:%H:%M:%S %z'" in looked.stdout
 
 
-def test_what_is_piped_in_is_looked_at_as_a_file(tmp_path: pathlib.Path) -> None:
+def test_what_is_piped_in_is_looked_at_as_a_file(tmp_path):
     rows = "".join(f"u{n},i{n % 7},2026-01-01T00:{n % 60:02}:00Z\n" for n in range(500))
     (tmp_path / "log.csv").write_text(f"user,item,timestamp\n{rows}")
     with open(tmp_path / "log.csv", "rb") as file:
@@ -314,14 +306,14 @@ def test_what_is_piped_in_is_looked_at_as_a_file(tmp_path: pathlib.Path) -> None
     ) == (named.stdout)
 
 
-def test_what_cannot_be_looked_at_is_named(tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_looked_at_is_named(tmp_path):
     assert "Give --format, such as --format csv" in shh("doctor", "-", cwd=tmp_path).stderr
     looked = shh("doctor", "https://example.com/a.csv", cwd=tmp_path)
     assert looked.stderr.startswith("shh: URLs https://... are not known. Use s3://, gs://, azfs:// or a path:")
     assert looked.returncode == 1
 
 
-def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path: pathlib.Path) -> None:
+def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path):
     lines = [f"u{n % 500},i,2026-01-0{1 + n // 20_000}T00:{n % 60:02}:00Z" for n in range(80_000)]
     text = "\n".join(["user,item,timestamp", *lines]) + "\n"
     (tmp_path / "log.csv.gz").write_bytes(gzip.compress(text.encode()))
@@ -339,7 +331,7 @@ def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path: pa
     assert "2026-01-05T00:00:00Z" in plain
 
 
-def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path: pathlib.Path) -> None:
+def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path):
     for day in ("01", "02", "03", "04"):
         folder = tmp_path / "logs" / f"date=2026-01-{day}"
         folder.mkdir(parents=True)
@@ -355,7 +347,7 @@ def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path: path
     assert "broken.parquet: it is damaged, or not in Parquet format" in broken.stdout
 
 
-def test_a_terminal_gets_no_word_cut_in_two_and_the_command_whole(tmp_path: pathlib.Path) -> None:
+def test_a_terminal_gets_no_word_cut_in_two_and_the_command_whole(tmp_path):
     odd_csv(tmp_path)
     whole, wrapped = (
         shh("doctor", "besuche.csv", cwd=tmp_path, COLUMNS="80", FORCE_COLOR=each).stdout for each in ("", "1")
@@ -366,7 +358,7 @@ def test_a_terminal_gets_no_word_cut_in_two_and_the_command_whole(tmp_path: path
     assert command_of(wrapped) == command_of(whole)
 
 
-def test_names_of_fields_reach_a_terminal_escaped(tmp_path: pathlib.Path) -> None:
+def test_names_of_fields_reach_a_terminal_escaped(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,timestamp,\x1b]0;owned\x07\nu,i,2026-01-01,1\n")
     looked = shh("doctor", "log.csv", cwd=tmp_path)
     assert looked.returncode == 0, looked.stderr
@@ -374,7 +366,7 @@ def test_names_of_fields_reach_a_terminal_escaped(tmp_path: pathlib.Path) -> Non
     assert r"\x1b" in looked.stdout
 
 
-def test_a_look_reads_little_of_a_large_log(tmp_path: pathlib.Path) -> None:
+def test_a_look_reads_little_of_a_large_log(tmp_path):
     """Of a Parquet file of one large row group, whose footer has the times of all of it, and of a text file."""
     rows = 400_000
     numbers = np.arange(rows)
@@ -400,7 +392,7 @@ def test_a_look_reads_little_of_a_large_log(tmp_path: pathlib.Path) -> None:
     assert (time.bounds[1] - time.bounds[0]).total_seconds() == rows - 1
 
 
-def _bytes_read() -> int:
+def _bytes_read():
     """Of this process, from files, by the kernel's count."""
     (count,) = re.findall(r"^rchar: (\d+)$", pathlib.Path("/proc/self/io").read_text(), re.MULTILINE)
     return int(count)

@@ -1,9 +1,6 @@
 """The entrance of `shh`: exit codes, and what it says of errors that nobody expected or that are of its own output."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -46,19 +43,19 @@ REFUSED = [
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     (tmp_path / "taken").touch()
     return tmp_path
 
 
 @pytest.mark.parametrize("words", UNREADABLE, ids=" ".join)
-def test_a_command_line_that_cannot_be_read_is_2_and_shows_the_usage(folder: pathlib.Path, words: list[str]) -> None:
+def test_a_command_line_that_cannot_be_read_is_2_and_shows_the_usage(folder, words):
     ended = shh_here.shh(*words, cwd=folder)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.match(r"Usage: shh .*\n(.*\n)*\nError: [^\n]+\n\Z", ended.stderr), ended.stderr
 
 
-def test_alone_it_says_what_to_do_next(folder: pathlib.Path) -> None:
+def test_alone_it_says_what_to_do_next(folder):
     """With commands and options that there are."""
     ended = shh_here.shh(cwd=folder)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -72,16 +69,14 @@ def test_alone_it_says_what_to_do_next(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_what_is_refused_is_1_and_one_line(folder: pathlib.Path, words: list[str]) -> None:
+def test_what_is_refused_is_1_and_one_line(folder, words):
     ended = shh_here.shh(*words, cwd=folder)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(r"shh: [^\n]+\n", ended.stderr), ended.stderr
 
 
 @pytest.mark.parametrize("words", [["--help"], ["show", "taken"]])
-def test_in_this_process_and_in_a_forked_one_a_command_says_and_does_what_it_does_in_one_of_its_own(
-    folder: pathlib.Path, words: list[str]
-) -> None:
+def test_in_this_process_and_in_a_forked_one_a_command_says_and_does_what_it_does_in_one_of_its_own(folder, words):
     """What most tests of commands rely on."""
     here, fork, process = (run.shh(*words, cwd=folder) for run in (shh_here, forked, shh_process))
     assert (here.returncode, here.stdout, here.stderr) == (process.returncode, process.stdout, process.stderr)
@@ -93,10 +88,8 @@ def test_in_this_process_and_in_a_forked_one_a_command_says_and_does_what_it_doe
     ("error", "kind"),
     [(OSError(98, "Address already in use"), "OSError"), (BrokenPipeError(32, "Broken pipe"), "ConnectionError")],
 )
-def test_an_engine_that_fails_is_not_blamed_on_standard_output(
-    folder: pathlib.Path, error: OSError, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(*_: object) -> None:
+def test_an_engine_that_fails_is_not_blamed_on_standard_output(folder, error, kind, monkeypatch):
+    def start(*_):
         raise error
 
     monkeypatch.setattr(stream_job, "_start", start)
@@ -108,7 +101,7 @@ def test_an_engine_that_fails_is_not_blamed_on_standard_output(
 
 
 @pytest.mark.parametrize("words", [["plan", *BUDGET], ["--version"]], ids=" ".join)
-def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: list[str]) -> None:
+def test_a_standard_output_that_is_full_is_named(folder, words):
     """What rich prints, and what click does."""
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
@@ -121,9 +114,7 @@ def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: li
 @pytest.mark.parametrize(
     ("stream", "says"), [("stdout", "shh: warning: cannot write to standard output: "), ("stderr", "")]
 )
-def test_a_report_that_is_published_is_success_whoever_can_be_told(
-    folder: pathlib.Path, stream: str, says: str
-) -> None:
+def test_a_report_that_is_published_is_success_whoever_can_be_told(folder, stream, says):
     """Exit code 1 means that nothing was published: who reads it replays again, and pays again."""
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
@@ -137,10 +128,8 @@ def test_a_report_that_is_published_is_success_whoever_can_be_told(
         assert ended.stderr.splitlines()[-1].startswith(says)
 
 
-def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(*words: str | None) -> None:
+def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(folder, monkeypatch):
+    def read(*words):
         raise KeyError("a cell of the data")
 
     monkeypatch.setattr(show, "read_report", read)
@@ -151,7 +140,7 @@ def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_folder_that_was_removed_is_no_fault_of_ours(folder: pathlib.Path) -> None:
+def test_a_folder_that_was_removed_is_no_fault_of_ours(folder):
     write_log(folder / "log.csv")
     program = (
         "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); from dp_transforms.cli.main import main;"
@@ -164,7 +153,7 @@ def test_a_folder_that_was_removed_is_no_fault_of_ours(folder: pathlib.Path) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep to a limit on addresses")
-def test_too_few_addresses_are_said_before_a_library_waits_for_more(folder: pathlib.Path) -> None:
+def test_too_few_addresses_are_said_before_a_library_waits_for_more(folder):
     """OpenBLAS asked without end, and no signal ended it."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (400_000_000,) * 2);"
@@ -189,5 +178,5 @@ def test_too_few_addresses_are_said_before_a_library_waits_for_more(folder: path
         ("SystemError: returned NULL without setting an exception", False),  # without a limit on memory
     ],
 )
-def test_errors_of_memory_are_known_by_their_kind(text: str, is_of_memory: bool) -> None:
+def test_errors_of_memory_are_known_by_their_kind(text, is_of_memory):
     assert (reason_of_machine(text) is not None) == is_of_memory

@@ -1,12 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP at any moment, from the first line on: one line, the right exit code, nothing left."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import itertools
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -48,7 +45,7 @@ class Ended(NamedTuple):
     left: set[str]
 
 
-def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.Signals) -> Ended:
+def stopped(folder, words, moment, stop):
     """Runs the command in a new folder, and sends the signal so many seconds after its first line."""
     folder.mkdir()
     write_log(folder / "log.parquet")
@@ -74,7 +71,7 @@ def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.
     return Ended(moment, stop, process.returncode, stderr_text, left)
 
 
-def came_before_the_first_line(ended: Ended) -> bool:
+def came_before_the_first_line(ended):
     """Python was still loading the entrance, modules that import nothing else of ours: no handler was there yet."""
     modules = set(re.findall(r"/dp_transforms/(?:cli/)?(\w+(?:/\w+)*)\.py", ended.stderr_text))
     return modules <= {"__init__", "main", "exit_signals"} and (
@@ -82,14 +79,14 @@ def came_before_the_first_line(ended: Ended) -> bool:
     )
 
 
-def came_too_late(ended: Ended) -> bool:
+def came_too_late(ended):
     """The command was done, or had begun to drain as it says that it does."""
     return ended.code == 0 and "Traceback" not in ended.stderr_text
 
 
 @pytest.mark.parametrize("form", ["sample", pytest.param("full", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_signal_at_any_moment_is_one_line(tmp_path: pathlib.Path, command: str, form: str) -> None:
+def test_a_signal_at_any_moment_is_one_line(tmp_path, command, form):
     moments = [SECONDS * number / MOMENTS for number in range(MOMENTS)]
     if form == "sample":
         moments = moments[2 * list(COMMANDS).index(command) :: SAMPLED]
@@ -139,7 +136,7 @@ SWALLOWING = f"""
 """
 
 
-def signalled(program: str, *stops: signal.Signals) -> tuple[int, str, str]:
+def signalled(program, *stops):
     """Exit code, stdout and stderr of a program that gets these signals, each once it has said something."""
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -175,13 +172,11 @@ SWALLOWED = "started\nswallowed\n", "shh: stopped.\n"
         ),
     ],
 )
-def test_what_was_started_is_stopped_in_order(
-    before: str, body: str, stops: list[signal.Signals], ends: tuple[int, str, str]
-) -> None:
+def test_what_was_started_is_stopped_in_order(before, body, stops, ends):
     assert signalled(PROGRAM.format(before=before, body=body), *stops) == ends
 
 
-def test_handlers_come_back_after_a_command_within_another_program() -> None:
+def test_handlers_come_back_after_a_command_within_another_program():
     before = [signal.getsignal(number) for number in STOPS]
     with pytest.raises(SystemExit):
         main(["plan", "--epsilon", "nan"])

@@ -1,7 +1,5 @@
 """``shh explain``: the numbers are those of the plan, and a report that contradicts its plan is told."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,10 +1,7 @@
 """`--by`: named items by declared values of columns, from a table or a log to a report, its tables and its page."""
 
-from __future__ import annotations
-
 import csv
 import json
-import pathlib
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import Report, read_report, replay
+from dp_transforms import read_report, replay
 from dp_transforms.reports.report_records import ReportFileError
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -23,7 +20,7 @@ BY = {"country": ["DE", "FR", "US"], "device": ["phone"]}
 OPTIONS = ("--by", "country=DE,FR,US", "--by", "device=phone", "--user-field", "who", "--item-field", "what")
 
 
-def log() -> pa.Table:
+def log():
     """A third of the users each in DE, FR and elsewhere; every second event from a phone. Nobody is in the US."""
     users, hours = np.meshgrid(np.arange(600), np.arange(0, 48, 6))
     users, hours = users.reshape(-1), hours.reshape(-1)
@@ -40,7 +37,7 @@ def log() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("facets")
     pq.write_table(log(), made / "log.parquet")
     key_file(made)
@@ -48,12 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: pathlib.Path) -> Report:
+def report(folder):
     key = key_file(folder)
     return replay(log(), user="who", item="what", time="when", noise_key=key, run_id="run", by=BY, **WORDS)
 
 
-def test_items_have_their_facets_in_every_form_of_a_report(report: Report, tmp_path: pathlib.Path) -> None:
+def test_items_have_their_facets_in_every_form_of_a_report(report, tmp_path):
     assert len(report) == 8
     for window in report:
         assert {hitter.item for hitter in window.heavy_hitters} == {"even", "odd"}
@@ -88,7 +85,7 @@ def test_items_have_their_facets_in_every_form_of_a_report(report: Report, tmp_p
         assert f"{words} at least so many have a declared value of country and device" in explained
 
 
-def test_the_command_gives_the_same_and_parts_go_on(folder: pathlib.Path) -> None:
+def test_the_command_gives_the_same_and_parts_go_on(folder):
     given = ("replay", "log.parquet", *BUDGET, *OPTIONS, "--time-field", "when", "--noise-key-file", key_file(folder))
     whole = shh(*given, "--state", "whole.state", "--output", "whole.avro", cwd=folder)
     assert whole.returncode == 0, whole.stderr
@@ -106,7 +103,7 @@ def test_the_command_gives_the_same_and_parts_go_on(folder: pathlib.Path) -> Non
     assert all(hitter.facets for window in both for hitter in window.heavy_hitters)
 
 
-def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report: Report, folder: pathlib.Path) -> None:
+def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report, folder):
     report.write(folder / "report.avro")
     (folder / "plan.json").write_text(json.dumps(report.header.plan))
     loaded = shh("load", "report.avro", "--output", "sqlite:///d.db", cwd=folder)
@@ -129,13 +126,13 @@ def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report: Re
         (("stream", "--input", ".", "--by", "country=DE", "--output", "o"), "It is for replays: shh replay --by"),
     ],
 )
-def test_what_cannot_be_done_is_refused(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_done_is_refused(folder, words, message):
     found = shh(*words, *BUDGET, cwd=folder)
     assert found.returncode != 0
     assert message in " ".join(found.stderr.split())
 
 
-def test_a_facet_that_no_report_has_is_refused(report: Report, tmp_path: pathlib.Path) -> None:
+def test_a_facet_that_no_report_has_is_refused(report, tmp_path):
     text = (report.write(tmp_path / "r.jsonl"), (tmp_path / "r.jsonl").read_text())[1]
     for old, new in (
         ('"value": "DE"', '"wert": "DE"'),

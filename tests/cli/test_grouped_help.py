@@ -1,7 +1,5 @@
 """The help of commands with dozens of options: in groups, what a run needs first, and short unless all is asked for."""
 
-from __future__ import annotations
-
 import itertools
 
 import click
@@ -15,22 +13,22 @@ _MANY = ("plan", "replay", "stream")
 _WIDTH, _MOST_LINES, _MOST_OPTIONS = 80, 42, 25
 
 
-def _help(command: str, word: str) -> list[str]:
+def _help(command, word):
     result = CliRunner().invoke(shh, [command, word], terminal_width=_WIDTH, prog_name="shh")
     assert result.exit_code == 0, result.output
     return result.output.partition("\nRules:\n")[0].splitlines()
 
 
-def _options(command: str) -> list[click.Option]:
+def _options(command):
     return [each for each in commands()[command].params if isinstance(each, click.Option)]
 
 
-def test_commands_with_many_options_have_groups() -> None:
+def test_commands_with_many_options_have_groups():
     for name, command in commands().items():
         assert isinstance(command, GroupedCommand) == (name in _MANY) == (len(command.params) > 15), name
 
 
-def test_every_option_has_a_group_and_the_long_help_shows_each_once() -> None:
+def test_every_option_has_a_group_and_the_long_help_shows_each_once():
     for command in _MANY:
         lines = _help(command, "--help-all")
         for option in _options(command):
@@ -42,7 +40,7 @@ def test_every_option_has_a_group_and_the_long_help_shows_each_once() -> None:
         assert [line[:-1] for line in lines if line[:-1] in GROUPS] == groups
 
 
-def test_what_a_run_needs_comes_first_in_its_group() -> None:
+def test_what_a_run_needs_comes_first_in_its_group():
     for command, word in itertools.product(_MANY, ("--help", "--help-all")):
         options = [option for option in _options(command) if isinstance(option, GroupedOption)]
         needed = {option.opts[0] for option in options if option.needed or option.required}
@@ -58,7 +56,7 @@ def test_what_a_run_needs_comes_first_in_its_group() -> None:
                 had_another = had_another or name not in needed
 
 
-def test_the_short_help_fits_on_a_screen_and_names_the_long_one() -> None:
+def test_the_short_help_fits_on_a_screen_and_names_the_long_one():
     for command in _MANY:
         lines = _help(command, "--help")
         assert len(lines) <= _MOST_LINES

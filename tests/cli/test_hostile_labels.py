@@ -1,13 +1,9 @@
 """Labels that try to write on the terminal, into a picture or into a log: shown harmless wherever they are shown."""
 
-from __future__ import annotations
-
 import datetime
 import json
-import pathlib
 import re
 import unicodedata
-from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
@@ -56,18 +52,18 @@ HARMLESS = [f"harmless {number}" for number in range(len(LABELS))]
 MISLEADING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-def report(labels: Sequence[str], stream: str = "events") -> WindowReport:
+def report(labels, stream="events"):
     heavy = [HeavyHitter(label, ABOVE if number % 2 else BETWEEN, None) for number, label in enumerate(labels)]
     heavy += [HeavyHitter(label, None, None, 1 + number, 7 * number) for number, label in enumerate(labels)]
     return WindowReport(stream, 0, HOUR, heavy, 1.0, 1e-9, 0.5)
 
 
-def misleading(text: str) -> set[str]:
+def misleading(text):
     return {character for character in text if unicodedata.category(character) in MISLEADING} - {"\n"}
 
 
 @pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
-def test_show_prints_them_harmless(tmp_path: pathlib.Path, ending: str) -> None:
+def test_show_prints_them_harmless(tmp_path, ending):
     """Everything that a file tells: labels, and the names of run and stream, and the guarantee."""
     path = tmp_path / f"report.{ending}"
     words = "".join(LABELS)
@@ -85,7 +81,7 @@ def test_show_prints_them_harmless(tmp_path: pathlib.Path, ending: str) -> None:
         assert absent.stderr.count("\n") == 1
 
 
-def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path: pathlib.Path) -> None:
+def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path):
     path = tmp_path / "report.avro"
     write_report_file(path, ReportHeader("r", "events", "g", {}), [report(LABELS)])
     (line,) = shh("show", path, "--json", cwd=tmp_path).stdout.splitlines()
@@ -94,8 +90,8 @@ def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path: pathlib.P
     assert sorted(hitter["item"] for hitter in json.loads(line)["heavy_hitters"]) == sorted(LABELS * 2)
 
 
-def test_a_picture_holds_them_as_text() -> None:
-    def drawn(labels: Sequence[str]) -> ElementTree.Element:
+def test_a_picture_holds_them_as_text():
+    def drawn(labels):
         columns = report_columns([report(["a", *labels, "c"])], None)
         return ElementTree.fromstring(picture.picture_svg(columns, "Title", "guarantee", datetime.UTC, 40))
 
@@ -119,7 +115,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_prints_them_harmless(tmp_path: pathlib.Path, command: str) -> None:
+def test_a_run_prints_them_harmless(tmp_path, command):
     """Each label of 300 users, five in an hour; on a terminal, whose colours are the only escapes."""
     (tmp_path / "logs").mkdir()
     labels = [label for label in LABELS if label and len(label.encode()) < 10_000]
@@ -136,7 +132,7 @@ def test_a_run_prints_them_harmless(tmp_path: pathlib.Path, command: str) -> Non
     assert all(label_text(label) in printed for label in ("x~100", "{0} %s {x!r}", "a\x00b"))
 
 
-def test_two_labels_never_look_alike() -> None:
+def test_two_labels_never_look_alike():
     """Within what is shown: long ones are cut."""
     for label in LABELS:
         shown = label_text(label)
@@ -146,7 +142,7 @@ def test_two_labels_never_look_alike() -> None:
         assert len(shown) < 1000
 
 
-def test_letters_and_marks_that_show_as_nothing_are_escaped() -> None:
+def test_letters_and_marks_that_show_as_nothing_are_escaped():
     assert label_text("\u115f\u3164\u2800\ufe0f\U000e0101") == r"\u115f\u3164\u2800\ufe0f\U000e0101"
     assert label_text("\u0301a") == '"\u0301a"'  # else it would stand on the sign before it
     assert label_text("e\u0301") == "e\u0301"

@@ -1,9 +1,6 @@
 """`shh ledger`: what it shows, what it does, and its errors."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -18,21 +15,21 @@ CAPS_GIVEN = ("--max-epsilon", "4.0", "--max-delta", "1e-8")
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
     plan = Plan.calibrate(epsilon=0.5, delta=1e-9, schedule=schedule, mode="hits")
     (tmp_path / "plan.json").write_text(plan.to_json())
     return tmp_path
 
 
-def reserve(folder: pathlib.Path, *words: str, run_id: str = "run") -> str:
+def reserve(folder, *words, run_id="run"):
     options = ("--ledger", "l.db", "--population", "news", "--plan", "plan.json", "--run-id", run_id)
     result = shh("ledger", "reserve", *options, *words, cwd=folder)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
+def test_a_run_is_reserved_shown_and_released(folder):
     said = reserve(folder, *CAPS_GIVEN)
     charged, following = said.splitlines()
     assert charged == "Run run: this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
@@ -46,7 +43,7 @@ def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
     assert "0 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
-def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder: pathlib.Path) -> None:
+def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder):
     reserve(folder, *CAPS_GIVEN, run_id="a-run-with-a-long-name")
     words = ("ledger", "--ledger", "l.db", "--runs")
     wide, narrow = (shh(*words, cwd=folder, COLUMNS=str(columns)).stdout.splitlines() for columns in (160, 80))
@@ -61,14 +58,14 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder: p
     ]
 
 
-def test_what_stays_spent_of_a_released_run_is_said(folder: pathlib.Path) -> None:
+def test_what_stays_spent_of_a_released_run_is_said(folder):
     Ledger.open(folder / "l.db").reserve_run(part(run_id="run", cost=names_cost(activity=0.5)), CAPS)
     said = shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
     assert said.endswith("from a histogram of the same users, which stays spent: 0.5.\n")
     assert "0.5 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
-def test_a_run_that_does_not_fit_is_refused_in_one_line(folder: pathlib.Path) -> None:
+def test_a_run_that_does_not_fit_is_refused_in_one_line(folder):
     reserve(folder, "--max-epsilon", "0.6", "--max-delta", "1e-8")
     options = ("--ledger", "l.db", "--population", "news", "--plan", "plan.json")
     line = error_line(shh("ledger", "reserve", *options, cwd=folder))
@@ -76,7 +73,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line(folder: pathlib.Path) ->
     assert "0.1 of 0.6 and delta 9e-09 of 1e-08 is left" in line
 
 
-def test_json_has_exact_amounts_and_every_part(folder: pathlib.Path) -> None:
+def test_json_has_exact_amounts_and_every_part(folder):
     ledger = Ledger.open(folder / "l.db")
     verdict = ledger.reserve(part(run_id="run"), CAPS)
     ledger.start(verdict)
@@ -88,7 +85,7 @@ def test_json_has_exact_amounts_and_every_part(folder: pathlib.Path) -> None:
     assert (run["status"], run["windows_done"], run["parts"][0]["state_after"]) == ("finished", 1, "state 1")
 
 
-def test_the_chart_rises_with_what_is_spent(folder: pathlib.Path) -> None:
+def test_the_chart_rises_with_what_is_spent(folder):
     reserve(folder, *CAPS_GIVEN)
     reserve(folder, run_id="run 2")
     result = shh("ledger", "--ledger", "l.db", "--chart", "c.svg", cwd=folder)
@@ -99,7 +96,7 @@ def test_the_chart_rises_with_what_is_spent(folder: pathlib.Path) -> None:
     assert "4" in texts
 
 
-def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder: pathlib.Path) -> None:
+def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):
     reserve(folder, *CAPS_GIVEN)
     sound = shh("ledger", "doctor", "--ledger", "l.db", cwd=folder)
     assert sound.returncode == 0
@@ -129,12 +126,12 @@ def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder: pathlib.Pa
         (("--ledger", "mysql://a:b@c/d"), "postgresql"),
     ],
 )
-def test_errors_are_one_line_with_a_remedy(folder: pathlib.Path, words: tuple[str, ...], what: str) -> None:
+def test_errors_are_one_line_with_a_remedy(folder, words, what):
     reserve(folder, *CAPS_GIVEN)
     assert what in error_line(shh("ledger", *words, cwd=folder))
 
 
-def test_without_a_ledger_the_usage_is_shown(folder: pathlib.Path) -> None:
+def test_without_a_ledger_the_usage_is_shown(folder):
     result = shh("ledger", cwd=folder)
     assert result.returncode == 2
     assert "--ledger is missing" in result.stderr

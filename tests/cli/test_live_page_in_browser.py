@@ -1,16 +1,11 @@
 """The live page in a real browser, from a real server: windows appear, it survives a restart, 100 others listen."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import datetime
 import json
 import os
-import pathlib
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -22,7 +17,7 @@ from dp_transforms.views.serving.report_source import source_of
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.page_reports import header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page
-from tests.helpers.served import Listener, Served, served
+from tests.helpers.served import Listener, served
 
 pytestmark = pytest.mark.xdist_group("browser")
 PLAN = hourly_plan(48)
@@ -33,23 +28,23 @@ CLIENTS = 100
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with running_browser() as found:
         yield found
 
 
-def expect(locator: Any) -> Any:
+def expect(locator):
     return pytest.importorskip("playwright.sync_api").expect(locator)
 
 
-def state_of_page(page: Any) -> dict[str, str]:
+def state_of_page(page):
     """What the page says of its windows and items, by the part that says it."""
     parts = ("summary", "when", "which", "changes", "ranked", "gone", "shown", "picture")
     return {part: page.locator(f"#{part}").inner_text() for part in parts}
 
 
 @pytest.mark.waits
-def test_windows_appear_in_an_open_page_which_survives_restarts(browser: Any, tmp_path: pathlib.Path) -> None:
+def test_windows_appear_in_an_open_page_which_survives_restarts(browser, tmp_path):
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(header_of(PLAN))
     for each in MANY[:4]:
@@ -106,9 +101,7 @@ LATER = {"first": {0: 300, 9: 7000}, "second": {2: 60, 8: 90}, "third": {1: 40, 
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["on the grid of a plan", "without a plan"])
-def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(
-    browser: Any, tmp_path: pathlib.Path, is_known: bool
-) -> None:
+def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(browser, tmp_path, is_known):
     header = header_of(PLAN) if is_known else dataclasses.replace(header_of(PLAN), plan={})
     reports = reports_of(PLAN, LATER)
     folder = ReportFolder(str(tmp_path / "reports"))
@@ -146,7 +139,7 @@ def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(
         each.context.close()
 
 
-def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_path: pathlib.Path) -> None:
+def test_a_page_with_a_token_works_and_its_address_holds_none(browser, tmp_path):
     writer = ReportFolder(str(tmp_path / "reports")).open(header_of(PLAN))
     writer.write(MANY[0])
     (tmp_path / "token").write_text("correct-horse-battery-staple\n")
@@ -169,7 +162,7 @@ def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_
         watched.context.close()
 
 
-def listen_and_load(server: Served) -> tuple[Listener, float]:
+def listen_and_load(server):
     """What one browser asks for, and in how many seconds it had the page."""
     begin = time.monotonic()
     page = Page(server.get("/", Accept_Encoding="gzip").text)
@@ -181,7 +174,7 @@ def listen_and_load(server: Served) -> tuple[Listener, float]:
 
 
 @pytest.mark.nightly
-def test_a_hundred_browsers_at_once_on_ten_thousand_windows(browser: Any, tmp_path: pathlib.Path) -> None:
+def test_a_hundred_browsers_at_once_on_ten_thousand_windows(browser, tmp_path):
     """SHH_FIRST_PAINT_SECONDS: what the first paint may take; set it to 1 on a machine that does nothing else."""
     plan, reports = many_windows()
     writer = ReportFolder(str(tmp_path / "reports")).open(header_of(plan))

@@ -1,7 +1,5 @@
 """``shh --log-format json``: all that a command says on stderr, as one JSON object a line. Also ``shh completion``."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import pathlib
@@ -23,14 +21,14 @@ RANGE = ("--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h", "--ep
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     (tmp_path / "log.csv").write_text(LOG)
     return tmp_path
 
 
-def lines_of(text: str) -> list[dict[str, object]]:
+def lines_of(text):
     """All lines of stderr, each with the fields that all have."""
-    lines: list[dict[str, object]] = [json.loads(line) for line in text.splitlines()]
+    lines = [json.loads(line) for line in text.splitlines()]
     for line in lines:
         assert line["level"] in ("status", "progress", "warning", "error")
         assert isinstance(line["message"], str)
@@ -39,7 +37,7 @@ def lines_of(text: str) -> list[dict[str, object]]:
     return lines
 
 
-def test_a_replay_says_the_same_in_both_formats(folder: pathlib.Path) -> None:
+def test_a_replay_says_the_same_in_both_formats(folder):
     text = shh("replay", "log.csv", *RANGE, "--output", "text.avro", cwd=folder)
     said = shh("--log-format", "json", "replay", "log.csv", *RANGE, "--output", "json.avro", cwd=folder)
     assert (text.returncode, said.returncode) == (0, 0)
@@ -67,9 +65,7 @@ def test_a_replay_says_the_same_in_both_formats(folder: pathlib.Path) -> None:
         (["replay", "log.csv"], 2, "the options of a budget are missing"),
     ],
 )
-def test_every_error_is_an_object_with_its_exit_code(
-    folder: pathlib.Path, words: list[str], code: int, said: str
-) -> None:
+def test_every_error_is_an_object_with_its_exit_code(folder, words, code, said):
     for option in (["--log-format", "json"], ["--log-format=json"]):
         ended = shh(*option, *words, cwd=folder)
         assert (ended.returncode, ended.stdout) == (code, "")
@@ -81,7 +77,7 @@ def test_every_error_is_an_object_with_its_exit_code(
     assert not shh(*words, cwd=folder).stderr.startswith("{"), "the next command of a process has its own format"
 
 
-def test_a_stream_tells_its_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_tells_its_counts(monkeypatch, capsys):
     operator_log.use_format(operator_log.JSON, "stream")
     try:
         status = stream_status.StreamStatus()
@@ -99,7 +95,7 @@ def test_a_stream_tells_its_counts(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     )
 
 
-def test_a_signal_says_so_in_the_same_format(folder: pathlib.Path) -> None:
+def test_a_signal_says_so_in_the_same_format(folder):
     command = ("-m", "dp_transforms.cli.main", "--log-format", "json", "simulate", "--events", "100000000")
     with forked.python(*command, "--output", "log.jsonl", cwd=folder, stderr=subprocess.PIPE) as process:
         while not list(folder.glob(".log.jsonl*")):
@@ -110,7 +106,7 @@ def test_a_signal_says_so_in_the_same_format(folder: pathlib.Path) -> None:
     assert json.loads(err.splitlines()[-1]) == {"level": "error", "command": "simulate", "message": "stopped."}
 
 
-def test_what_commands_say_on_stderr_is_said_in_one_place() -> None:
+def test_what_commands_say_on_stderr_is_said_in_one_place():
     """Else it would be missing in one of the formats. Others have a branch for each format."""
     with_both = {"operator_log.py", "replay.py", "replay_runs.py", "stream_status.py", "subcommands.py"}
     for path in pathlib.Path(cli.__file__).parent.rglob("*.py"):
@@ -118,14 +114,14 @@ def test_what_commands_say_on_stderr_is_said_in_one_place() -> None:
             assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path
 
 
-def completed(words: str) -> list[str]:
+def completed(words):
     """What bash gets for the last word."""
     ended = shh(_SHH_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
     assert ended.returncode == 0
     return ended.stdout.splitlines()
 
 
-def test_commands_options_values_and_files_are_completed() -> None:
+def test_commands_options_values_and_files_are_completed():
     assert completed("shh si") == ["plain,simulate"]
     assert "plain,--epsilon" in completed("shh plan --ep")
     assert completed("shh plan --mode lo") == ["plain,looks"]
@@ -134,13 +130,13 @@ def test_commands_options_values_and_files_are_completed() -> None:
     assert completed("shh --config s") == ["file,s"]
 
 
-def test_each_shell_has_its_script(tmp_path: pathlib.Path) -> None:
+def test_each_shell_has_its_script(tmp_path):
     for shell in ("zsh", "fish"):
         made = shh("completion", shell, cwd=tmp_path)
         assert (made.returncode, "_SHH_COMPLETE" in made.stdout) == (0, True)
 
 
-def test_bash_completes_with_the_script(tmp_path: pathlib.Path) -> None:
+def test_bash_completes_with_the_script(tmp_path):
     """In a real bash, as far as there is one."""
     if shutil.which("bash") is None:
         pytest.skip("this machine has no bash")

@@ -1,11 +1,7 @@
 """A disk that is full, a folder that goes away, a process that is killed: the output is named, and nothing is left."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
-import subprocess
-from typing import Any
 
 import pytest
 
@@ -40,23 +36,23 @@ LINES = lines_that_write()
 EVERY_DAY = {"plan --output", "replay --output out.avro", "replay --dead-letter", "show --html", "stream --output"}
 
 
-def is_tried_daily(name: str) -> bool:
+def is_tried_daily(name):
     return any(name.startswith(each) for each in EVERY_DAY)
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def folder(tmp_path, monkeypatch):
     """The current folder, with the inputs."""
     monkeypatch.chdir(tmp_path)
     make_inputs(tmp_path)
     return tmp_path
 
 
-def run_program(program: str, *words: str, **options: str) -> subprocess.CompletedProcess[str]:
+def run_program(program, *words, **options):
     return run_python("-c", program, *words, environment={"PYTHONDONTWRITEBYTECODE": "1"}, **options)
 
 
-def names_below(folder: pathlib.Path) -> set[str]:
+def names_below(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
@@ -64,9 +60,7 @@ def names_below(folder: pathlib.Path) -> set[str]:
     ("name", "words", "output"),
     [pytest.param(*line, marks=() if is_tried_daily(line[0]) else pytest.mark.nightly, id=line[0]) for line in LINES],
 )
-def test_a_full_disk_names_the_output_and_leaves_nothing(
-    folder: pathlib.Path, name: str, words: list[str], output: str
-) -> None:
+def test_a_full_disk_names_the_output_and_leaves_nothing(folder, name, words, output):
     if words[0] == "audit":
         assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
     if words[0] == "replay" and "report.avro" in words:
@@ -86,11 +80,11 @@ def test_a_full_disk_names_the_output_and_leaves_nothing(
     assert left == set()
 
 
-def test_a_folder_that_is_removed_during_the_run(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
     (folder / "out").mkdir()
     advance = ReplayProgress.advance
 
-    def and_remove(*arguments: Any) -> None:
+    def and_remove(*arguments):
         """In the middle of a replay, within a DoFn."""
         advance(*arguments)
         shutil.rmtree("out", ignore_errors=True)
@@ -104,9 +98,7 @@ def test_a_folder_that_is_removed_during_the_run(folder: pathlib.Path, monkeypat
 
 
 @pytest.mark.parametrize("words", [["plan", *BUDGET], ["simulate", "--events", "10"]], ids=["plan", "simulate"])
-def test_a_folder_that_cannot_be_written(
-    folder: pathlib.Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written(folder, words, capsys):
     """Nobody can write in /proc, not even the superuser."""
     if not pathlib.Path("/proc/self/status").exists():
         pytest.skip("this system has no /proc")
@@ -116,7 +108,7 @@ def test_a_folder_that_cannot_be_written(
     assert "cannot write /proc/self/log.csv" in stderr_text
 
 
-def test_what_kill_9_leaves_is_removed_by_the_next_run(folder: pathlib.Path) -> None:
+def test_what_kill_9_leaves_is_removed_by_the_next_run(folder):
     words = ["replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--dead-letter", "rejected.jsonl"]
     before = names_below(folder)
     killed = run_program(KILLED, *words)

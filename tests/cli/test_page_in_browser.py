@@ -3,8 +3,6 @@
 With SHH_SCREENSHOTS=FOLDER the pictures of the pages at three widths are kept there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import itertools

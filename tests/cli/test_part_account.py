@@ -1,19 +1,14 @@
 """What a part tells the account of its run, in which order, what it is bound to, and what is forgotten of one that
 failed; by all that a command does but the pipeline."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
-from typing import Any
 
 import pytest
 
-from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.replay_runs import run_part
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.cli.state_part import PartFacts
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import UncertainError
@@ -31,78 +26,78 @@ class Account(RunAccount):
     """Notes all calls. refuses: the call that it refuses, by this error. key_file: where another key is once a part
     starts."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.calls: list[tuple[Any, ...]] = []
+        self.calls = []
         self.refuses = ""
-        self.error: type[BaseException] = UserError
-        self.key_file: pathlib.Path | None = None
+        self.error = UserError
+        self.key_file = None
 
     @property
-    def is_kept(self) -> bool:
+    def is_kept(self):
         return True
 
-    def _note(self, name: str, facts: PartFacts, *more: str) -> None:
+    def _note(self, name, facts, *more):
         self.calls.append((name, facts, *more))
         if name == self.refuses:
             raise self.error(f"{name} is refused.")
 
-    def reserve(self, facts: PartFacts) -> None:
+    def reserve(self, facts):
         self._note("reserve", facts)
 
-    def start(self, facts: PartFacts) -> None:
+    def start(self, facts):
         assert StateFile(facts.state_path).header.intent == facts.record, "the intent is written first"
         self._note("start", facts)
         if self.key_file is not None:  # as a rotation does
             key_file(self.key_file.parent, OTHER_KEY)
 
-    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
+    def publishing(self, facts, state_fingerprint):
         assert not pathlib.Path(facts.record.output).exists() or facts.how == "resumes", "the report comes later"
         assert StateFile(facts.state_path).header.next_fingerprint == state_fingerprint, "the state says so first"
         self._note("publishing", facts, state_fingerprint)
 
-    def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
+    def finish(self, facts, state_fingerprint):
         assert pathlib.Path(facts.record.output).exists(), "the report is there first"
         self._note("finish", facts, state_fingerprint)
 
-    def fail(self, facts: PartFacts, *, forget: bool) -> None:
+    def fail(self, facts, *, forget):
         self._note("forget" if forget else "fail", facts)
 
 
 class Accounted(NightFolder):
     """Nights of a run with such an account. is_full: what is drawn finds no room on the disk."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder):
         super().__init__(folder, has_ledger=False)
         self.account = Account()
         self.is_full = False
 
-    def _account(self) -> RunAccount:
+    def _account(self):
         return self.account
 
-    def _draw(self, part: ReplayPart, log: str, is_bad: bool) -> None:
+    def _draw(self, part, log, is_bad):
         if self.is_full:
             raise UserError("No space left on device.")
         super()._draw(part, log, is_bad)
 
-    def names(self) -> list[str]:
+    def names(self):
         """The calls since the last time, by name."""
         found = [call[0] for call in self.account.calls]
         self.account.calls.clear()
         return found
 
-    def refused(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
+    def refused(self, end, log="a", *, is_bad=False):
         with pytest.raises(UserError) as error:
             self.take(end, log, is_bad=is_bad)
         return str(error.value)
 
 
 @pytest.fixture
-def nights(tmp_path: pathlib.Path) -> Accounted:
+def nights(tmp_path):
     return Accounted(tmp_path)
 
 
-def test_an_account_hears_of_each_part_in_order(nights: Accounted) -> None:
+def test_an_account_hears_of_each_part_in_order(nights):
     assert [nights.take(1), nights.take(3, "b")] == ["new", "continues"]
     calls = list(nights.account.calls)
     assert nights.names() == ["reserve", "start", "publishing", "finish"] * 2
@@ -121,9 +116,7 @@ def test_an_account_hears_of_each_part_in_order(nights: Accounted) -> None:
 
 
 @pytest.mark.parametrize("error", [UncertainError, KeyboardInterrupt])
-def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(
-    nights: Accounted, error: type[BaseException]
-) -> None:
+def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(nights, error):
     """No answer has come, or a stop came first."""
     nights.account.refuses, nights.account.error = "reserve", error
     with pytest.raises(error):
@@ -135,7 +128,7 @@ def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(
 
 
 @pytest.mark.parametrize("refuses", ["reserve", "start"])
-def test_what_an_account_refuses_is_not_drawn(nights: Accounted, refuses: str) -> None:
+def test_what_an_account_refuses_is_not_drawn(nights, refuses):
     nights.account.refuses = refuses
     assert nights.refused(1) == f"{refuses} is refused."
     assert nights.names() == (["reserve"] if refuses == "reserve" else ["reserve", "start", "forget"])
@@ -148,7 +141,7 @@ def test_what_an_account_refuses_is_not_drawn(nights: Accounted, refuses: str) -
     nights.take(1, "b")
 
 
-def test_a_part_that_failed_is_forgotten_if_its_log_alone_was_the_reason(nights: Accounted) -> None:
+def test_a_part_that_failed_is_forgotten_if_its_log_alone_was_the_reason(nights):
     """A full disk may have hung on the noise: then only the same log is drawn for again."""
     assert "the log is bad" in nights.refused(1, is_bad=True)
     assert nights.names() == ["reserve", "start", "forget"]
@@ -166,7 +159,7 @@ def test_a_part_that_failed_is_forgotten_if_its_log_alone_was_the_reason(nights:
     assert nights.take(1, "b") == "resumes"
 
 
-def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_bad_then(nights: Accounted) -> None:
+def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_bad_then(nights):
     nights.account.refuses = "publishing"  # as a process that is killed when its state has said so
     nights.refused(1)
     nights.account.refuses = ""
@@ -178,7 +171,7 @@ def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_
     assert nights.state.header.next_fingerprint == ""
 
 
-def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: Accounted) -> None:
+def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
     nights.take(1)
     nights.account.refuses = "publishing"
     nights.refused(2)
@@ -190,7 +183,7 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: A
     nights.take(2)
 
 
-def test_a_state_that_was_made_without_the_noise_key_is_refused(nights: Accounted) -> None:
+def test_a_state_that_was_made_without_the_noise_key_is_refused(nights):
     """With right checksums: as it was, but with full purses."""
     nights.take(1)
     cells = [(row.kind, row.bucket, bytes(nights.state.cell(row))) for row in nights.state.rows]
@@ -199,7 +192,7 @@ def test_a_state_that_was_made_without_the_noise_key_is_refused(nights: Accounte
     assert "is not sealed with the noise key of its run" in nights.refused(2)
 
 
-def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(nights: Accounted) -> None:
+def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(nights):
     nights.account.key_file = nights.folder / "noise.key"
     assert "another key than that of the run" in nights.refused(1)
     assert not nights.published()
@@ -209,7 +202,7 @@ def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(
 
 
 @pytest.fixture
-def request_of_part(tmp_path: pathlib.Path) -> Any:
+def request_of_part(tmp_path):
     """What a real command is asked for: one part, of all windows."""
     log = write_crowded_log(tmp_path / "log", 600, 30)
     key, output = key_file(tmp_path), str(tmp_path / "report.jsonl")
@@ -218,7 +211,7 @@ def request_of_part(tmp_path: pathlib.Path) -> Any:
     return dataclasses.replace(request, state=state)
 
 
-def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part: Any, tmp_path: pathlib.Path) -> None:
+def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part, tmp_path):
     account = Account()
     account.key_file = tmp_path / "noise.key"
     with pytest.raises(UserError, match="another key than that of the run"):
@@ -227,9 +220,7 @@ def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part: Any, tmp_p
     assert not StateFile(tmp_path / "run.state").rows
 
 
-def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(
-    request_of_part: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(request_of_part, tmp_path):
     """Half of the new file would be read, and all of it would be fingerprinted."""
     first, other, _ = sorted((tmp_path / "log").iterdir())
     first.write_bytes(other.read_bytes())

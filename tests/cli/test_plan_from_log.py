@@ -1,17 +1,13 @@
 """``shh plan --from-log`` by its command line."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import re
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from dp_transforms.cli import plan_from_log
 from dp_transforms.cli.plan import command
-from dp_transforms.cli.plan_options import PlanOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from tests.helpers.replay_logs import START, write_log, write_parquet
@@ -27,16 +23,16 @@ ROWS = [
 
 
 @pytest.fixture
-def log(tmp_path: pathlib.Path) -> pathlib.Path:
+def log(tmp_path):
     write_parquet(tmp_path / "past.parquet", ROWS)
     return tmp_path / "past.parquet"
 
 
-def run(*words: object) -> Result:
+def run(*words):
     return CliRunner().invoke(command, [*map(str, words)])
 
 
-def planned(*words: object) -> tuple[Plan, dict]:
+def planned(*words):
     result = run(*BUDGET, *DAY, *words, "--json")
     assert result.exit_code == 0, repr(result.exception)
     record = json.loads(result.stdout)
@@ -45,7 +41,7 @@ def planned(*words: object) -> tuple[Plan, dict]:
     return plan, record
 
 
-def test_other_users_cost_nothing_and_set_the_usual_looks(log: pathlib.Path) -> None:
+def test_other_users_cost_nothing_and_set_the_usual_looks(log):
     plan, record = planned("--from-log", log, *OTHER)
     assert (plan.epsilon, plan.looks.activity_epsilon) == (2.0, None)
     assert plan.paid_looks.usual_looks == (1, 31)
@@ -59,7 +55,7 @@ def test_other_users_cost_nothing_and_set_the_usual_looks(log: pathlib.Path) -> 
     assert plan == Plan.calibrate(epsilon=2, delta=1e-9, schedule=plan.schedule, usual_looks=(1, 31), most_looks=100)
 
 
-def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_same_users_pay_and_what_they_pay_is_said(log, tmp_path):
     output = tmp_path / "plan.json"
     result = run(*BUDGET, *DAY, "--from-log", log, *SAME, "--from-log-share", "0.25", "--output", output)
     assert result.exit_code == 0, repr(result.exception)
@@ -76,7 +72,7 @@ def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_pat
     assert "2,300" not in result.stdout, "a count without noise is for the operator"
 
 
-def test_two_percent_is_the_default_and_the_noise_is_fresh(log: pathlib.Path) -> None:
+def test_two_percent_is_the_default_and_the_noise_is_fresh(log):
     found = [planned("--from-log", log, *SAME) for _ in range(2)]
     for plan, record in found:
         assert (plan.epsilon, plan.paid_looks.activity_epsilon) == (1.96, 2.0 - 1.96)
@@ -86,7 +82,7 @@ def test_two_percent_is_the_default_and_the_noise_is_fresh(log: pathlib.Path) ->
     assert found[0][1]["activity"]["histogram"] != found[1][1]["activity"]["histogram"]
 
 
-def test_a_log_with_too_few_users_leaves_the_default(tmp_path: pathlib.Path) -> None:
+def test_a_log_with_too_few_users_leaves_the_default(tmp_path):
     write_parquet(tmp_path / "few.parquet", [("u", "i", START)])
     plan, record = planned("--from-log", tmp_path / "few.parquet", *SAME)
     if record["activity"]["usual_looks"] is None:  # noise fills a bucket in one run of twenty
@@ -94,7 +90,7 @@ def test_a_log_with_too_few_users_leaves_the_default(tmp_path: pathlib.Path) -> 
     assert plan.paid_looks.activity_epsilon > 0
 
 
-def test_a_past_run_elsewhere_in_the_log(log: pathlib.Path) -> None:
+def test_a_past_run_elsewhere_in_the_log(log):
     later = ["--window", "1h", "--start", "2026-03-01", "--end", "2026-03-02", "--from-log-start", "2026-01-01"]
     result = run(*BUDGET, *later, "--from-log", log, *OTHER, "--json")
     assert json.loads(result.stdout)["chosen"]["looks"]["usual_looks"] == [1, 31]
@@ -103,7 +99,7 @@ def test_a_past_run_elsewhere_in_the_log(log: pathlib.Path) -> None:
     assert "no event is inside the windows. Check --start, --end, --from-log-start" in str(result.exception)
 
 
-def test_a_folder_of_another_format_is_read(tmp_path: pathlib.Path) -> None:
+def test_a_folder_of_another_format_is_read(tmp_path):
     """295 users have a pair in each of four hours, and five have twice as many: a thirtieth of all."""
     write_log(tmp_path / "log.avro")
     plan, _ = planned("--from-log", tmp_path, *OTHER)
@@ -120,15 +116,13 @@ def test_a_folder_of_another_format_is_read(tmp_path: pathlib.Path) -> None:
         ([], "--from-log missing.csv: there is no such file or folder."),
     ],
 )
-def test_what_is_wrong_is_found_before_the_log_is_read(words: list[str], said: str) -> None:
+def test_what_is_wrong_is_found_before_the_log_is_read(words, said):
     result = run(*BUDGET, *DAY, "--from-log", "missing.csv", *SAME, *words)
     assert isinstance(result.exception, UserError), repr(result.exception)
     assert said in str(result.exception)
 
 
-def test_a_hostile_log_moves_one_bucket_by_one_and_shows_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_log_moves_one_bucket_by_one_and_shows_nothing(tmp_path, monkeypatch):
     """One user writes 8,004 rows: pairs, repeats, a long label, times outside, what is no id, unreadable lines."""
     honest = [json.dumps({"user": f"u{n}", "item": "news", "timestamp": "2026-01-01T01:00:00Z"}) for n in range(50)]
     hostile = []
@@ -150,7 +144,7 @@ def test_a_hostile_log_moves_one_bucket_by_one_and_shows_nothing(
     assert differences == [0, 0, 0, 0, 0, 0, 1], "2,000 pairs are in the last bucket"
 
 
-def test_a_log_of_which_most_cannot_be_read_ends_before_anything_is_drawn(tmp_path: pathlib.Path) -> None:
+def test_a_log_of_which_most_cannot_be_read_ends_before_anything_is_drawn(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"user": "u", "item": "i", "timestamp": "2026-01-01"}\n' + "no json\n" * 2)
     result = run(*BUDGET, *DAY, "--from-log", path, *SAME)
@@ -159,12 +153,10 @@ def test_a_log_of_which_most_cannot_be_read_ends_before_anything_is_drawn(tmp_pa
     assert not re.search("no json", result.output)
 
 
-def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no_plan(
-    log: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no_plan(log, monkeypatch):
     calibrate = plan_from_log.plan_from_options
 
-    def only_default(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
+    def only_default(options, activity_epsilon=None):
         if options.usual_looks is not None:
             raise UserError("--hits-per-user makes no user's weight larger.")
         return calibrate(options, activity_epsilon)

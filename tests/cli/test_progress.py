@@ -1,9 +1,6 @@
 """On a terminal what takes long shows how far it is and how long it may take yet; elsewhere it stays silent."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import pty
 import re
 
@@ -24,7 +21,7 @@ SHOWN = {
 SIGNS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
-def on_a_terminal(words: str, folder: pathlib.Path) -> str:
+def on_a_terminal(words, folder):
     """What a command that ends well shows on the terminal that its standard error is."""
     ours, theirs = pty.openpty()
     with forked.python("-m", "dp_transforms.cli.main", *words.split(), cwd=folder, stderr=theirs) as process:
@@ -37,14 +34,14 @@ def on_a_terminal(words: str, folder: pathlib.Path) -> str:
     return text
 
 
-def _read(terminal: int) -> bytes:
+def _read(terminal):
     try:
         return os.read(terminal, 1 << 16)
     except OSError:  # nobody has its other end any more
         return b""
 
 
-def test_what_takes_long_shows_how_long_on_a_terminal_and_nothing_elsewhere(tmp_path: pathlib.Path) -> None:
+def test_what_takes_long_shows_how_long_on_a_terminal_and_nothing_elsewhere(tmp_path):
     for words, wanted in SHOWN.items():
         seen = on_a_terminal(words, tmp_path)
         for each in wanted:

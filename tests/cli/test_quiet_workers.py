@@ -1,10 +1,7 @@
 """At default verbosity a thread that was started in the block prints nothing, not even after it."""
 
-from __future__ import annotations
-
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 from apache_beam.runners.worker import log_handler, sdk_worker
@@ -13,7 +10,7 @@ from dp_transforms.cli.pipeline_errors import quiet_workers
 
 
 @pytest.fixture(params=[(logging.CRITICAL, True), (logging.INFO, False)], ids=["quiet", "verbose"])
-def is_quiet(request: pytest.FixtureRequest) -> Iterator[bool]:
+def is_quiet(request):
     """Whether nothing is to be printed, at the level of the log that there is now. All is as before in the end."""
     level, found = request.param
     before = threading.excepthook
@@ -24,8 +21,8 @@ def is_quiet(request: pytest.FixtureRequest) -> Iterator[bool]:
         vars(module).pop("print", None)
 
 
-def _fails_when(may_fail: threading.Event) -> threading.Thread:
-    def fail() -> None:
+def _fails_when(may_fail):
+    def fail():
         may_fail.wait()
         raise RuntimeError("a cell of the log")
 
@@ -34,8 +31,8 @@ def _fails_when(may_fail: threading.Event) -> threading.Thread:
     return thread
 
 
-def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(is_quiet: bool) -> None:
-    reported: list[threading.Thread | None] = []
+def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(is_quiet):
+    reported = []
     threading.excepthook = lambda failed: reported.append(failed.thread)
     go_on = threading.Event()
     other = _fails_when(go_on)
@@ -51,13 +48,11 @@ def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(is_quiet: bo
     assert set(reported) == ({other} if is_quiet else {other, within, outliving})
 
 
-def test_what_a_worker_prints_after_the_block_is_kept_back_too(
-    capsys: pytest.CaptureFixture[str], is_quiet: bool
-) -> None:
+def test_what_a_worker_prints_after_the_block_is_kept_back_too(capsys, is_quiet):
     """Beam's workers print the traceback of what failed; another thread, started later, prints as always."""
     go_on = threading.Event()
 
-    def tell(words: str) -> None:
+    def tell(words):
         go_on.wait()
         eval("print", vars(sdk_worker))(words)  # as a line of that module would
 

@@ -1,7 +1,5 @@
 """`shh replay` as its users run it: files in, files out, one-line errors, nothing that leaks."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -29,13 +27,13 @@ EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     """The current folder of the commands, with log.parquet."""
     write_parquet(tmp_path / "log.parquet", log_rows())
     return tmp_path
 
 
-def read_report(path: pathlib.Path) -> tuple[dict, list[dict]]:
+def read_report(path):
     """Header and records, by each format's own library; times as ISO 8601."""
     if path.suffix == ".jsonl":
         first, *records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -53,11 +51,11 @@ def read_report(path: pathlib.Path) -> tuple[dict, list[dict]]:
     return header, records
 
 
-def items_by_window(records: list[dict]) -> dict[str, list[str]]:
+def items_by_window(records):
     return {record["window_start"]: [hitter["item"] for hitter in record["heavy_hitters"]] for record in records}
 
 
-def replayed(folder: pathlib.Path, *words: object, log: str = "log.parquet") -> tuple[dict, list[dict], str, str]:
+def replayed(folder, *words, log="log.parquet"):
     """Header and records of the report, and what is said on stdout and stderr."""
     done = shh("replay", log, *words, "--output", "report.jsonl", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -65,7 +63,7 @@ def replayed(folder: pathlib.Path, *words: object, log: str = "log.parquet") -> 
 
 
 @pytest.mark.parametrize(("source", "output"), [("csv", "jsonl"), ("jsonl", "avro"), ("avro", "parquet")])
-def test_reads_and_writes_every_format(tmp_path: pathlib.Path, source: str, output: str) -> None:
+def test_reads_and_writes_every_format(tmp_path, source, output):
     write_log(tmp_path / f"log.{source}")
     result = shh("replay", f"log.{source}", *BUDGET, "--output", f"report.{output}", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -88,7 +86,7 @@ def test_reads_and_writes_every_format(tmp_path: pathlib.Path, source: str, outp
     assert "light" not in shown.stdout
 
 
-def test_heavy_items_are_named_where_no_mode_is_asked_for(folder: pathlib.Path) -> None:
+def test_heavy_items_are_named_where_no_mode_is_asked_for(folder):
     header, records, _, said = replayed(folder, *IN_LOOKS)
     assert items_by_window(records) == EXPECTED
     assert 10**12 // header["plan"]["looks"]["units"][0] == 20
@@ -96,7 +94,7 @@ def test_heavy_items_are_named_where_no_mode_is_asked_for(folder: pathlib.Path) 
     assert f"Read {len(log_rows()):,} rows" in said
 
 
-def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: pathlib.Path) -> None:
+def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path):
     """Each of the users has 30 pairs, and 20 count."""
     rows = [(f"user-{n}", f"i{n} {item}", START + 60 * item) for n in range(FEW) for item in range(30)]
     write_parquet(tmp_path / "log.parquet", rows)
@@ -106,7 +104,7 @@ def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: p
     assert "No window had an item held by enough users. An hour's item (a story, a search, an error)" in printed
 
 
-def test_the_largest_items_have_counts_and_the_report_tells_their_noise(folder: pathlib.Path) -> None:
+def test_the_largest_items_have_counts_and_the_report_tells_their_noise(folder):
     header, records, printed, _ = replayed(folder, *IN_LOOKS, "--counts-for", 3)
     deviation = header["plan"]["counts"]["scale"] / 2**0.5
     counts = [hit["noisy_count"] for record in records for hit in record["heavy_hitters"]]
@@ -116,7 +114,7 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(folder: 
     assert f"with noise of standard deviation {deviation:.3g}; each user counts for at most 10 of them" in printed
 
 
-def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
+def test_counts_belong_to_replays(folder):
     below = shh("replay", "log.parquet", *IN_LOOKS, "--counts-for", -1, "--output", "r.avro", cwd=folder)
     assert "--counts-for must be" in below.stderr
     assert shh("plan", *IN_LOOKS, "--counts-for", 3, "--output", "counts.json", cwd=folder).returncode == 0
@@ -128,7 +126,7 @@ def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
         assert said in shh("stream", *words, *given, cwd=folder).stderr
 
 
-def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
+def test_rounds_are_for_replays(folder):
     """Of a whole run, or in parts. A stream refuses them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
@@ -156,7 +154,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
     assert "--window-rounds are for streams. A replay of a whole run names more by --rounds." in whole.stderr
 
 
-def test_every_item_has_a_noisy_count_in_that_mode(folder: pathlib.Path) -> None:
+def test_every_item_has_a_noisy_count_in_that_mode(folder):
     header, records, *_ = replayed(folder, *BUDGET, "--mode", "hits-with-counts", "--stream", "news")
     assert items_by_window(records) == EXPECTED
     hitters = [hitter for record in records for hitter in record["heavy_hitters"]]
@@ -167,7 +165,7 @@ def test_every_item_has_a_noisy_count_in_that_mode(folder: pathlib.Path) -> None
     assert {record["stream"] for record in records} == {"news"}
 
 
-def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Path) -> None:
+def test_ids_are_compared_as_text_across_types_and_formats(tmp_path):
     """The integer 7 of Parquet is the text 7 of CSV, and 007 another: 160 users as integers and 160 as text."""
     folder, half = tmp_path / "log", 160
     folder.mkdir()
@@ -186,7 +184,7 @@ def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Pat
     assert abs(found["7"] - 2 * half) < 40 / header["plan"]["hits"]["epsilon_per_query"]
 
 
-def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder: pathlib.Path) -> None:
+def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder):
     """Both again on a log that differs in one user give reports that differ in exactly what that user holds."""
     key = key_file(folder, os.urandom(32))
     words = ["replay", "log.parquet", *BUDGET, "--mode", "hits-with-counts", "--output"]
@@ -206,7 +204,7 @@ def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder: pathlib.Path)
     assert len({json.dumps(records) for _, records in reports}) == 3
 
 
-def test_a_plan_file_replaces_the_budget_options(folder: pathlib.Path) -> None:
+def test_a_plan_file_replaces_the_budget_options(folder):
     assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
     header, records, *_ = replayed(folder, "--plan", "plan.json")
     assert items_by_window(records) == EXPECTED
@@ -218,7 +216,7 @@ def test_a_plan_file_replaces_the_budget_options(folder: pathlib.Path) -> None:
     assert "weak.json" in error_line(tampered)
 
 
-def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path: pathlib.Path) -> None:
+def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path):
     write_log(tmp_path / "log.jsonl")
     good = (tmp_path / "log.jsonl").read_text().splitlines()
     bad = ['{"user": "broken', '{"item": "light", "timestamp": "2026-01-01"}', '{"user": "u", "item": "", "x": 1}']
@@ -232,7 +230,7 @@ def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path: 
     assert "3 unreadable" in said
 
 
-def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path: pathlib.Path) -> None:
+def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path):
     write_log(tmp_path / "log.csv")
     with (tmp_path / "log.csv").open("a") as file:
         file.writelines(["x,y,not-a-time\n"] * 40)
@@ -243,7 +241,7 @@ def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path: pathlib.Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
 
 
-def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(folder: pathlib.Path) -> None:
+def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(folder):
     words = ["--start", "2026-01-01T01:00:00Z", "--end", "2026-01-01T05:00:00Z", *BUDGET[4:]]
     header, records, printed, said = replayed(folder, *words)
     assert list(items_by_window(records)) == ["2026-01-01T01:00:00Z", "2026-01-01T03:00:00Z"]
@@ -251,7 +249,7 @@ def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(fold
     assert "outside" not in printed + json.dumps(header)
 
 
-def test_windows_are_aligned_to_the_start_and_may_slide(folder: pathlib.Path) -> None:
+def test_windows_are_aligned_to_the_start_and_may_slide(folder):
     words = ["--start", "2025-12-31T23:30:00Z", "--end", "2026-01-01T06:00:00Z", "--window", "2h", "--slide", "1h"]
     header, records, *_ = replayed(folder, *words, *BUDGET[6:])
     # Hour h of the log lies at h:00 .. h:05, in the windows that start at (h - 1):30 - 1h and (h - 1):30.
@@ -286,7 +284,7 @@ def test_windows_are_aligned_to_the_start_and_may_slide(folder: pathlib.Path) ->
         (["broken.parquet"], "broken.parquet"),
     ],
 )
-def test_errors_are_one_line_that_names_the_remedy(folder: pathlib.Path, words: list[str], named: str) -> None:
+def test_errors_are_one_line_that_names_the_remedy(folder, words, named):
     (folder / "taken.avro").write_text("")
     numbers = pa.table({"user": ["a"], "item": ["b"], "timestamp": [START]})
     pq.write_table(numbers, folder / "numbers.parquet")
@@ -303,14 +301,14 @@ def test_errors_are_one_line_that_names_the_remedy(folder: pathlib.Path, words: 
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_missing_budget_options_are_named(folder: pathlib.Path) -> None:
+def test_missing_budget_options_are_named(folder):
     result = shh("replay", "log.parquet", "--output", "r.avro", cwd=folder)
     assert result.returncode == 2
     for option in ("--epsilon", "--delta", "--start", "--end", "--window"):
         assert option in result.stderr
 
 
-def test_options_of_beam_are_for_engines(folder: pathlib.Path) -> None:
+def test_options_of_beam_are_for_engines(folder):
     """Here they would only say that workers are elsewhere, with other keys, drafts that others read, and words of
     libraries on stderr."""
     words = ["replay", "log.parquet", *IN_LOOKS, "--output", "report.jsonl", "--", "--direct_num_workers=2"]
@@ -323,7 +321,7 @@ ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number
 
 
 @pytest.mark.parametrize("mode", ["hits", "looks"])
-def test_items_of_the_list_are_found_and_others_are_left_out(folder: pathlib.Path, mode: str) -> None:
+def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     (folder / "items.txt").write_text("\n".join(ITEMS))
     words = (*IN_LOOKS, "--mode", mode) if mode == "looks" else (*BUDGET, "--threshold", 75)
     header, records, _, said = replayed(folder, *words, "--domain-file", "items.txt")
@@ -337,7 +335,7 @@ def test_items_of_the_list_are_found_and_others_are_left_out(folder: pathlib.Pat
     assert f"0 outside --start .. --end skipped, {MANY} of other items than --domain-file skipped" in said
 
 
-def test_a_list_that_no_event_is_on(folder: pathlib.Path) -> None:
+def test_a_list_that_no_event_is_on(folder):
     (folder / "items.txt").write_text("something else\n")
     # With the default threshold the item, which nobody holds, would be found in one run of twenty.
     _, records, _, said = replayed(folder, *BUDGET, "--domain-file", "items.txt", "--threshold", 75)
@@ -345,7 +343,7 @@ def test_a_list_that_no_event_is_on(folder: pathlib.Path) -> None:
     assert records == []
 
 
-def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(folder: pathlib.Path) -> None:
+def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(folder):
     (folder / "items.txt").write_text("\n".join(ITEMS))
     (folder / "others.txt").write_text("\n".join(ITEMS[1:]))
     for name, options in (("open", []), ("known", ["--domain-file", "items.txt"])):
@@ -363,7 +361,7 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
     assert not (folder / "report.jsonl").exists()
 
 
-def test_the_page_comes_with_the_report_and_never_takes_it_back(folder: pathlib.Path) -> None:
+def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
     (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
     page = ("--titles", "titles.csv", "--page-title", "Read <today>", "--tz", "Europe/Berlin", "--html", "page.html")
     for words, said in (
@@ -395,7 +393,7 @@ def test_the_page_comes_with_the_report_and_never_takes_it_back(folder: pathlib.
     assert shh("show", "second.avro", cwd=folder).returncode == 0
 
 
-def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pathlib.Path) -> None:
+def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path):
     rows = "".join(f"user-{n},item {n % 7},{iso(START + n % 3600)}\n" for n in range(10_000))
     with open(tmp_path / "log.csv", "w") as file:  # 4 GB, nearly all of which is a hole
         file.write("user,item,timestamp\n" + 100 * rows)
@@ -408,12 +406,12 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pa
     ):
         assert shh(*words, cwd=tmp_path).returncode == 0
 
-    def files() -> dict[str, tuple[int, int]]:
+    def files():
         return {path.name: (path.stat().st_size, path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
 
     before = files()
 
-    def dry(*words: object) -> tuple[int, str]:
+    def dry(*words):
         done = shh("replay", "log.csv", *words, "--dry-run", cwd=tmp_path)
         assert files() == before
         assert done.stdout == "", "which may be published"
@@ -452,6 +450,6 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pa
         assert problem in dry(*BUDGET, *words)[1]
 
 
-def bytes_read() -> int:
+def bytes_read():
     """By this process so far, through any call."""
     return int(re.search(r"rchar: (\d+)", pathlib.Path("/proc/self/io").read_text())[1])

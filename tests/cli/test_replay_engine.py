@@ -1,14 +1,10 @@
 """Where a replay runs: which places are refused, and how the work is cut. No engine is started."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 
 import pytest
 
 from dp_transforms.cli.flink_replay import events_that_fit, shards_for
-from dp_transforms.plan.plan import Plan
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.shh_here import shh
@@ -21,7 +17,7 @@ POOL = ("--worker-pool", "localhost:50000")
 
 
 @pytest.fixture
-def log(tmp_path: pathlib.Path) -> pathlib.Path:
+def log(tmp_path):
     return write_crowded_log(tmp_path / "log", 600, 30)
 
 
@@ -41,11 +37,11 @@ def test_places_that_cannot_be_reached_are_refused_in_one_line(log, tmp_path, wo
 
 
 @pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
-def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, plan: Plan):
+def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, plan):
     request = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
     slabs = 1 if plan.mode == "looks" else plan.schedule.horizon
 
-    def parts(events: int, parallelism: int = 1, megabytes: int = 2000) -> int:
+    def parts(events, parallelism=1, megabytes=2000):
         chunks = [dataclasses.replace(request.chunks[0], events=events)]
         return slabs * shards_for(dataclasses.replace(request, chunks=chunks), parallelism, megabytes)
 

@@ -1,11 +1,8 @@
 """`shh` with logs, plans, lists of items, reports and dead letters in a store: a real S3 server."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
-import pathlib
 
 import apache_beam as beam
 import pytest
@@ -26,7 +23,6 @@ from dp_transforms.workers import ProcessPool
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import BUDGET, log_rows, write_log
-from tests.helpers.s3_server import S3Server
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
@@ -37,12 +33,12 @@ SECRET = "kL8secret"
 EXPECTED = {hour: [f"heavy-{hour}"] for hour in (0, 1, 3, 5)}
 
 
-def everything_in(bucket: str) -> list[str]:
+def everything_in(bucket):
     """Also what is hidden."""
     return [file.url.removeprefix(bucket + "/") for file in remote_files.store_of(bucket).list_below(bucket + "/")]
 
 
-def items(report: str) -> dict[int, list[str]]:
+def items(report):
     _, reports = read_report_file(report)
     return {
         report.window_start // 3_600_000_000 % 24: [hitter.item for hitter in report.heavy_hitters]
@@ -51,7 +47,7 @@ def items(report: str) -> dict[int, list[str]]:
 
 
 @pytest.fixture
-def log(bucket: str, tmp_path: pathlib.Path) -> str:
+def log(bucket, tmp_path):
     """The URL of a folder with a log of two files."""
     write_log(tmp_path / "log.parquet")
     remote_files.put_new(f"{bucket}/logs/a.parquet", (tmp_path / "log.parquet").read_bytes())
@@ -59,7 +55,7 @@ def log(bucket: str, tmp_path: pathlib.Path) -> str:
     return f"{bucket}/logs"
 
 
-def test_all_files_of_a_replay_by_url(s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+def test_all_files_of_a_replay_by_url(s3, bucket, log, tmp_path):
     labels = sorted({item for _, item, _ in log_rows()})
     remote_files.put_new(f"{bucket}/items.txt", "\n".join(labels).encode())
     domain = ["--domain-file", f"{bucket}/items.txt"]
@@ -82,9 +78,7 @@ def test_all_files_of_a_replay_by_url(s3: S3Server, bucket: str, log: str, tmp_p
     assert f"--output {bucket}/reports/a.avro exists and is never overwritten" in error_line(again)
 
 
-def test_worker_processes_read_parts_of_one_stored_file(
-    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkeypatch):
     """The report, the dead letter and the counts of the same file on a disk, which one process reads as a whole. This
     process cuts, so its limit can be small."""
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
@@ -120,15 +114,15 @@ def test_worker_processes_read_parts_of_one_stored_file(
     assert (tmp_path / "there.bad").read_text() == bad
 
 
-def test_a_replay_that_fails_publishes_nothing_at_all(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+def test_a_replay_that_fails_publishes_nothing_at_all(bucket, log, tmp_path):
     output = ["--output", f"{bucket}/reports/a.avro", "--max-bad-fraction", "0"]
     failed = shh("replay", log, *BUDGET, *output, cwd=tmp_path)
     assert "nothing was published" in error_line(failed)
     assert everything_in(bucket) == ["logs/a.parquet", "logs/b.jsonl"]
 
 
-def test_a_log_that_changes_while_it_is_replayed(s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path) -> None:
-    def change() -> None:
+def test_a_log_that_changes_while_it_is_replayed(s3, bucket, log, tmp_path):
+    def change():
         reads = s3.reads("a.parquet")
         if len(reads) == 3:  # after its footer and its first columns
             url = f"{log}/a.parquet"
@@ -141,10 +135,10 @@ def test_a_log_that_changes_while_it_is_replayed(s3: S3Server, bucket: str, log:
     assert not remote_files.exists(f"{bucket}/a.avro")
 
 
-def test_the_output_of_another_is_not_replaced(s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+def test_the_output_of_another_is_not_replaced(s3, bucket, log, tmp_path):
     """Somebody writes it while the replay runs."""
 
-    def write() -> None:
+    def write():
         s3.before_read = None
         remote_files.put_new(f"{bucket}/a.avro", b"of another")
 
@@ -166,7 +160,7 @@ def test_the_output_of_another_is_not_replaced(s3: S3Server, bucket: str, log: s
         (["show", "URL/a.avro"], ""),
     ],
 )
-def test_a_secret_in_a_url_is_not_printed(tmp_path: pathlib.Path, words: list[str], flag: str) -> None:
+def test_a_secret_in_a_url_is_not_printed(tmp_path, words, flag):
     write_log(tmp_path / "log.csv")
     url = f"s3://key:{SECRET}@bucket"
     failed = shh(*(word.replace("URL", url) for word in words), cwd=tmp_path)
@@ -198,9 +192,7 @@ def test_a_secret_in_a_url_is_not_printed(tmp_path: pathlib.Path, words: list[st
         (["replay", "ftp://b/log.csv", *BUDGET, "--output", "a.avro"], "URLs ftp://... are not known. Use s3://, gs:"),
     ],
 )
-def test_what_is_missing_is_named_with_its_flag(
-    s3: S3Server, tmp_path: pathlib.Path, words: list[str], said: str
-) -> None:
+def test_what_is_missing_is_named_with_its_flag(s3, tmp_path, words, said):
     write_log(tmp_path / "log.csv")
     failed = shh(*words, cwd=tmp_path)
     assert failed.returncode == 1
@@ -208,14 +200,14 @@ def test_what_is_missing_is_named_with_its_flag(
     assert "test-secret" not in failed.stdout + failed.stderr
 
 
-def test_parts_of_a_run_whose_files_are_in_a_store(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+def test_parts_of_a_run_whose_files_are_in_a_store(bucket, log, tmp_path):
     """The state stays on a disk. The same command does nothing the second time; another log is refused."""
     key = tmp_path / "noise.key"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
     state = ["--state", "run.state", "--noise-key-file", "noise.key"]
 
-    def part(until: str, output: str, logs: str = log):
+    def part(until, output, logs=log):
         name = ["--output", f"{bucket}/reports/{output}"]
         return shh("replay", logs, *BUDGET, *state, "--until", until, *name, cwd=tmp_path)
 
@@ -230,7 +222,7 @@ def test_parts_of_a_run_whose_files_are_in_a_store(bucket: str, log: str, tmp_pa
     assert everything_in(f"{bucket}/reports") == ["1.avro", "2.avro"]
 
 
-def test_workers_elsewhere_write_beside_the_output(bucket: str) -> None:
+def test_workers_elsewhere_write_beside_the_output(bucket):
     """They have no disk of this machine: the drafts are hidden objects, which go when the output is published."""
     header = ReportHeader("run", "events", "a guarantee", {})
     report = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.5)
@@ -256,7 +248,7 @@ def test_workers_elsewhere_write_beside_the_output(bucket: str) -> None:
     assert (found, list(reports)) == (header, [report])
 
 
-def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp_path: pathlib.Path) -> None:
+def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket, tmp_path):
     """So a log may move."""
     write_log(tmp_path / "log.csv")
     url = f"{bucket}/elsewhere.csv"
@@ -265,9 +257,7 @@ def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp
     assert stored.text == InputFingerprint([(str(tmp_path / "log.csv"), ".csv")], ["user"]).text
 
 
-def test_a_refused_log_leaves_the_run_for_the_mended_one(
-    s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_refused_log_leaves_the_run_for_the_mended_one(s3, bucket, log, tmp_path):
     """Its report was a private file here. What workers elsewhere have drawn may have been read in the store:
     `drafts_are_private`."""
     event = '{"user": "u", "item": "light", "timestamp": "2026-01-01T00:00:07Z"}\n'  # else nothing would be reserved

@@ -1,7 +1,5 @@
 """A log that may not fit into memory is refused before it is read."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gzip
@@ -15,7 +13,6 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli import home_workers
-from dp_transforms.cli.replay_request import ReplayRequest
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.forked import python
 from tests.helpers.replay_logs import write_parquet
@@ -26,16 +23,14 @@ SLIDING = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSche
 ROW = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
 
 
-def request_for(log: pathlib.Path, plan: Plan = PLAN, domain_file: pathlib.Path | None = None) -> ReplayRequest:
+def request_for(log, plan=PLAN, domain_file=None):
     return replay_request(log, plan, "report.avro", None, domain_file=None if domain_file is None else str(domain_file))
 
 
 @pytest.mark.parametrize(
     ("kind", "free", "needed"), [("sliding", 300_000_000, 0.4), ("labels", 570_000_000, 0.6), ("items", 10**9, 1.1)]
 )
-def test_of_a_log_too_large_for_memory_the_figure_is_said(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str, free: int, needed: float
-) -> None:
+def test_of_a_log_too_large_for_memory_the_figure_is_said(tmp_path, monkeypatch, kind, free, needed):
     """300,000 distinct labels of 1,000 characters took 2.2 GB, and ten million items in a file of 279 MB 1.8 GB."""
     rows = [("u", f"{n:01000d}", 0) for n in range(30_000)] if kind == "labels" else [("u", "i", 0)] * 1000
     write_parquet(tmp_path / "log.parquet", rows)
@@ -50,7 +45,7 @@ def test_of_a_log_too_large_for_memory_the_figure_is_said(
     assert f" may need {needed} GB, and {free / 1e9:.1f} GB are free." in str(home_workers.large_log_words(request))
 
 
-def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: pathlib.Path) -> None:
+def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path):
     """Its first rows do not show them: 134,000 labels of 16 kB, 2.2 GB in a file of 3 MB, took 8.5 GB in one process.
     So a packed log may hold what its size allows; one that is not packed cannot."""
     packed, plain = tmp_path / "log.jsonl.gz", tmp_path / "log.jsonl"
@@ -61,7 +56,7 @@ def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: 
     assert home_workers.fits(1_000_000_000, request_for(plain))
 
 
-def test_what_sliding_costs_is_said_where_it_is_much(tmp_path: pathlib.Path) -> None:
+def test_what_sliding_costs_is_said_where_it_is_much(tmp_path):
     write_parquet(tmp_path / "log.parquet", [("u", "i", 0)])
     request = request_for(tmp_path / "log.parquet", SLIDING)
     (chunk,) = request.chunks
@@ -75,7 +70,7 @@ def test_what_sliding_costs_is_said_where_it_is_much(tmp_path: pathlib.Path) -> 
     assert "only about 2 of a user count" in home_workers.sliding_words(dataclasses.replace(request, plan=minutes))
 
 
-def _own_memory(command: int) -> int:
+def _own_memory(command):
     """Bytes that it and its workers do not share. Pages of files do not count: the system takes them back."""
     total = 0
     with contextlib.suppress(psutil.Error, OSError, IndexError):  # one has ended
@@ -89,7 +84,7 @@ def _own_memory(command: int) -> int:
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of processes is read from /proc")
 @pytest.mark.parametrize("users", [1, 134_000])
-def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path: pathlib.Path, users: int) -> None:
+def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path, users):
     """134,000 labels of 16,378 bytes, of one user or of many. They ended the run, after 8.5 GB: Arrow's texts end at
     2^31 bytes. The processes may have 1.25 GB of their own; what they share is what --memory leaves, 0.3 GB."""
     with gzip.open(tmp_path / "log.jsonl.gz", "wb", compresslevel=1) as file:

@@ -1,7 +1,5 @@
 """A replay by worker processes publishes what one process publishes, byte by byte, or nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import gzip
@@ -12,19 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
-import apache_beam as beam
 import psutil
 import pytest
-from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms import Plan
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay, run_to_end
 from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
@@ -41,25 +34,23 @@ ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 BUDGET = (*RANGE, "--epsilon", "2", "--delta", "1e-6")
 pool_of = functools.partial(ProcessPool, libraries=LIBRARIES)
 
-MakeRequest = Callable[..., ReplayRequest]
-
 
 @pytest.fixture
-def request_of(tmp_path: pathlib.Path) -> MakeRequest:
+def request_of(tmp_path):
     log = write_crowded_log(tmp_path / "log", 40_000, 600)
     (tmp_path / "log" / "bad.jsonl").write_text(
         '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' * 3 + "no row\n" * 5
     )
     key = key_file(tmp_path)
 
-    def make(name: str, plan: Plan, **changes: object) -> ReplayRequest:
-        words: dict[str, Any] = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
+    def make(name, plan, **changes):
+        words = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
         return replay_request(log, plan, tmp_path / name, **words)
 
     return make
 
 
-def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, bytes, ReplaySummary]:
+def replayed(request, pool):
     """The report, the dead letter, and what the operator is told of the rows."""
     if pool is not None:
         read_ahead(pool, request)
@@ -69,7 +60,7 @@ def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, b
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
 
 
-PLANS: dict[str, Callable[[], Plan]] = {
+PLANS = {
     "looks": lambda: looks_plan_of(SCHEDULE, most_ids=5000),
     "hits-with-counts": lambda: Plan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, mode="hits-with-counts"),
 }
@@ -83,13 +74,13 @@ PLANS: dict[str, Callable[[], Plan]] = {
     ],
 )
 def test_processes_memory_and_shards_change_no_byte(
-    kind: str,
-    processes: int,
-    memory: int,
-    shards: int | None,
-    request_of: MakeRequest,
-    tmp_path: pathlib.Path,
-) -> None:
+    kind,
+    processes,
+    memory,
+    shards,
+    request_of,
+    tmp_path,
+):
     """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
     plan = PLANS[kind]()
     expected = replayed(request_of("here.jsonl", plan), None)
@@ -104,14 +95,14 @@ def test_processes_memory_and_shards_change_no_byte(
     assert found[2] == expected[2]
 
 
-def fork_server() -> psutil.Process:
+def fork_server():
     """Of the only pool of this process."""
     running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
     (found,) = [each for each in running if "dp_transforms.workers.worker" in each.cmdline()]
     return found
 
 
-def workers_of(server: psutil.Process, processes: int = 2) -> list[psutil.Process]:
+def workers_of(server, processes=2):
     """When all are there."""
     for _ in range(3000):
         workers = server.children()
@@ -121,7 +112,7 @@ def workers_of(server: psutil.Process, processes: int = 2) -> list[psutil.Proces
     raise AssertionError("the workers have not started")
 
 
-def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+def test_a_killed_worker_fails_the_run_in_one_line(request_of, tmp_path):
     request = request_of("report.jsonl", PLANS["looks"]())
     with pool_of(2, ALL_IN_MEMORY) as pool:
         read_ahead(pool, request)
@@ -132,7 +123,7 @@ def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_
     assert not [path for path in tmp_path.iterdir() if "draft" in path.name or path.name.startswith(".")]
 
 
-def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest) -> None:
+def test_a_killed_fork_server_fails_the_run_in_one_line(request_of):
     """Before it has forked: the workers do not come."""
     request = request_of("report.jsonl", PLANS["looks"]())
     with pool_of(2, ALL_IN_MEMORY) as pool:
@@ -143,7 +134,7 @@ def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest)
     assert not pathlib.Path(request.output).exists()
 
 
-def test_workers_go_on_without_their_fork_server(request_of: MakeRequest) -> None:
+def test_workers_go_on_without_their_fork_server(request_of):
     request = request_of("report.jsonl", PLANS["looks"]())
     with pool_of(2, ALL_IN_MEMORY) as pool:
         server = fork_server()
@@ -154,9 +145,7 @@ def test_workers_go_on_without_their_fork_server(request_of: MakeRequest) -> Non
     assert not alive
 
 
-def test_a_task_puts_no_more_into_memory_than_there_is_room_for(
-    request_of: MakeRequest, tmp_path: pathlib.Path
-) -> None:
+def test_a_task_puts_no_more_into_memory_than_there_is_room_for(request_of, tmp_path):
     """A packed log is read by one task, whatever it unpacks to: here 16 MB of labels from some 40 kB."""
     path = tmp_path / "long.jsonl.gz"
     with gzip.open(path, "wt") as file:
@@ -169,19 +158,19 @@ def test_a_task_puts_no_more_into_memory_than_there_is_room_for(
     with pool_of(1, 2_000_000) as pool:
         note = pool._note_stored
 
-        def noted(outputs: list[object]) -> None:
+        def noted(outputs):
             nonlocal most
             note(outputs)
             most = max(most, pool.stored_bytes)
 
-        pool._note_stored = noted  # type: ignore[method-assign]
+        pool._note_stored = noted
         replayed(request, pool)
         assert most <= 2_000_000
         assert pool.spilled_bytes > 12_000_000
 
 
 @pytest.mark.parametrize("size", [5_000, 3 << 20])
-def test_what_is_stored_is_read_again_until_it_is_given_back(size: int) -> None:
+def test_what_is_stored_is_read_again_until_it_is_given_back(size):
     store = BlobStore([make_files(), make_files()], own=1)
     for to_disk in (False, True):
         blobs = [os.urandom(size) for _ in range(3)]
@@ -192,7 +181,7 @@ def test_what_is_stored_is_read_again_until_it_is_given_back(size: int) -> None:
     store.close()
 
 
-def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest) -> None:
+def test_a_full_disk_fails_the_run_in_one_line(request_of):
     """The same for what is kept in memory: files may have 20 kB."""
     folder = pathlib.Path(request_of("report.jsonl", PLANS["looks"]()).output).parent
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
@@ -205,7 +194,7 @@ def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest) -> None:
     assert not (folder / "report.jsonl").exists()
 
 
-def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+def test_a_damaged_file_gives_the_same_line(request_of, tmp_path):
     path = tmp_path / "log" / "part-1.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
@@ -220,13 +209,11 @@ def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: p
     assert not pathlib.Path(request.output).exists()
 
 
-def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(
-    request_of: MakeRequest, tmp_path: pathlib.Path
-) -> None:
+def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path):
     """Nothing of it is published, nor the list of rows that cannot be read."""
     request = request_of("report.jsonl", PLANS["looks"]())
 
-    def run_and_write(pipeline: beam.Pipeline) -> PipelineResult:
+    def run_and_write(pipeline):
         result = run_to_end(pipeline)
         with (tmp_path / "log" / "bad.jsonl").open("a") as file:
             file.write("one more\n")
@@ -237,7 +224,7 @@ def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(
     assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
-def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:
+def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of):
     request = request_of("report.jsonl", PLANS["looks"]())
     with pool_of(1, ALL_IN_MEMORY) as pool:
         pool.use_key(b"short")
@@ -248,7 +235,7 @@ def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeR
     assert "32 bytes" not in str(error.value)
 
 
-def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+def test_the_key_is_in_no_command_line_and_in_no_environment(request_of, tmp_path):
     request = request_of("report.jsonl", PLANS["looks"]())
     secret = pathlib.Path(str(request.options.noise_key_file)).read_bytes()
     with pool_of(2, ALL_ON_DISK) as pool:
@@ -269,7 +256,7 @@ STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.arg
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_workers_end_with_a_replay_that_is_stopped(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
+def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
     write_crowded_log(tmp_path / "log", 200_000, 10_000)
     words = ["replay", "log", *BUDGET, "--processes", "2", "--memory", "1MB", "--output", "report.avro"]
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {STARTED}"
@@ -283,7 +270,7 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path: pathlib.Path, stop:
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
     )
-    workers: list[psutil.Process] = []
+    workers = []
     for _ in range(1000):
         fork_servers = psutil.Process(process.pid).children()
         workers = fork_servers[0].children() if fork_servers else []
@@ -302,23 +289,21 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path: pathlib.Path, stop:
     assert not list(folder.iterdir())
 
 
-def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_path, monkeypatch):
     write_crowded_log(tmp_path / "log", 3000, 200)
     (tmp_path / "log" / "bad.jsonl").write_text("no row\n")
     (tmp_path / "plan.json").write_text(PLANS["looks"]().to_json())
-    made: list[tuple[int, int]] = []
+    made = []
 
     class Watched(ProcessPool):
-        def __init__(self, processes: int, memory_bytes: int, **options: bool) -> None:
+        def __init__(self, processes, memory_bytes, **options):
             made.append((processes, memory_bytes))
             super().__init__(processes, memory_bytes, **options)
 
     monkeypatch.setattr(home_workers, "ProcessPool", Watched)
     monkeypatch.setattr(home_workers, "cores", lambda: 2)
 
-    def run(name: str, *words: str) -> str:
+    def run(name, *words):
         ended = shh("replay", "log", "--plan", "plan.json", "--output", f"{name}.jsonl", *words, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         return ended.stderr
@@ -347,7 +332,7 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
         (("--processes", "0"), "--processes"),
     ],
 )
-def test_options_that_do_not_fit(tmp_path: pathlib.Path, words: tuple[str, ...], said: str) -> None:
+def test_options_that_do_not_fit(tmp_path, words, said):
     ended = shh(
         "replay", "log", *BUDGET, "--output", "a.jsonl", "--noise-key-file", key_file(tmp_path), *words, cwd=tmp_path
     )

@@ -1,18 +1,13 @@
 """`shh replay --state`: parts of one run, one command after the other, what is refused, and kills anywhere, which the
 same command repairs."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterable
 
 import pytest
 
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_file import StateFile, hold_state
@@ -52,11 +47,11 @@ DAY = 86_400
 DAYS = 6
 
 
-def day(number: int) -> str:
+def day(number):
     return format_utc((START + DAY * number) * MICROS_PER_SECOND)
 
 
-def rows_of(number: int) -> list[tuple[str, str, int]]:
+def rows_of(number):
     """(user, item, seconds) of a day: two items of many users, and some of few. Half of the users come back daily."""
     rows = []
     for user in range(40):
@@ -68,7 +63,7 @@ def rows_of(number: int) -> list[tuple[str, str, int]]:
 class Nights:
     """A folder with a plan, a key and the log of each day. The current folder of all commands."""
 
-    def __init__(self, folder: pathlib.Path, days: int = DAYS, *, hits: int = 0) -> None:
+    def __init__(self, folder, days=DAYS, *, hits=0):
         self.folder = folder
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
         self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12, hits=hits)
@@ -77,7 +72,7 @@ class Nights:
         for number in range(days):
             write_parquet(folder / f"{number}.parquet", rows_of(number))
 
-    def words(self, end: int, *logs: str, output: str | None = None, **options: str) -> list[str]:
+    def words(self, end, *logs, output=None, **options):
         """The command of the night after which the days before ``end`` are published."""
         given = {"plan": "plan.json", "noise-key-file": "noise.key", "state": "run.state", "until": day(end)}
         given["output"] = output or f"{end}.jsonl"
@@ -85,14 +80,14 @@ class Nights:
         flags = [word for name, value in given.items() if value for word in (f"--{name}", value)]
         return ["replay", *(logs or [f"{end - 1}.parquet"]), *flags]
 
-    def run(self, end: int, *logs: str, **options: str) -> subprocess.CompletedProcess[str]:
+    def run(self, end, *logs, **options):
         return shh(*self.words(end, *logs, **options), cwd=self.folder)
 
-    def taken(self, end: int, *logs: str, **options: str) -> None:
+    def taken(self, end, *logs, **options):
         done = self.run(end, *logs, **options)
         assert done.returncode == 0, done.stderr
 
-    def refused(self, end: int, *logs: str, code: int = 1, **options: str) -> str:
+    def refused(self, end, *logs, code=1, **options):
         """Says why; nothing is changed."""
         before = self.content()
         done = self.run(end, *logs, **options)
@@ -103,7 +98,7 @@ class Nights:
         assert self.content() == before
         return errors[0]
 
-    def content(self) -> dict[str, bytes]:
+    def content(self):
         return {
             path.name: path.read_bytes()
             for path in self.folder.iterdir()
@@ -111,13 +106,13 @@ class Nights:
         }
 
     @property
-    def state(self) -> StateFile:
+    def state(self):
         return StateFile(self.folder / "run.state")
 
-    def reports(self, *outputs: str) -> list[WindowReport]:
+    def reports(self, *outputs):
         return [report for output in outputs for report in read_report_file(self.folder / output)[1]]
 
-    def expected(self, days: Iterable[int] | None = None) -> list[WindowReport]:
+    def expected(self, days=None):
         """What the one run publishes of these days' events, by the rule of a stream; its id is that of the state."""
         settings = settings_of(self.plan, run_id=self.state.header.run_id)
         keys = settings.stream_keys(SECRET)
@@ -127,14 +122,14 @@ class Nights:
 
 
 @pytest.fixture
-def nights(tmp_path: pathlib.Path) -> Nights:
+def nights(tmp_path):
     return Nights(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("days", "missed", "twice", "killed"), [(5, 2, 3, 5), pytest.param(30, 9, 14, 21, marks=pytest.mark.nightly)]
 )
-def test_nights_make_the_one_run(tmp_path: pathlib.Path, days: int, missed: int, twice: int, killed: int) -> None:
+def test_nights_make_the_one_run(tmp_path, days, missed, twice, killed):
     """One is missed, and the next one makes up for it; one runs twice; one is killed in the middle. The transcript is
     that of the one run."""
     nights = Nights(tmp_path, days)
@@ -165,7 +160,7 @@ def test_nights_make_the_one_run(tmp_path: pathlib.Path, days: int, missed: int,
     assert "All windows of the plan are published" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
 
 
-def test_events_of_other_days_do_not_count_in_a_part(nights: Nights) -> None:
+def test_events_of_other_days_do_not_count_in_a_part(nights):
     nights.taken(1, "0.parquet", "1.parquet")
     nights.taken(3, "0.parquet", "2.parquet", "3.parquet")  # the log of the second day is lost
     assert nights.reports("1.jsonl", "3.jsonl") == [
@@ -173,7 +168,7 @@ def test_events_of_other_days_do_not_count_in_a_part(nights: Nights) -> None:
     ]
 
 
-def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
+def test_the_state_is_private_and_holds_no_user(nights):
     before = os.umask(0o022)
     try:
         nights.taken(1)
@@ -185,7 +180,7 @@ def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
     assert SECRET not in content
 
 
-def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: pathlib.Path) -> None:
+def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     nights.taken(2, "0.parquet", "1.parquet")
     (tmp_path / "other.key").write_bytes(bytes(range(64)))
     (tmp_path / "other.key").chmod(0o600)
@@ -207,7 +202,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: 
     nights.taken(3, output="three.jsonl")
 
 
-def test_a_state_that_is_damaged_or_another_file_is_refused(nights: Nights) -> None:
+def test_a_state_that_is_damaged_or_another_file_is_refused(nights):
     nights.taken(1)
     path, state = nights.folder / "run.state", nights.state
     content = path.read_bytes()
@@ -219,7 +214,7 @@ def test_a_state_that_is_damaged_or_another_file_is_refused(nights: Nights) -> N
         assert "damaged" in nights.refused(2)
 
 
-def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights: Nights) -> None:
+def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights):
     (nights.folder / "dangling").symlink_to("nowhere")
     assert "is a link" in nights.refused(1, state="dangling")
     assert "does not exist" in nights.refused(1, state="nowhere/run.state")
@@ -228,13 +223,13 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights: Nights) -> No
     assert "--run-id begins a run only with a ledger" in nights.refused(1, run_id="mine")
 
 
-def test_counts_cannot_be_paid_in_parts(nights: Nights) -> None:
+def test_counts_cannot_be_paid_in_parts(nights):
     plan = looks_plan_of(nights.plan.schedule, counts_for=2)
     (nights.folder / "counts.json").write_text(plan.to_json())
     assert "--state cannot be used with a plan that has --counts-for" in nights.refused(1, plan="counts.json")
 
 
-def killed_at(nights: Nights, at: int, words: list[str]) -> bool:
+def killed_at(nights, at, words):
     """Whether the process was killed before it had ended."""
     ended = forked.run_python("-c", KILLED, at, *words, cwd=nights.folder)
     assert ended.returncode in (0, -9), ended.stderr
@@ -242,7 +237,7 @@ def killed_at(nights: Nights, at: int, words: list[str]) -> bool:
 
 
 @pytest.mark.nightly
-def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(nights: Nights) -> None:
+def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(nights):
     """Byte for byte; and the intent lets no other input in. One such kill: `test_nights_make_the_one_run`."""
     nights.taken(1)
     before = shutil.copytree(nights.folder, nights.folder.with_name("before"))
@@ -269,5 +264,5 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_a_run_that_another_release_began_goes_on(name: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_that_another_release_began_goes_on(name, tmp_path):
     assert go_on(name, tmp_path).read_text() == (FOLDER / f"{name}.jsonl").read_text()

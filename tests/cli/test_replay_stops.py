@@ -1,8 +1,5 @@
 """A replay that is stopped, or that cannot print, ends in one line and leaves nothing half done."""
 
-from __future__ import annotations
-
-import pathlib
 import signal
 import subprocess
 
@@ -16,7 +13,7 @@ from tests.helpers.shh_here import shh
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
+def test_a_replay_that_is_stopped_leaves_nothing(tmp_path, stop, code):
     made = shh("simulate", "--events", 100_000, "--output", "log.parquet", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
@@ -45,7 +42,7 @@ main({words})
 """
 
 
-def worker_says(kind: str, message: str) -> str:
+def worker_says(kind, message):
     """The text in which an error of a worker arrives."""
     place = '  File "/x/site-packages/dp_transforms/beam/read_events.py", line 80, in process'
     return f"Traceback (most recent call last):\n{place}\n{kind}: {message} [while running 'ReadEvents/ReadChunks']\n"
@@ -69,7 +66,7 @@ def worker_says(kind: str, message: str) -> str:
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
     ],
 )
-def test_what_workers_say_is_told_without_their_words(error: Exception, message: str) -> None:
+def test_what_workers_say_is_told_without_their_words(error, message):
     with pytest.raises(UserError) as caught, errors_in_one_line("nothing was published"):
         raise error
     assert message in str(caught.value)

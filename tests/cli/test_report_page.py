@@ -1,7 +1,5 @@
 """``shh show --html`` without a browser: the page tells what the report tells, loads nothing, and runs no label."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import zoneinfo

@@ -1,12 +1,9 @@
 """What `shh replay` says of damage, of quotes, and of a log in which nothing counts. That no row decides about those of
 others, in all formats and with thousands of rows that mean harm: tests/neighbours."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
-import pathlib
 
 import fastavro
 import pytest
@@ -23,16 +20,16 @@ CSV_HEADER = "user,item,timestamp\n"
 USERS = 2_000  # far more than any threshold here; noise hides that in fewer than one of a million runs
 
 
-def _csv(item: str, *more: str) -> str:
+def _csv(item, *more):
     return "".join([CSV_HEADER, *more, *(f"{item}-{n},{item},{TIME}\n" for n in range(USERS))])
 
 
-def _json(item: str, *more: str) -> str:
+def _json(item, *more):
     rows = (json.dumps({"user": f"{item}-{n}", "item": item, "timestamp": TIME}) + "\n" for n in range(USERS))
     return "".join([*more, *rows])
 
 
-def _avro(events: list[tuple[str, str]]) -> bytes:
+def _avro(events):
     """In one block."""
     moment = {"type": "long", "logicalType": "timestamp-micros"}
     types = {"user": "string", "item": "string", "timestamp": moment}
@@ -47,18 +44,18 @@ WITHOUT_ITEM = [json.dumps({"user": f"v{n}", "timestamp": TIME}) + "\n" for n in
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     (tmp_path / "logs").mkdir()
     return tmp_path
 
 
-def _replay(folder: pathlib.Path, *more: str) -> tuple[int, str]:
+def _replay(folder, *more):
     """Exit code and stderr."""
     done = shh("replay", "logs", *PLAN, "--output", "report.jsonl", *more, cwd=folder)
     return done.returncode, done.stderr
 
 
-def _items(folder: pathlib.Path) -> list[str]:
+def _items(folder):
     lines = [json.loads(line) for line in (folder / "report.jsonl").read_text().splitlines()]
     return [hitter["item"] for line in lines for hitter in line.get("heavy_hitters", ())]
 
@@ -78,9 +75,7 @@ def _items(folder: pathlib.Path) -> list[str]:
     ],
     ids=["packed", "open quote", "utf-16", "avro"],
 )
-def test_damage_and_wrong_quotes_publish_nothing(
-    folder: pathlib.Path, name: str, content: bytes, options: list[str], said: str
-) -> None:
+def test_damage_and_wrong_quotes_publish_nothing(folder, name, content, options, said):
     """What cannot be read row by row is named in an error, and the rest of it is not rejected in silence."""
     (folder / "logs" / name).write_bytes(content)
     code, err = _replay(folder, *options)
@@ -89,7 +84,7 @@ def test_damage_and_wrong_quotes_publish_nothing(
     assert not (folder / "report.jsonl").exists()
 
 
-def test_cells_with_line_ends_are_read_where_it_was_declared(folder: pathlib.Path) -> None:
+def test_cells_with_line_ends_are_read_where_it_was_declared(folder):
     (folder / "logs" / "log.csv").write_text("".join([CSV_HEADER, *(f'u{n},"A\nB",{TIME}\n' for n in range(USERS))]))
     code, err = _replay(folder)
     assert code == 1
@@ -115,9 +110,7 @@ UNIT = "Give the unit with --time-unit s, ms or us."
     ],
     ids=["field", "unit", "unit of csv", "no json"],
 )
-def test_a_replay_in_which_all_was_rejected_says_what_it_may_be(
-    folder: pathlib.Path, name: str, content: str, hint: str
-) -> None:
+def test_a_replay_in_which_all_was_rejected_says_what_it_may_be(folder, name, content, hint):
     (folder / "logs" / name).write_text(content)
     code, err = _replay(folder)
     assert code == 1
@@ -132,9 +125,7 @@ def test_a_replay_in_which_all_was_rejected_says_what_it_may_be(
     [("log.csv", CSV_HEADER.encode()), ("log.avro", _avro([]))],
     ids=["csv", "avro"],
 )
-def test_a_log_without_rows_gives_an_empty_report_where_that_is_asked_for(
-    folder: pathlib.Path, name: str, content: bytes
-) -> None:
+def test_a_log_without_rows_gives_an_empty_report_where_that_is_asked_for(folder, name, content):
     """Where readers see whether there is one: else the only row of one user decides that."""
     (folder / "logs" / name).write_bytes(content)
     code, err = _replay(folder)
@@ -149,7 +140,7 @@ def test_a_log_without_rows_gives_an_empty_report_where_that_is_asked_for(
     assert len((folder / "report.jsonl").read_text().splitlines()) == 1  # the header
 
 
-def test_a_replay_without_events_in_the_range_keeps_the_list_of_rows_that_cannot_be_read(folder: pathlib.Path) -> None:
+def test_a_replay_without_events_in_the_range_keeps_the_list_of_rows_that_cannot_be_read(folder):
     """A list without rows takes no name: the same command must do for the log when it is mended."""
     log, bad = folder / "logs" / "log.csv", folder / "bad.jsonl"
     outside = "u,i,2021-01-01T00:00:00Z\n" * 2

@@ -4,9 +4,6 @@ What is said here is written by hand: a rule that is lost, or says something els
 rules before anything else, and with which exit code it ends, is held below for one of each kind.
 """
 
-from __future__ import annotations
-
-import pathlib
 import shlex
 
 import pytest
@@ -123,13 +120,13 @@ ALLOWED = {
 }
 
 
-def rules_broken_by(name: str, words: str) -> list[tuple[Rule, str]]:
+def rules_broken_by(name, words):
     argument = ["log"] if name in ("replay", "show") else []
     command = commands()[name]
     return list(broken_rules(command.make_context(name, [*argument, *shlex.split(words)])))
 
 
-def test_each_rule_refuses_what_it_should_and_says_so() -> None:
+def test_each_rule_refuses_what_it_should_and_says_so():
     rules = {name: command.rules for name, command in commands().items() if isinstance(command, RuledCommand)}
     assert {name for name, found in rules.items() if found} == set(REFUSED)
     for name, lines in REFUSED.items():
@@ -143,7 +140,7 @@ def test_each_rule_refuses_what_it_should_and_says_so() -> None:
         assert not left, (name, left)
 
 
-def test_what_no_rule_speaks_of_is_allowed() -> None:
+def test_what_no_rule_speaks_of_is_allowed():
     for name, lines in ALLOWED.items():
         for words in filter(None, map(str.strip, lines.splitlines())):
             assert rules_broken_by(name, words) == [], (name, words)
@@ -159,23 +156,21 @@ def test_what_no_rule_speaks_of_is_allowed() -> None:
         ("plan --threshold 5", 2, "Error: --threshold needs --mode hits"),
     ],
 )
-def test_a_command_checks_its_rules_before_it_looks_at_anything(
-    tmp_path: pathlib.Path, words: str, code: int, said: str
-) -> None:
+def test_a_command_checks_its_rules_before_it_looks_at_anything(tmp_path, words, code, said):
     result = shh(*words.split(), cwd=tmp_path)
     assert (result.returncode, result.stdout) == (code, "")
     assert result.stderr.splitlines()[-1].startswith(said)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_option_in_a_file_is_given_and_a_flag_that_is_false_is_not(tmp_path: pathlib.Path) -> None:
+def test_an_option_in_a_file_is_given_and_a_flag_that_is_false_is_not(tmp_path):
     (tmp_path / "shh.toml").write_text('[show]\nforce = false\nlast = 3\nall = false\n[replay]\nuntil = "2026-01-01"\n')
     config = ("--config", "shh.toml")
     assert "--until needs --state" in shh(*config, "replay", "nowhere.csv", cwd=tmp_path).stderr
     assert "nowhere.avro" in shh(*config, "show", "nowhere.avro", cwd=tmp_path).stderr
 
 
-def test_the_long_help_shows_the_rules_of_the_command() -> None:
+def test_the_long_help_shows_the_rules_of_the_command():
     for name, command in commands().items():
         rules = command.rules if isinstance(command, GroupedCommand) else []
         shown = "".join(shh(name, "--help-all").stdout.split()) if rules else ""
@@ -183,7 +178,7 @@ def test_the_long_help_shows_the_rules_of_the_command() -> None:
             assert "".join(f"{rule.options}: {rule.in_short}".split()) in shown, (name, rule)
 
 
-def test_a_rule_is_a_sentence() -> None:
+def test_a_rule_is_a_sentence():
     rule = Rule("--a, --b", needs="--c | --d x", why="so it is")
     assert rule.broken(lambda word: word == "--b") == (
         "--b needs --c or --d x: so it is. Give it too, or leave --b out."

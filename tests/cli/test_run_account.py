@@ -1,10 +1,6 @@
 """What the operator is told where the ledger cannot be told how a run ended."""
 
-from __future__ import annotations
-
-import pathlib
 import re
-from typing import Any
 
 import pytest
 
@@ -18,7 +14,7 @@ from dp_transforms.runs.ledger import Ledger, database
 
 
 @pytest.fixture
-def account(tmp_path: pathlib.Path) -> RunAccount:
+def account(tmp_path):
     ledger = str(tmp_path / "ledger.db")
     options = AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3")
     account = RunAccount.of_options(options)
@@ -29,15 +25,13 @@ def account(tmp_path: pathlib.Path) -> RunAccount:
     return account
 
 
-def test_a_run_that_could_not_start_is_used_again_for_nothing(
-    account: RunAccount, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_could_not_start_is_used_again_for_nothing(account, tmp_path, monkeypatch):
     """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
     plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
     account.reserve_whole(plan, "events", "tuesday", "input")
     real, calls = database.settle, []
 
-    def fails_once(*words: Any) -> None:
+    def fails_once(*words):
         calls.append(words)
         if len(calls) == 1:
             raise OSError(28, "No space left on device")
@@ -55,9 +49,7 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(
 
 
 @pytest.mark.parametrize("is_private", [True, False, None])
-def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(
-    account: RunAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool | None
-) -> None:
+def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(account, tmp_path, capsys, is_private):
     """Two answers would be published for one price. Where nobody could read it, the price is not lost. None: a stream,
     which has published as it ran."""
     plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
@@ -78,9 +70,7 @@ def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(
             account.reserve_whole(plan, "events", "tuesday", "another input")
 
 
-def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(
-    account: RunAccount, tmp_path: pathlib.Path
-) -> None:
+def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(account, tmp_path):
     Ledger.open(tmp_path / "ledger.db").abandon("monday")
     with pytest.raises(
         UserError, match=r"^what was released is published, and valid: it was charged\. But .*abandoned"
@@ -88,7 +78,7 @@ def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(
         account.finish()
 
 
-def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account: RunAccount, tmp_path: pathlib.Path) -> None:
+def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account, tmp_path):
     (tmp_path / "ledger.db.counter").unlink()
     with pytest.raises(UserError, match=r"^what was released is published, and valid\. Only its end") as error:
         account.finish()
@@ -96,9 +86,7 @@ def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account: RunAcco
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_run_whose_failure_cannot_be_recorded_says_so(
-    account: RunAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_lost: bool
-) -> None:
+def test_a_run_whose_failure_cannot_be_recorded_says_so(account, tmp_path, capsys, is_lost):
     """Where the ledger cannot be used, or somebody has abandoned the run meanwhile."""
     if is_lost:
         (tmp_path / "ledger.db.counter").unlink()

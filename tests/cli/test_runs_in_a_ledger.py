@@ -1,9 +1,6 @@
 """`--ledger` of `shh replay` and `shh stream`: what a run takes, what is refused, and what a kill leaves."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import re
 import shutil
 import subprocess
@@ -26,37 +23,35 @@ EVENING = "2026-01-01T03:00:00Z"
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     write_parquet(tmp_path / "log.parquet", log_rows())
     key_file(tmp_path)
     return tmp_path
 
 
-def replay(
-    folder: pathlib.Path, output: str, *words: str, log: str = "log.parquet"
-) -> subprocess.CompletedProcess[str]:
+def replay(folder, output, *words, log="log.parquet"):
     return shh("replay", log, *RANGE, *BUDGET, *ACCOUNT, "--output", output, *words, cwd=folder)
 
 
-def spent(folder: pathlib.Path) -> str:
+def spent(folder):
     shown = shh("ledger", *ACCOUNT[:2], "--json", cwd=folder)
     assert shown.returncode == 0, shown.stderr
     (population,) = json.loads(shown.stdout)["populations"]
     return str(population["spent_epsilon"])
 
 
-def statuses(folder: pathlib.Path) -> list[list[str]]:
+def statuses(folder):
     """Of the parts of each run."""
     return [[str(part.status) for part in parts] for _, parts in Ledger.open(folder / "ledger.db").runs()]
 
 
-def error_of(done: subprocess.CompletedProcess[str]) -> str:
+def error_of(done):
     assert done.returncode == 1, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("shh: ")]
     return line
 
 
-def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder: pathlib.Path) -> None:
+def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder):
     first = replay(folder, "first.avro", "--run-id", "monday", *CAPS)
     assert first.returncode == 0, first.stderr
     assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first.stderr
@@ -78,7 +73,7 @@ def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder
     assert statuses(folder) == [["finished"], ["finished"]]
 
 
-def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
+def test_parts_of_one_run_pay_once(folder):
     first = replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS)
     assert "This run takes 2 of the 5" in first.stderr
     shutil.copy(folder / "run.state", folder / "backup.state")
@@ -108,7 +103,7 @@ def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
     assert not (folder / "3.avro").exists()
 
 
-def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -> None:
+def test_a_run_whose_log_was_refused_is_used_by_its_name(folder):
     good = (folder / "log.parquet").read_bytes()
     rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
     write_parquet(folder / "log.parquet", rows)
@@ -122,7 +117,7 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -
     assert statuses(folder) == [["released", "finished"]]
 
 
-def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib.Path) -> None:
+def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
     """Nothing of it was published, so nothing tells the two logs apart. What the run cost stays spent."""
     good = (folder / "log.parquet").read_bytes()
     rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
@@ -141,7 +136,7 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
     assert "start record" in error_of(refused)
 
 
-def test_caps_that_do_not_go_together(folder: pathlib.Path) -> None:
+def test_caps_that_do_not_go_together(folder):
     for words, message in (
         (("--max-epsilon", "2"), "are set together"),
         ((), "Declare it, once, with --max-epsilon"),
@@ -151,12 +146,10 @@ def test_caps_that_do_not_go_together(folder: pathlib.Path) -> None:
         assert not (folder / "r.avro").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Streams
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Streams
 
 
-def stream(folder: pathlib.Path, output: str, *words: str) -> subprocess.CompletedProcess[str]:
+def stream(folder, output, *words):
     clock = ("--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s")
     return shh(
         *("stream", "--input", "logs", *RANGE, *BUDGET, *ACCOUNT, "--engine", "in-process", *clock),
@@ -165,7 +158,7 @@ def stream(folder: pathlib.Path, output: str, *words: str) -> subprocess.Complet
     )
 
 
-def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(folder: pathlib.Path) -> None:
+def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(folder):
     (folder / "logs").mkdir()
     late = [("last", "none", log_rows()[-1][2] + 7200)]  # so that the clock passes the end of the range
     write_parquet(folder / "logs" / "log.parquet", [*log_rows(), *late])
@@ -183,7 +176,7 @@ def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(fold
     assert spent(folder) == "4"
 
 
-def test_a_stream_that_fails_stays_charged(folder: pathlib.Path) -> None:
+def test_a_stream_that_fails_stays_charged(folder):
     (folder / "logs").mkdir()
     write_parquet(folder / "logs" / "log.parquet", log_rows())
     endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
@@ -200,7 +193,7 @@ def test_a_stream_that_fails_stays_charged(folder: pathlib.Path) -> None:
     assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
 
 
-def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder: pathlib.Path) -> None:
+def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder):
     """A wrong year took all of the budget for an empty report, whose name was taken and whose run was refused."""
     wrong = ("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z")
     (folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 3)
@@ -225,7 +218,7 @@ def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder:
     assert statuses(folder) == [["finished"], ["finished"]]
 
 
-def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(folder: pathlib.Path) -> None:
+def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(folder):
     (folder / "bad.csv").write_text("user,item,timestamp\nu,i,2020-01-01T00:00:00Z\n" + "u,i,never\n" * 9)
     done = replay(folder, "report.avro", *CAPS, "--dead-letter", "bad.jsonl", log="bad.csv")
     refused = error_of(done)
@@ -236,7 +229,7 @@ def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(fold
     assert not (folder / "bad.jsonl").exists()
 
 
-def test_a_part_without_events_has_its_report(folder: pathlib.Path) -> None:
+def test_a_part_without_events_has_its_report(folder):
     """A night without events is a night: nothing that others see depends on it."""
     (folder / "none.csv").write_text("user,item,timestamp\n")
     write_parquet(folder / "late.parquet", [row for row in log_rows() if row[2] >= START + 4 * 3600])
@@ -248,7 +241,7 @@ def test_a_part_without_events_has_its_report(folder: pathlib.Path) -> None:
         (folder / "run.state").unlink()
 
 
-def test_a_first_part_whose_log_is_of_another_year_is_found_out_before_its_run_is_charged(folder: pathlib.Path) -> None:
+def test_a_first_part_whose_log_is_of_another_year_is_found_out_before_its_run_is_charged(folder):
     write_parquet(folder / "old.parquet", [(user, item, time - 366 * 86_400) for user, item, time in log_rows()])
     first = (*PARTS, *CAPS, "--until", EVENING)
     refused = replay(folder, "night.avro", *first, log="old.parquet")

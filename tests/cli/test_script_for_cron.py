@@ -1,8 +1,6 @@
 """The script for cron of docs/budgets_over_runs.md, as it stands there: with a night missed and one run twice, the
 log of the day that has begun, and an old log that is rewritten."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -21,7 +19,7 @@ FIRST = datetime.date(2026, 12, 1)
 USERS = 400
 
 
-def recipe() -> tuple[list[str], str, str]:
+def recipe():
     """The commands of the first evening, what cron runs, and night.sh."""
     text = (
         (ROOT / "docs" / "budgets_over_runs.md").read_text().split("## One run in nightly parts")[1].split("\n## ")[0]
@@ -37,11 +35,11 @@ def recipe() -> tuple[list[str], str, str]:
     return evening, cron.removeprefix("15 1 * * * ").replace("cd /srv/news && ", ""), script[1]
 
 
-def begin_of(night: int) -> int:
+def begin_of(night):
     return int(datetime.datetime.combine(FIRST, datetime.time(), datetime.UTC).timestamp()) + 86_400 * night
 
 
-def rows_of(night: int) -> list[tuple[str, str, int]]:
+def rows_of(night):
     """An hour's story that most users have, and one that few have; a third of the users come every day."""
     begin, rows = begin_of(night), []
     for user in range(USERS):
@@ -54,7 +52,7 @@ def rows_of(night: int) -> list[tuple[str, str, int]]:
 class Server:
     """A folder /srv/news with the recipe in it, in which time goes by."""
 
-    def __init__(self, folder: pathlib.Path, *, has_run: bool = True) -> None:
+    def __init__(self, folder, *, has_run=True):
         self.folder = folder
         evening, self.cron, script = recipe()
         (folder / "logs").mkdir()
@@ -66,18 +64,18 @@ class Server:
             done = self.shell(command)
             assert done.returncode == 0, done.stderr
 
-    def has(self, program: str, script: str) -> None:
+    def has(self, program, script):
         """Puts a program before those of the machine."""
         path = self.folder / "bin" / program
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def time_is(self, night: int) -> None:
+    def time_is(self, night):
         """01:15 after so many days of the run are over."""
         (self.folder / "now").write_text(str(begin_of(night) + 4_500))
 
-    def shell(self, command: str, folder: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
+    def shell(self, command, folder=None):
         places = [str(self.folder / "bin"), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
         return subprocess.run(
             ["sh", "-c", command],
@@ -88,31 +86,31 @@ class Server:
             check=False,
         )
 
-    def log_of(self, night: int) -> pathlib.Path:
+    def log_of(self, night):
         return self.folder / "logs" / f"{FIRST + datetime.timedelta(days=night)}.parquet"
 
-    def log_comes(self, night: int) -> None:
+    def log_comes(self, night):
         """That of the next day has begun."""
         write_parquet(self.log_of(night), rows_of(night))
         write_parquet(self.log_of(night + 1), rows_of(night + 1)[:3])
         self.time_is(night + 1)
 
-    def night(self) -> str:
+    def night(self):
         done = self.shell(self.cron)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    def reports(self) -> list[object]:
+    def reports(self):
         return [report for path in sorted((self.folder / "reports").iterdir()) for report in read_report_file(path)[1]]
 
-    def spent(self) -> dict[str, object]:
+    def spent(self):
         shown = self.shell("shh ledger --ledger ledger.db --json")
         assert shown.returncode == 0, shown.stderr
         (population,) = json.loads(shown.stdout)["populations"]
         return population
 
 
-def in_one_run(server: Server, folder: pathlib.Path, nights: int) -> list[object]:
+def in_one_run(server, folder, nights):
     """The same run id, key and plan, in one part, with a ledger and a state of its own."""
     end = FIRST + datetime.timedelta(days=nights)
     for name in ("plan.json", "noise.key", "logs"):
@@ -127,7 +125,7 @@ def in_one_run(server: Server, folder: pathlib.Path, nights: int) -> list[object
 
 
 @pytest.mark.nightly
-def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path: pathlib.Path) -> None:
+def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path):
     """Five nights, or as many as SHH_NIGHTS says (`make test-nightly`: thirty); killed nights: tests/ledger."""
     nights, missed, twice = int(os.environ.get("SHH_NIGHTS", "5")), 1, 2
     server_folder, whole_folder = tmp_path / "server", tmp_path / "whole"
@@ -160,9 +158,7 @@ def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize(("codes", "taken", "ends"), [("030", 3, 0), ("010", 2, 1), ("000", 3, 0)])
-def test_the_script_takes_the_days_that_are_over_and_stops_where_one_is_not_closed(
-    tmp_path: pathlib.Path, codes: str, taken: int, ends: int
-) -> None:
+def test_the_script_takes_the_days_that_are_over_and_stops_where_one_is_not_closed(tmp_path, codes, taken, ends):
     """The script alone, with an `shh` that writes down how it was called: its exit codes are given for each day."""
     server = Server(tmp_path, has_run=False)
     for night in range(5):

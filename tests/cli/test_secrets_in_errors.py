@@ -1,13 +1,10 @@
 """Passwords, tokens and signatures in URLs: whatever a command is asked, none of them comes back in what it says."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging
 import pathlib
 import traceback
-from collections.abc import Iterator
 
 import pytest
 
@@ -37,12 +34,12 @@ LINES = {**READ, **WRITING, ("stream", "input"): STREAM}
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
+def _no_waiting():
     yield from no_waiting()
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_no_command_says_a_secret_of_a_url(tmp_path: pathlib.Path, url: str) -> None:
+def test_no_command_says_a_secret_of_a_url(tmp_path, url):
     """As it is, and with the ending that a command wants; in both formats."""
     make_inputs(tmp_path)
     formats = itertools.cycle([[], ["--log-format", "json"]])
@@ -71,30 +68,30 @@ def test_no_command_says_a_secret_of_a_url(tmp_path: pathlib.Path, url: str) -> 
         ("http://[::1]:8765/ for a@b", "http://[::1]:8765/ for a@b"),
     ],
 )
-def test_what_is_hidden_and_what_is_not(text: str, said: str) -> None:
+def test_what_is_hidden_and_what_is_not(text, said):
     assert without_secrets(text) == without_secrets(said) == said
 
 
 @pytest.mark.parametrize("user", ["a'b", "a[b", "a#b", "u:12 ", "u:5432 "])
-def test_a_url_of_a_database_shows_no_password_whatever_is_in_it(user: str) -> None:
+def test_a_url_of_a_database_shows_no_password_whatever_is_in_it(user):
     url = f"postgresql://{user}{'' if ':' in user else ':'}{SECRET}@h/d"
     assert has_password(url)
     assert SECRET not in shown_url(url)
 
 
 @pytest.mark.parametrize("part", ["x", "a://b:", "?token", ";", "a:", "://", "@a://", "?a=@b:"])
-def test_a_hostile_word_is_searched_in_no_time(part: str) -> None:
+def test_a_hostile_word_is_searched_in_no_time(part):
     """A hundred times as long took minutes."""
     text = part * (1_000_000 // len(part))
     assert len(shown(text)) < 1000
     assert len(without_secrets(text)) <= 20_000
 
 
-def test_a_secret_that_is_cut_is_not_shown() -> None:
+def test_a_secret_that_is_cut_is_not_shown():
     assert SECRET not in shown(f"https://u:{SECRET}{'x' * 300}@h/d")
 
 
-def test_tracebacks_and_logs_of_libraries_are_veiled_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracebacks_and_logs_of_libraries_are_veiled_too(capsys):
     with logs_as_before(), operator_log.veiled_standard_error():
         logging.basicConfig(level=logging.INFO, force=True)
         logging.getLogger("library").error("no connection to %s", URLS[0])

@@ -1,14 +1,10 @@
 """``shh serve`` over HTTP: a real server in a process of its own, a folder that grows, plain clients."""
 
-from __future__ import annotations
-
-import pathlib
 import re
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -29,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("serve")  # one server for all tests that c
 TOKEN = "correct-horse-battery-staple"
 
 
-def folder_of(path: pathlib.Path, windows: int):
+def folder_of(path, windows):
     writer = ReportFolder(str(path)).open(HEADER)
     for each in MANY[:windows]:
         writer.write(each)
@@ -37,7 +33,7 @@ def folder_of(path: pathlib.Path, windows: int):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory):
     """Of a folder with four windows, which nobody changes."""
     folder = tmp_path_factory.mktemp("serve") / "reports"
     folder_of(folder, 4)
@@ -46,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def guarded(tmp_path_factory):
     """The same with a token."""
     place = tmp_path_factory.mktemp("guarded")
     folder_of(place / "reports", 4)
@@ -55,7 +51,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def shows(server: Served, words: str) -> None:
+def shows(server, words):
     """The page says so soon."""
     deadline = time.monotonic() + 30
     while words not in server.get().text:
@@ -64,7 +60,7 @@ def shows(server: Served, words: str) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is_there: bool) -> None:
+def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path, is_there):
     folder = tmp_path / "live"
     if is_there:
         folder.mkdir()
@@ -81,14 +77,14 @@ def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is
         assert "holds no reports yet" not in process.communicate()[1]
 
 
-def test_nobody_is_let_in_before_there_is_a_page() -> None:
+def test_nobody_is_let_in_before_there_is_a_page():
     """A browser is refused while `shh serve` waits for a stream; it does not hang."""
     with bound("127.0.0.1", 0) as early, pytest.raises(ConnectionRefusedError):
         socket.create_connection(early.getsockname(), timeout=10)
 
 
 @pytest.mark.waits
-def test_a_folder_of_the_files_of_a_run_is_served_and_grows(tmp_path: pathlib.Path) -> None:
+def test_a_folder_of_the_files_of_a_run_is_served_and_grows(tmp_path):
     folder = tmp_path / "nights"
     folder.mkdir()
     write_report_file(folder / "1.avro", HEADER, MANY[:2])
@@ -101,17 +97,17 @@ def test_a_folder_of_the_files_of_a_run_is_served_and_grows(tmp_path: pathlib.Pa
         shows(server, "3 items were named in 5 windows")
 
 
-def write_private(path: pathlib.Path, text: str) -> None:
+def write_private(path, text):
     path.write_text(text)
     path.chmod(0o600)
 
 
-def events(page: Page) -> str:
+def events(page):
     return str(page.data["live"]["after"])
 
 
 @pytest.mark.waits
-def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path) -> None:
+def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path):
     folder = tmp_path / "reports"
     writer = folder_of(folder, 2)
     with served(folder) as server:
@@ -146,7 +142,7 @@ def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path
 
 
 @pytest.mark.waits
-def test_a_restart_of_the_server_makes_pages_load_anew_and_a_new_stream_is_followed(tmp_path: pathlib.Path) -> None:
+def test_a_restart_of_the_server_makes_pages_load_anew_and_a_new_stream_is_followed(tmp_path):
     folder = tmp_path / "reports"
     folder_of(folder, 2)
     with served(folder) as server:
@@ -167,7 +163,7 @@ def test_a_restart_of_the_server_makes_pages_load_anew_and_a_new_stream_is_follo
         assert listener.next("status").data["problem"] == ""
 
 
-def test_all_answers_say_what_a_browser_may_do(server: Served) -> None:
+def test_all_answers_say_what_a_browser_may_do(server):
     for path, status in (("/", 200), ("/assets/missing.js", 404), ("/alive", 200), ("/nothing", 404), ("/../x", 404)):
         answer = server.get(path)
         assert answer.status == status
@@ -180,7 +176,7 @@ def test_all_answers_say_what_a_browser_may_do(server: Served) -> None:
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_nothing_can_be_changed_and_heads_have_an_end(server: Served) -> None:
+def test_nothing_can_be_changed_and_heads_have_an_end(server):
     for path in ("/", "/alive", "/events?after=x"):
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert server.get(path, method).status == 405
@@ -188,7 +184,7 @@ def test_nothing_can_be_changed_and_heads_have_an_end(server: Served) -> None:
         assert (head.status, head.body) == (200, b"")
 
 
-def test_files_have_names_of_their_content_and_may_be_kept(server: Served) -> None:
+def test_files_have_names_of_their_content_and_may_be_kept(server):
     page = Page(server.get(Accept_Encoding="gzip, br").text)
     scripts = [value for tag, name, value in page.values if (tag, name) == ("script", "src")]
     hashes = [value for tag, name, value in page.values if (tag, name) == ("script", "integrity")]
@@ -208,21 +204,21 @@ NOT_OURS = ("evil.example.org", "localhost.evil.example.org:8765", "127.0.0.1.ev
 NOT_OURS += ("localhost@evil.example.org", "[::1", "")
 
 
-def test_only_names_of_ours_are_answered(server: Served) -> None:
+def test_only_names_of_ours_are_answered(server):
     for path in ("/", "/events?after=x", "/alive"):
         for hosts, status in ((OURS, 200), (NOT_OURS, 421)):
             for host in hosts:
                 assert server.get(path, Host=host).status == status, host
 
 
-def test_other_sites_may_open_the_page_and_ask_for_nothing_else(server: Served) -> None:
+def test_other_sites_may_open_the_page_and_ask_for_nothing_else(server):
     for site in ("cross-site", "same-site"):
         assert server.get(Sec_Fetch_Site=site).status == 200
         assert server.get("/events?after=x", Sec_Fetch_Site=site).status == 403
     assert server.get("/alive", Sec_Fetch_Site="same-origin").status == 200
 
 
-def test_nothing_is_told_without_the_token(guarded: Served) -> None:
+def test_nothing_is_told_without_the_token(guarded):
     wrong = ("", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "é" * 28)
     asset = Page(guarded.get(Authorization=f"Bearer {TOKEN}").text).values
     script = next(value for tag, name, value in asset if (tag, name) == ("script", "src"))
@@ -242,7 +238,7 @@ def test_nothing_is_told_without_the_token(guarded: Served) -> None:
     assert "item-0" not in form.text
 
 
-def test_the_token_becomes_a_cookie_that_other_sites_and_scripts_cannot_use(guarded: Served) -> None:
+def test_the_token_becomes_a_cookie_that_other_sites_and_scripts_cannot_use(guarded):
     answer = guarded.get(f"/?token={TOKEN}")
     assert answer.status == 200
     assert TOKEN not in answer.text + str(answer.headers)
@@ -259,7 +255,7 @@ def test_the_token_becomes_a_cookie_that_other_sites_and_scripts_cannot_use(guar
     assert guarded.address.endswith(f":{guarded.port}/"), "what is printed holds no token from a file"
 
 
-def test_beyond_loopback_a_token_is_made_and_printed_once(tmp_path: pathlib.Path) -> None:
+def test_beyond_loopback_a_token_is_made_and_printed_once(tmp_path):
     write_report_file(tmp_path / "report.avro", HEADER, reports_of(PLAN, STORIES))
     with served(tmp_path / "report.avro", "--host", "0.0.0.0") as server:
         token = re.fullmatch(r"http://[^/]+/\?token=([\w-]{43})", server.address)
@@ -275,7 +271,7 @@ def test_beyond_loopback_a_token_is_made_and_printed_once(tmp_path: pathlib.Path
         assert [path.name for path in tmp_path.iterdir()] == ["report.avro"], "it is written nowhere"
 
 
-def test_a_name_is_for_others_so_a_token_is_asked_for_behind_a_proxy_too(tmp_path: pathlib.Path) -> None:
+def test_a_name_is_for_others_so_a_token_is_asked_for_behind_a_proxy_too(tmp_path):
     write_report_file(tmp_path / "report.avro", HEADER, reports_of(PLAN, STORIES))
     with served(tmp_path / "report.avro", "--name", "news.example.org") as server:
         token = re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=([\w-]{43})", server.address)
@@ -287,7 +283,7 @@ def test_a_name_is_for_others_so_a_token_is_asked_for_behind_a_proxy_too(tmp_pat
     assert "exact numbers of the log, and --name news.example.org" in refused("report.avro", *operator, cwd=tmp_path)
 
 
-def test_the_file_of_the_token_is_for_its_owner_alone_and_is_not_changed(tmp_path: pathlib.Path) -> None:
+def test_the_file_of_the_token_is_for_its_owner_alone_and_is_not_changed(tmp_path):
     write_report_file(tmp_path / "report.avro", HEADER, reports_of(PLAN, STORIES))
     write_private(tmp_path / "token", TOKEN + "\n")
     for mode in (0o644, 0o640, 0o602, 0o610):
@@ -304,14 +300,14 @@ def test_the_file_of_the_token_is_for_its_owner_alone_and_is_not_changed(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.avro", "token"]
 
 
-def refused(*words: object, cwd: pathlib.Path) -> str:
+def refused(*words, cwd):
     ended = shh_here.shh("serve", *words, cwd=cwd)
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
     assert re.fullmatch(r"shh: [^\n]+\n", ended.stderr), ended.stderr
     return ended.stderr
 
 
-def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path):
     folder_of(tmp_path / "reports", 1)
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.jsonl").write_text("{}\n")
@@ -344,7 +340,7 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
         assert "--port 0" in refused("reports", "--port", taken.getsockname()[1], cwd=tmp_path)
 
 
-def test_without_its_extra_it_says_what_to_install() -> None:
+def test_without_its_extra_it_says_what_to_install():
     code = (
         "import importlib.util, sys; from dp_transforms.cli.main import main;"
         "found = importlib.util.find_spec;"

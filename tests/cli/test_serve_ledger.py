@@ -1,14 +1,10 @@
 """``shh serve --ledger`` over HTTP: a real ledger that other processes write to, a real server, plain clients."""
 
-from __future__ import annotations
-
 import datetime
 import json
-import pathlib
 import re
 import shutil
 from decimal import Decimal
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -25,16 +21,16 @@ from tests.helpers.served import Listener, served
 EVIL = "<img src=x onerror='hacked = 1'>"
 
 
-def populations(live: LiveLedger) -> list[dict[str, Any]]:
+def populations(live):
     """Of the page, which must be those of the last message."""
     data = Page(live.view.page.decode()).data
     if live.view.messages:
         assert json.loads(live.view.messages[-1].decode().partition("data: ")[2]) == data["ledger"]
-    found: list[dict[str, Any]] = data["ledger"]
+    found = data["ledger"]
     return found
 
 
-def test_the_page_tells_what_the_ledger_says_and_a_message_what_has_changed(tmp_path: pathlib.Path) -> None:
+def test_the_page_tells_what_the_ledger_says_and_a_message_what_has_changed(tmp_path):
     ledger = Ledger.open(tmp_path / "shh.db")
     verdict = ledger.reserve(part(0, 10, run_id="first"), CAPS)
     live = LiveLedger(str(tmp_path / "shh.db"), datetime.UTC)
@@ -62,7 +58,7 @@ def test_the_page_tells_what_the_ledger_says_and_a_message_what_has_changed(tmp_
     assert live.view.number_of(f"{before.epoch}.1") == 1
 
 
-def test_a_dead_process_and_times_in_the_zone_are_told_and_no_fingerprint_is(tmp_path: pathlib.Path) -> None:
+def test_a_dead_process_and_times_in_the_zone_are_told_and_no_fingerprint_is(tmp_path):
     here = Actor.here()
     ledger = Ledger.open(tmp_path / "shh.db", actor=Actor(here.who, here.place, f"{2**22 + 1}:1:boot"))
     ledger.start(ledger.reserve(part(run_id="r"), CAPS))
@@ -79,7 +75,7 @@ def test_a_dead_process_and_times_in_the_zone_are_told_and_no_fingerprint_is(tmp
     assert "(Asia/Kolkata)" in told
 
 
-def test_a_ledger_that_is_away_or_restored_is_told_and_what_is_shown_stays(tmp_path: pathlib.Path) -> None:
+def test_a_ledger_that_is_away_or_restored_is_told_and_what_is_shown_stays(tmp_path):
     place = tmp_path / "shh.db"
     ledger = Ledger.open(place)
     ledger.reserve(part(run_id="r"), CAPS)
@@ -106,12 +102,12 @@ def test_a_ledger_that_is_away_or_restored_is_told_and_what_is_shown_stays(tmp_p
         *(("9.999e-3", "0.01", "0.00999"), ("12345.678", "12,345.68", "12,345.67")),
     ],
 )
-def test_an_amount_is_short_and_never_told_too_small_or_what_is_left_too_large(value: str, up: str, down: str) -> None:
+def test_an_amount_is_short_and_never_told_too_small_or_what_is_left_too_large(value, up, down):
     assert (short_amount(Decimal(value)), short_amount(Decimal(value), down=True)) == (up, down)
 
 
 @pytest.mark.waits
-def test_browsers_hear_of_it_and_the_token_rules_are_those_of_reports(tmp_path: pathlib.Path) -> None:
+def test_browsers_hear_of_it_and_the_token_rules_are_those_of_reports(tmp_path):
     ledger = Ledger.open(tmp_path / "shh.db")
     ledger.reserve(part(run_id="first"), CAPS)
     (tmp_path / "token").write_text("correct-horse-battery-staple\n")
@@ -135,7 +131,7 @@ def test_browsers_hear_of_it_and_the_token_rules_are_those_of_reports(tmp_path: 
 
 @pytest.mark.waits
 @pytest.mark.xdist_group("browser")
-def test_the_page_of_a_ledger_in_a_browser(tmp_path: pathlib.Path) -> None:
+def test_the_page_of_a_ledger_in_a_browser(tmp_path):
     ledger = Ledger.open(tmp_path / "shh.db")
     ledger.reserve(part(run_id=EVIL, population=EVIL), CAPS)
     with running_browser() as browser, served(None, "--ledger", tmp_path / "shh.db") as server:

@@ -1,7 +1,5 @@
 """``shh show --chart``: the picture of the whole run as a file, with its axis, its legend and its times."""
 
-from __future__ import annotations
-
 import datetime
 import zoneinfo
 from xml.etree import ElementTree

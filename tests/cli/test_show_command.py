@@ -1,7 +1,5 @@
 """``shh show``: a report file as people and as pipes read it, also where its labels are hostile."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """``shh show`` on reports of mode `looks`: levels, sizes, and what the legend says of them."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """``shh simulate``: the same log in every format, decided by the seed, realistic, never half written."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -19,15 +17,15 @@ from tests.helpers.shh_here import shh
 START = 1_767_225_600_000_000
 
 
-def _simulated(folder: pathlib.Path, *options: object) -> str:
+def _simulated(folder, *options):
     """What is printed."""
     made = shh("simulate", *options, cwd=folder)
     assert made.returncode == 0, made.stderr
     return made.stdout
 
 
-def _events(path: pathlib.Path) -> list[tuple[str, str, int]]:
-    events: list[tuple[str, str, int]] = []
+def _events(path):
+    events = []
     for chunk in find_log_chunks([str(path)], EventFields()):
         for block in read_log_chunk(chunk, EventFields()):
             assert not block.rejected
@@ -36,7 +34,7 @@ def _events(path: pathlib.Path) -> list[tuple[str, str, int]]:
     return events
 
 
-def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_path: pathlib.Path) -> None:
+def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_path):
     logs = []
     for ending in ("parquet", "pq", "avro", "csv", "jsonl", "ndjson", "json"):
         contents = {}
@@ -61,7 +59,7 @@ def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_
     assert all(re.fullmatch(r"story-\d{5}|page-\d{3}", item) for _, item, _ in logs[0])
 
 
-def test_a_shell_runs_the_command_as_printed(tmp_path: pathlib.Path) -> None:
+def test_a_shell_runs_the_command_as_printed(tmp_path):
     """Also of names that a shell, or the command, would take for something else."""
     first = _simulated(tmp_path, "--events", 3_000, "--days", 1, "--output=my log.csv").splitlines()[-1]
     path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
@@ -73,7 +71,7 @@ def test_a_shell_runs_the_command_as_printed(tmp_path: pathlib.Path) -> None:
     assert words[-2:] == ["--output", "report-2.avro"], "a name that is free"
 
 
-def test_range_and_numbers_are_those_asked_for(tmp_path: pathlib.Path) -> None:
+def test_range_and_numbers_are_those_asked_for(tmp_path):
     numbers = ["--events", 5000, "--users", 3, "--items", 1]
     said = _simulated(tmp_path, *numbers, "--start", "2020-02-29T12:00", "--days", 2, "--output", "my log.csv")
     events = _events(tmp_path / "my log.csv")
@@ -83,7 +81,7 @@ def test_range_and_numbers_are_those_asked_for(tmp_path: pathlib.Path) -> None:
     assert "shh replay 'my log.csv' --start 2020-02-29T12:00:00Z --end 2020-03-02T12:00:00Z" in said
 
 
-def test_large_logs_come_in_blocks_in_order_of_time() -> None:
+def test_large_logs_come_in_blocks_in_order_of_time():
     blocks = list(simulate.simulate_log(simulate.LogPlan(700_000, 70_000, 100, 0, 1, 3)))
     sizes = [len(block.time_millis) for block in blocks]
     assert sum(sizes) == 700_000
@@ -94,7 +92,7 @@ def test_large_logs_come_in_blocks_in_order_of_time() -> None:
     assert 50_000 < len(users) <= 70_000, "ids are distinct"
 
 
-def test_the_log_is_realistic() -> None:
+def test_the_log_is_realistic():
     plan = simulate.LogPlan(250_000, 20_000, 3_000, START // 10**6, 4, 1)
     blocks = list(simulate.simulate_log(plan))
     users = np.concatenate([block.users.to_numpy(zero_copy_only=False) for block in blocks])
@@ -116,7 +114,7 @@ def test_the_log_is_realistic() -> None:
     assert (first[84:94] > 0).all()
 
 
-def _heavy(users: np.ndarray, items: np.ndarray, holders: int) -> set[str]:
+def _heavy(users, items, holders):
     names, counts = np.unique([item for _, item in set(zip(users, items, strict=True))], return_counts=True)
     return {str(name) for name, count in zip(names, counts, strict=True) if count >= holders}
 
@@ -128,7 +126,7 @@ def _heavy(users: np.ndarray, items: np.ndarray, holders: int) -> set[str]:
         (["--output", "log.csv", "--start", "9999-12-31T00:00:00Z"], "years 1970 to 9999. Use another --start"),
     ],
 )
-def test_expected_failures_are_one_line(tmp_path: pathlib.Path, options: list[str], words: str) -> None:
+def test_expected_failures_are_one_line(tmp_path, options, words):
     failed = shh("simulate", "--events", 10, *options, cwd=tmp_path)
     assert failed.returncode == 1
     assert words in failed.stderr
@@ -137,12 +135,10 @@ def test_expected_failures_are_one_line(tmp_path: pathlib.Path, options: list[st
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_a_log_that_is_not_finished_does_not_exist(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch, error):
     blocks = list(simulate.simulate_log(simulate.LogPlan(1000, 10, 10, 0, 1, 1)))
 
-    def breaks_off(_: object) -> object:
+    def breaks_off(_):
         yield blocks[0]
         assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == []
         raise error

@@ -1,7 +1,5 @@
 """Logs that are no files: what is piped in, and what a query of DuckDB gives, make the report that a file makes."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import signal
@@ -19,14 +17,14 @@ from tests.helpers.shh_here import shh
 NAMED = [(f"2026-01-01T0{hour}", [f"heavy-{hour}"]) for hour in range(HOURS) if hour not in (2, 4)]
 
 
-def named_in(path: pathlib.Path) -> list[tuple[str, list[str]]]:
+def named_in(path):
     table = read_report(path).to_arrow()
     starts = [moment.isoformat()[:13] for moment in table.column("window_start").to_pylist()]
     return [(start, [item]) for start, item in zip(starts, table.column("item").to_pylist(), strict=True)]
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "avro", "parquet"])
-def test_standard_input_is_read_as_a_file(tmp_path: pathlib.Path, ending: str) -> None:
+def test_standard_input_is_read_as_a_file(tmp_path, ending):
     write_log(tmp_path / f"log.{ending}")
     if ending == "csv":
         (tmp_path / "log.csv").write_text((tmp_path / "log.csv").read_text() + "u,i,no time\n")
@@ -41,7 +39,7 @@ def test_standard_input_is_read_as_a_file(tmp_path: pathlib.Path, ending: str) -
     )
 
 
-def test_a_query_of_duckdb_is_read_as_a_file_and_changes_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_query_of_duckdb_is_read_as_a_file_and_changes_nothing(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     write_log(tmp_path / "log.parquet")
     with duckdb.connect(str(tmp_path / "news.duckdb")) as connection:
@@ -49,7 +47,7 @@ def test_a_query_of_duckdb_is_read_as_a_file_and_changes_nothing(tmp_path: pathl
     before = (tmp_path / "news.duckdb").read_bytes()
     url = "duckdb:///news.duckdb?query="
 
-    def replayed(query: str, name: str) -> tuple[int, str]:
+    def replayed(query, name):
         fields = ("--user-field", "who", "--item-field", "the item")
         done = shh("replay", f"{url}{query}", *fields, *BUDGET, "--output", name, cwd=tmp_path)
         return done.returncode, done.stderr
@@ -85,9 +83,7 @@ def test_a_query_of_duckdb_is_read_as_a_file_and_changes_nothing(tmp_path: pathl
         (("log.xlsx",), "Save the sheet as CSV"),
     ],
 )
-def test_what_cannot_be_read_so_is_said_with_the_remedy(
-    tmp_path: pathlib.Path, words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_read_so_is_said_with_the_remedy(tmp_path, words, said):
     for name in ("log.csv", "log.zip", "log.xlsx"):
         (tmp_path / name).touch()
     done = shh("replay", *words, *BUDGET, "--output", "report.avro", cwd=tmp_path)
@@ -95,7 +91,7 @@ def test_what_cannot_be_read_so_is_said_with_the_remedy(
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_the_file_is_private_and_goes_with_the_command(tmp_path: pathlib.Path, ending: signal.Signals) -> None:
+def test_the_file_is_private_and_goes_with_the_command(tmp_path, ending):
     """After a kill with the next command that needs such a file."""
     spool = tmp_path / "temporary"
     spool.mkdir()

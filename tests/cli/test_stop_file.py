@@ -1,7 +1,5 @@
 """Where the stop file of a stream is: beside the reports, or where nobody else can make one."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import stat
@@ -14,12 +12,12 @@ from dp_transforms.errors import UserError
 
 
 @pytest.fixture
-def temporary(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def default(run_id: str) -> pathlib.Path:
+def default(run_id):
     """With a topic for reports, on an engine of this machine."""
     path = stop_file_of_run(None, None, run_id, is_local=True)
     assert path is not None
@@ -27,8 +25,8 @@ def default(run_id: str) -> pathlib.Path:
 
 
 def test_it_is_what_is_named_or_beside_the_reports_or_in_a_folder_that_its_owner_alone_can_enter(
-    temporary: pathlib.Path,
-) -> None:
+    temporary,
+):
     """A run id can be guessed, so a file in the temporary folder itself could be made by anybody."""
     assert stop_file_of_run("/x/stop", "/x/reports", "run", is_local=True) == "/x/stop"
     assert stop_file_of_run(None, "/x/reports", "run", is_local=False) == "/x/reports.stop"
@@ -45,16 +43,14 @@ def test_it_is_what_is_named_or_beside_the_reports_or_in_a_folder_that_its_owner
     assert default("nightly") == path  # a run that is resumed finds its own
 
 
-def test_each_run_has_its_own(temporary: pathlib.Path) -> None:
+def test_each_run_has_its_own(temporary):
     names = {default(run_id).name for run_id in ("a b", "a_b", "a/b", "../b", "x" * 1000, "x" * 1001, "\u00e9")}
     assert len(names) == 7
     assert all(len(name) < 200 and name.isascii() and "/" not in name for name in names)
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "of somebody else"])
-def test_a_folder_that_somebody_else_may_have_made_is_refused(
-    temporary: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_somebody_else_may_have_made_is_refused(temporary, kind, monkeypatch):
     folder = default("nightly").parent
     if kind == "open to others":
         folder.chmod(0o770)
@@ -70,9 +66,7 @@ def test_a_folder_that_somebody_else_may_have_made_is_refused(
         default("nightly")
 
 
-def test_a_temporary_folder_that_cannot_be_written_names_the_option(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_that_cannot_be_written_names_the_option(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(UserError, match=r"cannot be made: No such file or directory\. Name --stop-file\."):
         default("nightly")

@@ -1,10 +1,7 @@
 """`shh stream` as its users run it: what is refused before anything starts, and runs from a folder to their end."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -49,7 +46,7 @@ _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothin
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def folder(tmp_path, monkeypatch):
     """The current folder: a log of three files in logs/, a noise key, and the files that errors are about."""
     monkeypatch.chdir(tmp_path)
     write_log_and_key(tmp_path)
@@ -71,9 +68,7 @@ def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
     assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
 
 
-def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(folder, capsys):
     name = job_name(types.SimpleNamespace(stream="events", run_id="r"))
     runs, ended = [("job", name, "RUNNING")], [("job", name, "FINISHED")]
     says = FlinkAnswers("job", [runs])
@@ -130,9 +125,7 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
         ([*KAFKA, "--output", "kafka://localhost:9/r", *KEY, *CLUSTER, "--once"], ["--once needs a stop file"]),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_starts(
-    folder: pathlib.Path, words: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_told_before_anything_starts(folder, words, messages, capsys):
     before = sorted(folder.iterdir())
     code, out, err = run([*words, *PLAN], capsys)
     assert code == 1
@@ -143,9 +136,7 @@ def test_what_is_wrong_is_told_before_anything_starts(
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_run_goes_on_with_its_own_plan_and_stream_and_on_flink_alone(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_with_its_own_plan_and_stream_and_on_flink_alone(folder, capsys):
     ReportFolder("a").open(ReportHeader("run-1", "events", "guarantee", {"epsilon": 3}))
     ReportFolder("b").open(ReportHeader("run-1", "other", "guarantee", {}))
     # Also with the stop file of a drain that was broken off.
@@ -160,7 +151,7 @@ def test_a_run_goes_on_with_its_own_plan_and_stream_and_on_flink_alone(
         assert (code, said in err) == (1, True), err
 
 
-def test_a_missing_prism_names_its_remedy(folder: pathlib.Path) -> None:
+def test_a_missing_prism_names_its_remedy(folder):
     ended = shh("stream", *FOLDER, *OUT, *KEY, *PLAN, cwd=folder, SHH_ENGINES=str(folder), PATH="")
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
@@ -168,7 +159,7 @@ def test_a_missing_prism_names_its_remedy(folder: pathlib.Path) -> None:
     assert "--engine in-process" in last
 
 
-def replay(output: str) -> None:
+def replay(output):
     """Of logs/ by the key and name of the streams here, as the command would not: it wants a fresh name."""
     fields = EventFields(time_unit="s")
     plan = Plan.calibrate(
@@ -181,7 +172,7 @@ def replay(output: str) -> None:
         _ = heavy.reports | WriteReports(output, header)
 
 
-def test_a_folder_gives_the_reports_of_a_replay(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_gives_the_reports_of_a_replay(folder, capsys):
     replay("report.jsonl")
     words = [*FOLDER, *PLAN, *KEY, *OUT, "--run-id", "run-1"]
     code, out, err = run([*words, *HISTORY, *IN_PROCESS], capsys)
@@ -209,7 +200,7 @@ Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> subprocess.Popen[str]:
+def started(folder, *words, start=forked.python):
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
     command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
     process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -219,7 +210,7 @@ def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> 
     return process
 
 
-def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
+def test_a_signal_drains_the_run(folder):
     clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
     with started(folder, *IN_PROCESS, *clock) as process:
         assert process.stderr is not None
@@ -239,9 +230,7 @@ def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_once_reads_what_is_there_and_ends(
-    folder: pathlib.Path, is_empty: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_once_reads_what_is_there_and_ends(folder, is_empty, capsys):
     """Also a folder without files, of a run whose range goes on for decades."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
@@ -267,9 +256,7 @@ LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9",
         ([*FOLDER, *PLAN, "--time-unit", "ms", "--state", "run.state"], "1,218 are outside"),
     ],
 )
-def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(
-    folder: pathlib.Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(folder, words, says, capsys):
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
     code, out, err = run([*clock, *words, *KEY, *OUT, *IN_PROCESS, *LEDGER, "--once"], capsys)
@@ -281,7 +268,7 @@ def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_no
     assert json.loads(out) == {"populations": []}, err
 
 
-def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
+def test_a_second_signal_stops_at_once(folder):
     words = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
     with started(folder, *words, start=shh_process.python) as process:  # whose parent is this process
         process.send_signal(signal.SIGSTOP)
@@ -296,7 +283,7 @@ def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
     assert not (folder / "reports.stop").exists()
 
 
-def test_a_job_that_fails_says_why_in_one_line(folder: pathlib.Path) -> None:
+def test_a_job_that_fails_says_why_in_one_line(folder):
     with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
         shutil.rmtree(folder / "logs")
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)

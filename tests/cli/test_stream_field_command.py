@@ -1,11 +1,8 @@
 """`--stream-field`: several streams in one purse, from a log, a table or a stream to reports: byte for byte those of a
 log whose items were joined beforehand."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +21,7 @@ FIELD = ("--stream-field", "kind")
 LABELS = {"click: even", "click: odd", "search: even", "search: odd"}
 
 
-def log() -> pa.Table:
+def log():
     """800 users: in each window half search and half click, each for one of two items; and a row of no stream."""
     users, hours = np.meshgrid(np.arange(800), np.arange(0, 48, 6))
     users, hours = users.reshape(-1), hours.reshape(-1)
@@ -40,7 +37,7 @@ def log() -> pa.Table:
     )
 
 
-def joined() -> pa.Table:
+def joined():
     """The log with its items as they are to be, without the row that is none."""
     table = log().filter(pc.not_equal(log().column("kind"), ""))
     items = pc.binary_join_element_wise(table.column("kind"), table.column("item"), ": ")
@@ -48,14 +45,14 @@ def joined() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("streams")
     pa.csv.write_csv(log(), made / "log.csv")
     key_file(made)
     return made
 
 
-def report_of(folder: pathlib.Path, log_name: str, *words: str) -> bytes:
+def report_of(folder, log_name, *words):
     """Of a replay with --stream-field."""
     given = (*BUDGET, *FIELD, "--noise-key-file", "noise.key", "--output", f"{log_name}.jsonl")
     done = shh("replay", log_name, *given, *words, cwd=folder)
@@ -63,7 +60,7 @@ def report_of(folder: pathlib.Path, log_name: str, *words: str) -> bytes:
     return (folder / f"{log_name}.jsonl").read_bytes()
 
 
-def report_of_table(folder: pathlib.Path, table: pa.Table, like: bytes, **more: object) -> bytes:
+def report_of_table(folder, table, like, **more):
     """Of a replay of a table with the noise of that other one."""
     key, run_id = folder / "noise.key", json.loads(like.splitlines()[0])["header"]["run_id"]
     (folder / "table.jsonl").unlink(missing_ok=True)
@@ -71,7 +68,7 @@ def report_of_table(folder: pathlib.Path, table: pa.Table, like: bytes, **more: 
     return (folder / "table.jsonl").read_bytes()
 
 
-def test_a_replay_gives_the_bytes_of_a_log_that_was_joined_beforehand(folder: pathlib.Path) -> None:
+def test_a_replay_gives_the_bytes_of_a_log_that_was_joined_beforehand(folder):
     found = report_of(folder, "log.csv", "--dead-letter", "bad.jsonl")
     assert all(label.encode() in found for label in LABELS)
     assert json.loads((folder / "bad.jsonl").read_text()) == {
@@ -93,9 +90,7 @@ def test_a_replay_gives_the_bytes_of_a_log_that_was_joined_beforehand(folder: pa
         (("--weight", "amount", "--most-weight", "9"), {"weight": "amount", "most_weight": 9}),
     ],
 )
-def test_so_it_does_with_facets_and_a_weight(
-    folder: pathlib.Path, words: tuple[str, ...], more: dict[str, object]
-) -> None:
+def test_so_it_does_with_facets_and_a_weight(folder, words, more):
     of_log, of_joined = (
         each.append_column("amount", pc.bit_wise_and(each.column("user"), 3)) for each in (log(), joined())
     )
@@ -106,7 +101,7 @@ def test_so_it_does_with_facets_and_a_weight(
     assert report_of_table(folder, of_joined, found, **more) == found
 
 
-def test_nights_and_a_stream_go_on_with_the_same_field_alone(folder: pathlib.Path) -> None:
+def test_nights_and_a_stream_go_on_with_the_same_field_alone(folder):
     """And the items of a domain are those that were joined."""
     known = LABELS - {"click: odd"}
     (folder / "items.txt").write_text("\n".join(sorted(known)) + "\n")
@@ -145,13 +140,13 @@ def test_nights_and_a_stream_go_on_with_the_same_field_alone(folder: pathlib.Pat
         ((*FIELD, "--by", "kind=click"), "--stream-field must name a field that is not"),
     ],
 )
-def test_what_cannot_be_a_stream_is_refused(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_a_stream_is_refused(folder, words, message):
     refused = shh("replay", "log.csv", *BUDGET, *words, "--output", "refused.avro", cwd=folder)
     assert refused.returncode == 1
     assert message in " ".join(refused.stderr.split())
 
 
-def test_the_command_that_is_proposed_has_it(folder: pathlib.Path) -> None:
+def test_the_command_that_is_proposed_has_it(folder):
     proposed = shh("replay", "log.csv", *FIELD, cwd=folder)
     assert proposed.returncode == 2
     assert "--stream-field kind" in proposed.stderr

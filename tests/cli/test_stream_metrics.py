@@ -1,7 +1,5 @@
 """``--metrics-port``: the operator's numbers for Prometheus, and the rules and the dashboard that read them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib
@@ -14,7 +12,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any
 
 import psutil
 import pytest
@@ -41,24 +38,24 @@ needs_prometheus = pytest.mark.skipif(
 )
 
 
-def get(url: str | urllib.request.Request) -> str:
+def get(url):
     with urllib.request.urlopen(url, timeout=30) as answer:
-        text: str = answer.read().decode()
+        text = answer.read().decode()
         return text
 
 
-def samples(port: int) -> dict[str, float]:
+def samples(port):
     """The samples of a page by name, all of which have the labels of the run."""
     found = {}
     for line in get(f"http://127.0.0.1:{port}/metrics").splitlines():
         if not line.startswith("#"):
-            name, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()  # type: ignore[union-attr]
+            name, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()
             assert labels == r'engine="flink",run_id="run \"1\"",stream="news"'
             found[name] = float(value)
     return found
 
 
-def test_numbers_are_served_as_they_are_now_and_no_longer_than_the_run() -> None:
+def test_numbers_are_served_as_they_are_now_and_no_longer_than_the_run():
     with served_metrics(0, RUN) as served:
         assert served is not None
         metrics, port = served
@@ -87,14 +84,14 @@ def test_numbers_are_served_as_they_are_now_and_no_longer_than_the_run() -> None
         assert served is None
 
 
-def test_no_other_machine_can_ask() -> None:
+def test_no_other_machine_can_ask():
     with served_metrics(0, RUN) as served:
         assert served is not None
         ours = [one.laddr for one in psutil.Process().net_connections("inet") if one.status == psutil.CONN_LISTEN]
         assert [(at.ip, at.port) for at in ours if at.port == served[1]] == [("127.0.0.1", served[1])]
 
 
-def test_a_page_under_another_name_cannot_ask() -> None:
+def test_a_page_under_another_name_cannot_ask():
     """Its browser would take our numbers for that page's, once its name has our address."""
     with served_metrics(0, RUN) as served:
         assert served is not None
@@ -109,9 +106,7 @@ def test_a_page_under_another_name_cannot_ask() -> None:
             assert b"shh_" not in refused.value.read()
 
 
-def test_what_is_wrong_with_the_port_is_told_in_one_line(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_the_port_is_told_in_one_line(tmp_path, monkeypatch, capsys):
     with served_metrics(0, RUN) as served:
         assert served is not None
         with pytest.raises(UserError, match=r"--metrics-port \d+ cannot be used: Address already in use"):
@@ -127,12 +122,12 @@ def test_what_is_wrong_with_the_port_is_told_in_one_line(
         served_metrics(0, RUN).__enter__()
 
 
-def operator_numbers() -> list[str]:
+def operator_numbers():
     """Names of all counters and gauges that workers count for the operator."""
     return [value for name, value in vars(operator_counts).items() if name.isupper() and isinstance(value, str)]
 
 
-def all_names() -> set[str]:
+def all_names():
     """Of all that a run may serve."""
     metrics = OperatorMetrics(RUN)
     ones = dict.fromkeys(operator_numbers(), 1)
@@ -140,12 +135,12 @@ def all_names() -> set[str]:
     return {sample.name for family in metrics.collect() for sample in family.samples}
 
 
-def expressions() -> list[str]:
+def expressions():
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def unknown(given: object, known: object, place: str = "") -> list[str]:
+def unknown(given, known, place=""):
     """The places of a JSON value that another one lacks or has otherwise."""
     if isinstance(given, dict) and isinstance(known, dict):
         pairs = [(f"{place}/{name}", value, known.get(name)) for name, value in given.items()]
@@ -156,7 +151,7 @@ def unknown(given: object, known: object, place: str = "") -> list[str]:
     return [found for where, a, b in pairs for found in unknown(a, b, where)]
 
 
-def as_grafana_reads_it(dashboard: dict[str, Any]) -> Any:
+def as_grafana_reads_it(dashboard):
     """By Grafana's own types: what they do not know is lost."""
     plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins")
     plugins.register_default_plugins()
@@ -166,7 +161,7 @@ def as_grafana_reads_it(dashboard: dict[str, Any]) -> Any:
     return json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
 
 
-def test_grafana_knows_each_field_of_the_dashboard() -> None:
+def test_grafana_knows_each_field_of_the_dashboard():
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     assert unknown(dashboard, as_grafana_reads_it(dashboard)) == []
     panel = dashboard["panels"][0]
@@ -176,7 +171,7 @@ def test_grafana_knows_each_field_of_the_dashboard() -> None:
         del held["shown"]
 
 
-def test_rules_and_dashboard_ask_for_what_is_served_and_what_the_page_names_is_served() -> None:
+def test_rules_and_dashboard_ask_for_what_is_served_and_what_the_page_names_is_served():
     served = all_names()
     asked = " ".join(
         [*expressions(), *re.findall(r"expr: (.*(?:\n {10}.*)*)", (MONITORING / "alerts.yml").read_text())]
@@ -189,7 +184,7 @@ def test_rules_and_dashboard_ask_for_what_is_served_and_what_the_page_names_is_s
             assert {f"shh_{name}", f"shh_{name}_total"} & served, name
 
 
-def test_there_is_a_rule_for_each_number_that_the_page_says_to_worry_about() -> None:
+def test_there_is_a_rule_for_each_number_that_the_page_says_to_worry_about():
     rows = re.findall(r"^\| (`[^|]*`) \|[^|]*\| ([^|]*) \|$", TO_WATCH, re.MULTILINE)
     assert len(rows) > 15
     tested = re.findall(r'alertname="(\w+)"', (MONITORING / "alerts_test.yml").read_text())
@@ -201,7 +196,7 @@ def test_there_is_a_rule_for_each_number_that_the_page_says_to_worry_about() -> 
 
 
 @needs_prometheus
-def test_promtool_finds_no_fault_and_each_alert_fires_where_it_should(tmp_path: pathlib.Path) -> None:
+def test_promtool_finds_no_fault_and_each_alert_fires_where_it_should(tmp_path):
     rules = [f"      - record: r{n}\n        expr: {json.dumps(text)}\n" for n, text in enumerate(expressions())]
     shown = "".join(rules).replace("$__rate_interval", "5m").replace("$stream", ".*")
     (tmp_path / "panels.yml").write_text(f"groups:\n  - name: panels\n    rules:\n{shown}")
@@ -214,30 +209,30 @@ def test_promtool_finds_no_fault_and_each_alert_fires_where_it_should(tmp_path: 
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
+        port = bound.getsockname()[1]
         return port
 
 
-def asked(port: int, query: str) -> list[dict[str, Any]]:
+def asked(port, query):
     try:
         answer = json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"))
     except OSError:  # it is not up yet
         return []
-    found: list[dict[str, Any]] = answer["data"]["result"]
+    found = answer["data"]["result"]
     return found
 
 
-def as_grafana_asks(expression: str) -> str:
+def as_grafana_asks(expression):
     """With the values of its variables: all streams, and four times the interval of 1 s at which is scraped."""
     return expression.replace("$__rate_interval", "4s").replace("$stream", ".*")
 
 
 @pytest.mark.waits
 @needs_prometheus
-def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
+def test_a_real_prometheus_scrapes_the_numbers(tmp_path):
     """And says that the stream is gone when nobody answers any more."""
     config = (MONITORING / "prometheus.yml").read_text()
     assert "127.0.0.1:9464" in config

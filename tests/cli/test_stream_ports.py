@@ -1,15 +1,11 @@
 """`shh stream` refuses to run where others than this machine can reach a port that takes code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
 import re
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -47,7 +43,7 @@ dp_transforms.cli.main.main(sys.argv[1:])
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     (tmp_path / "logs").mkdir()
     os.rename(key_file(tmp_path), tmp_path / "noise.key")
     (tmp_path / "engines").mkdir()
@@ -63,18 +59,18 @@ PLAN += ["--mode", "hits"]
 STREAM = ["stream", "--input", "logs", "--noise-key-file", "noise.key", *PLAN]
 
 
-def stream(folder: pathlib.Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def stream(folder, *words, **environment):
     return shh(*STREAM, *words, cwd=folder, SHH_ENGINES=str(folder / "engines"), **environment)
 
 
 @contextlib.contextmanager
-def listening(address: str) -> Iterator[int]:
+def listening(address):
     """The port of a server of this process at this address."""
     with socket.create_server((address, 0)) as server:
         yield int(server.getsockname()[1])
 
 
-def test_an_engine_that_others_can_reach_is_refused(folder: pathlib.Path) -> None:
+def test_an_engine_that_others_can_reach_is_refused(folder):
     result = stream(folder, "--output", "reports", "--engine", "prism")
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
@@ -86,7 +82,7 @@ def test_an_engine_that_others_can_reach_is_refused(folder: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize("is_in_path", [False, True])
-def test_a_prism_of_before_it_listened_on_loopback_is_not_started(folder: pathlib.Path, is_in_path: bool) -> None:
+def test_a_prism_of_before_it_listened_on_loopback_is_not_started(folder, is_in_path):
     """Else it would be open until its ports are checked."""
     engines = folder / "engines"
     (engines / ON_LOOPBACK_MARK).rename(engines / ".prism-v2.77.0")  # the mark of the old one
@@ -104,14 +100,14 @@ def test_a_prism_of_before_it_listened_on_loopback_is_not_started(folder: pathli
     assert not (folder / "reports").exists()
 
 
-def test_the_mark_of_prism_is_the_one_that_make_leaves() -> None:
+def test_the_mark_of_prism_is_the_one_that_make_leaves():
     makefile = (ROOT / "Makefile").read_text()
     (version,) = re.findall(r"^PRISM_VERSION := (\S+)$", makefile, re.MULTILINE)
     (mark,) = re.findall(r"^PRISM_MADE := \$\(SHH_ENGINES\)/(\S+)$", makefile, re.MULTILINE)
     assert mark.replace("$(PRISM_VERSION)", version) == ON_LOOPBACK_MARK
 
 
-def test_a_port_that_opens_later_ends_the_run(folder: pathlib.Path) -> None:
+def test_a_port_that_opens_later_ends_the_run(folder):
     words = ["--output", "reports", "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
     result = run_python("-c", OPENS_LATE, *STREAM, *words, cwd=folder, timeout=_PATIENCE_SECONDS)
     assert result.returncode == 1
@@ -119,9 +115,7 @@ def test_a_port_that_opens_later_ends_the_run(folder: pathlib.Path) -> None:
     assert "Ctrl-C drains it" in result.stderr  # it had begun
 
 
-def test_who_allows_it_is_told(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_allows_it_is_told(folder, monkeypatch, capsys):
     monkeypatch.setenv("SHH_ENGINES", str(folder / "engines"))
     with pytest.raises(UserError, match="listens beyond"), started_engine(EngineChoice("prism"), [], "job"):
         pass
@@ -133,7 +127,7 @@ def test_who_allows_it_is_told(
     assert re.search(rf"other machines may reach \S+ on port {port[1] or port[2]} of all addresses", stderr_text)
 
 
-def test_ports_of_this_process_are_checked_but_for_those_on_loopback() -> None:
+def test_ports_of_this_process_are_checked_but_for_those_on_loopback():
     with listening("127.0.0.1"):
         check_ports("flink", allow=False)
         with (
@@ -143,7 +137,7 @@ def test_ports_of_this_process_are_checked_but_for_those_on_loopback() -> None:
             check_ports("flink", allow=False)
 
 
-def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder: pathlib.Path) -> None:
+def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder):
     words = ["--output", "reports", "--engine", "flink", "--worker-pool", "8.8.8.8:50000"]
     result = stream(folder, *words)
     assert result.returncode == 1
@@ -153,7 +147,7 @@ def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder:
     assert "make flink" in allowed.stderr.splitlines()[-1]  # it went on to look for the engine
 
 
-def test_a_worker_pool_is_the_operators_on_a_private_network_and_listens_no_further_on_this_machine() -> None:
+def test_a_worker_pool_is_the_operators_on_a_private_network_and_listens_no_further_on_this_machine():
     for master in ("jobs.invalid:8081", "[local]"):
         with pytest.raises(UserError, match=r"--worker-pool 8\.8\.8\.8:50000 has an address of the internet"):
             check_worker_pool("8.8.8.8:50000", master)

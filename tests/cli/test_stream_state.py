@@ -1,15 +1,11 @@
 """`shh stream --state`: it goes on where a part ended and hands over at a stop, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
 import os
-import pathlib
 import shutil
 import signal
-import subprocess
 import types
 
 import pytest
@@ -38,34 +34,34 @@ LEDGER = {"ledger": "ledger.db"}
 
 
 @pytest.fixture
-def live(tmp_path: pathlib.Path) -> LiveParts:
+def live(tmp_path):
     return LiveParts(tmp_path)
 
 
 @pytest.fixture
-def arriving(tmp_path: pathlib.Path) -> LiveParts:
+def arriving(tmp_path):
     return LiveParts(tmp_path, clock="arrival")
 
 
-def error_of(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+def error_of(done, code=1):
     assert done.returncode == code, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("shh: ")]
     return line
 
 
-def parts_of(live: LiveParts) -> list[tuple[int, int, str]]:
+def parts_of(live):
     """Windows and status of each part that the ledger has."""
     ((_, parts),) = Ledger.open(live.folder / "ledger.db").runs()
     return [(part.first_window, part.end_window, str(part.status)) for part in parts]
 
 
-def spent(live: LiveParts) -> str:
+def spent(live):
     shown = shh("ledger", "--ledger", "ledger.db", "--json", cwd=live.folder)
     (population,) = json.loads(shown.stdout)["populations"]
     return str(population["spent_epsilon"])
 
 
-def test_replays_and_streams_that_are_stopped_make_the_one_run(live: LiveParts) -> None:
+def test_replays_and_streams_that_are_stopped_make_the_one_run(live):
     """The ledger charges once, and knows where each part has really ended."""
     first = live.run("replay", "1.jsonl", *live.until(2), **LEDGER)
     assert first.returncode == 0, first.stderr
@@ -95,7 +91,7 @@ def test_replays_and_streams_that_are_stopped_make_the_one_run(live: LiveParts) 
     assert not list(live.folder.glob(".run.state.next*"))
 
 
-def test_a_stop_before_any_window_is_over_takes_nothing(live: LiveParts) -> None:
+def test_a_stop_before_any_window_is_over_takes_nothing(live):
     """The state is as it was, byte for byte, and the ledger lets another input have these windows."""
     assert live.run("replay", "1.jsonl", *live.until(8), **LEDGER).returncode == 0
     before = (live.folder / "run.state").read_bytes()
@@ -112,7 +108,7 @@ def test_a_stop_before_any_window_is_over_takes_nothing(live: LiveParts) -> None
     assert live.answers("1.jsonl", "3.jsonl") == live.expected()
 
 
-def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_published(live: LiveParts) -> None:
+def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_published(live):
     """What it holds depends on when windows were closed. Nothing is published yet: then the same command goes on."""
     process = started(live, "1", "--until", live.until(2)[1])
     process.kill()
@@ -139,7 +135,7 @@ def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_publis
     assert live.state().header.closed_through == 2
 
 
-def killed_after_a_report(live: LiveParts, output: str) -> None:
+def killed_after_a_report(live, output):
     """A stream by the clock of arrival, ended hard as soon as it has published something."""
     with started(live, output, *live.until(6), dies=True, **LEDGER) as process:
         process.communicate()
@@ -148,7 +144,7 @@ def killed_after_a_report(live: LiveParts, output: str) -> None:
 
 
 @pytest.mark.waits
-def test_a_log_that_has_lost_files_is_not_taken_again(arriving: LiveParts) -> None:
+def test_a_log_that_has_lost_files_is_not_taken_again(arriving):
     """What was drawn of them may be published, and the purses of their users would stay full."""
     killed_after_a_report(arriving, "1")
     (log,) = (arriving.folder / "logs").iterdir()
@@ -162,7 +158,7 @@ def test_a_log_that_has_lost_files_is_not_taken_again(arriving: LiveParts) -> No
 
 
 @pytest.mark.waits
-def test_a_file_that_came_after_the_beginning_and_was_lost_ends_the_run(arriving: LiveParts) -> None:
+def test_a_file_that_came_after_the_beginning_and_was_lost_ends_the_run(arriving):
     """The intent does not know it. What it was read for would be answered again by the same noise over other events."""
     (log,) = (arriving.folder / "logs").iterdir()
     later = shutil.copy(log, arriving.folder / "later.jsonl.part")
@@ -181,7 +177,7 @@ def test_a_file_that_came_after_the_beginning_and_was_lost_ends_the_run(arriving
 
 
 @pytest.mark.waits
-def test_an_end_before_what_is_published_is_refused(arriving: LiveParts) -> None:
+def test_an_end_before_what_is_published_is_refused(arriving):
     """As by a stop when a clock was set back: the windows that an earlier attempt has published are not given away."""
     killed_after_a_report(arriving, "1")
     before = arriving.answers("1")
@@ -199,19 +195,17 @@ def test_an_end_before_what_is_published_is_refused(arriving: LiveParts) -> None
     ("kind", "topic_times", "decides"),
     [("arrival", None, True), ("arrival", True, True), ("arrival", False, False), ("event", None, False)],
 )
-def test_a_log_decides_what_windows_hold_if_it_sets_the_clock(
-    kind: str, topic_times: bool | None, decides: bool
-) -> None:
+def test_a_log_decides_what_windows_hold_if_it_sets_the_clock(kind, topic_times, decides):
     """topic_times: whether records of a topic count only with the times of the broker; None: a folder."""
     fields = EventFields()
-    source: KafkaTopic | LogFolder = LogFolder("logs", fields)
+    source = LogFolder("logs", fields)
     if topic_times is not None:
         source = KafkaTopic("localhost:9", "clicks", fields, append_times_only=topic_times)
     request = types.SimpleNamespace(clock=StreamClock(kind), source=source)
-    assert StreamRequest.log_decides.fget(request) is decides  # type: ignore[attr-defined]
+    assert StreamRequest.log_decides.fget(request) is decides
 
 
-def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LiveParts) -> None:
+def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live):
     first = live.run("stream", "1", *live.until(2))
     assert first.returncode == 0, first.stderr
     assert "2 of the 12 windows of the run are closed" in first.stderr
@@ -228,9 +222,9 @@ def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LivePart
     assert "it is damaged or cut" in error_of(live.run("stream", "2"))
 
 
-def test_workers_whose_key_is_exchanged_publish_nothing(live: LiveParts) -> None:
+def test_workers_whose_key_is_exchanged_publish_nothing(live):
     class Account(RunAccount):
-        def start(self, facts: object = None) -> None:
+        def start(self, facts=None):
             key_file(live.folder, bytes(range(100, 164)))  # as a rotation does
 
     _, *words = live.words("stream", "out", *live.until(3), "--population", "all", "--ledger", "ledger.db")
@@ -257,7 +251,7 @@ main()
 END = 4
 
 
-def is_killed(live: LiveParts, at: int) -> bool:
+def is_killed(live, at):
     """Whether the stream was killed there, or had ended. The same command repairs it."""
     words = live.words("stream", "1", *live.until(END), **LEDGER)
     ended = forked.run_python("-c", KILLED, at, *words, cwd=live.folder)
@@ -278,13 +272,13 @@ def is_killed(live: LiveParts, at: int) -> bool:
 
 
 @pytest.mark.parametrize("at", [3, 30])
-def test_a_stream_that_is_killed_is_repaired_by_the_same_command(arriving: LiveParts, at: int) -> None:
+def test_a_stream_that_is_killed_is_repaired_by_the_same_command(arriving, at):
     """What opens a part, and what ends it."""
     assert is_killed(arriving, at)
 
 
 @pytest.mark.nightly
-def test_a_stream_that_is_killed_anywhere_is_repaired_by_the_same_command(tmp_path: pathlib.Path) -> None:
+def test_a_stream_that_is_killed_anywhere_is_repaired_by_the_same_command(tmp_path):
     for at in itertools.count(1):
         (tmp_path / str(at)).mkdir()
         if not is_killed(LiveParts(tmp_path / str(at), clock="arrival"), at):

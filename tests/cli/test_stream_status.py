@@ -1,7 +1,5 @@
 """What a run shows while it goes on: reports as they come, and a line for the operator that says what it is."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading
@@ -23,12 +21,12 @@ from dp_transforms.monitor.operator_counts import (
 HOUR = 3_600_000_000
 
 
-def report(hour: int) -> WindowReport:
+def report(hour):
     heavy = [HeavyHitter(f"item-{hour}", "above", None)]
     return WindowReport("events", hour * HOUR, (hour + 1) * HOUR, heavy, 1.0, 1e-9, 0.5)
 
 
-def status(*, is_terminal: bool) -> tuple[StreamStatus, list[io.StringIO]]:
+def status(*, is_terminal):
     """With what it writes to stdout and stderr."""
     screens = [io.StringIO(), io.StringIO()]
     out, err = (
@@ -38,7 +36,7 @@ def status(*, is_terminal: bool) -> tuple[StreamStatus, list[io.StringIO]]:
     return StreamStatus(out=out, err=err), screens
 
 
-def test_a_pipe_gets_json_lines_and_a_terminal_rows_under_one_head() -> None:
+def test_a_pipe_gets_json_lines_and_a_terminal_rows_under_one_head():
     said = {}
     for is_terminal in (False, True):
         shown, (out, err) = status(is_terminal=is_terminal)
@@ -52,7 +50,7 @@ def test_a_pipe_gets_json_lines_and_a_terminal_rows_under_one_head() -> None:
     assert [said[True].count(word) for word in ("start (UTC)", "guarantee", "item-0", "item-1")] == [1] * 4
 
 
-def test_the_operators_line_is_marked_and_replaced() -> None:
+def test_the_operators_line_is_marked_and_replaced():
     counts = {EVENTS_READ: 5000, EVENTS_REJECTED: 2, EVENTS_LATE: 0}
     gauges = {CLOCK_LAG_SECONDS: 3, PENDING_WINDOWS: 1}
     shown, (_, err) = status(is_terminal=True)
@@ -71,14 +69,14 @@ class Interrupted(io.StringIO):
 
     thread: threading.Thread | None = None
 
-    def write(self, text: str) -> int:
+    def write(self, text):
         if self.thread and not self.thread.ident:
             self.thread.start()
             self.thread.join(0.2)
         return super().write(text)
 
 
-def test_what_another_thread_says_meanwhile_stands_on_a_line_of_its_own() -> None:
+def test_what_another_thread_says_meanwhile_stands_on_a_line_of_its_own():
     screen = Interrupted()
     shown = StreamStatus(err=Console(file=screen, force_terminal=True, width=120, highlight=False, soft_wrap=True))
     screen.thread = threading.Thread(target=shown.tell, args=("of the courier",))
@@ -87,7 +85,7 @@ def test_what_another_thread_says_meanwhile_stands_on_a_line_of_its_own() -> Non
     assert screen.getvalue().endswith("\r\x1b[2Kof the courier\n")
 
 
-def test_a_file_gets_the_operators_line_seldom() -> None:
+def test_a_file_gets_the_operators_line_seldom():
     shown, (_, err) = status(is_terminal=False)
     for _ in range(3):
         shown.show_operator_line({EVENTS_READ: 1, EVENTS_OUTSIDE_RANGE: 7, EVENTS_OUTSIDE_DOMAIN: 9}, {})

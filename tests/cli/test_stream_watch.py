@@ -1,18 +1,13 @@
 """The command that watches a stream: an output that cannot be read for a while ends no run, one that never comes back
 is named, and signals are counted wherever they meet it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
-import pathlib
 import re
 import signal
 import threading
 import time
 import types
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -40,23 +35,21 @@ class Sink:
     made_anew: the reads at which it is another one, so that all is new again.
     """
 
-    def __init__(
-        self, *answers: tuple[list[WindowReport], RunEnded | None] | None, made_anew: Collection[int] = ()
-    ) -> None:
+    def __init__(self, *answers, made_anew=()):
         self.answers = list(answers)
         self.made_anew = made_anew
         self.reads = 0
         self.given = 0
         self.is_closed = False
 
-    def follow(self, run_id: str) -> Sink:
+    def follow(self, run_id):
         assert run_id == "run-1"
         return self
 
-    def show_command(self, run_id: str) -> str:
+    def show_command(self, run_id):
         return f"shh show {run_id}"
 
-    def read_new(self) -> tuple[None, list[WindowReport], RunEnded | None, bool]:
+    def read_new(self):
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
         is_new = self.reads == 0 or self.reads in self.made_anew
         self.reads += 1
@@ -67,28 +60,28 @@ class Sink:
         self.given = len(reports)
         return None, reports[before:], ended, is_new
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
 
 class Status(StreamStatus):
     """Keeps what a person would see."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
-        self.lines: list[str] = []
-        self.shown: list[WindowReport] = []
+        self.lines = []
+        self.shown = []
 
-    def tell(self, text: str) -> None:
+    def tell(self, text):
         super().tell(text)
         self.lines.append(text)
 
-    def show_reports(self, reports: Sequence[WindowReport]) -> None:
+    def show_reports(self, reports):
         super().show_reports(reports)
         self.shown += reports
 
 
-def clock(seconds: float) -> Iterator[float]:
+def clock(seconds):
     """One read takes so long."""
     now = 1000.0
     while True:
@@ -96,12 +89,12 @@ def clock(seconds: float) -> Iterator[float]:
         now += seconds
 
 
-def watch_of(sink: Sink, status: Status, seconds: float) -> SinkWatch:
+def watch_of(sink, status, seconds):
     ticks = clock(seconds)
-    return SinkWatch(sink, "run-1", status, patience_seconds=120, clock=lambda: next(ticks))  # type: ignore[arg-type]
+    return SinkWatch(sink, "run-1", status, patience_seconds=120, clock=lambda: next(ticks))
 
 
-def test_an_outage_is_told_once_and_what_comes_after_it_is_shown() -> None:
+def test_an_outage_is_told_once_and_what_comes_after_it_is_shown():
     sink, status = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END)), Status()
     watched = watch_of(sink, status, 59.0)
     assert [watched.check("never said") for _ in range(8)] == [*[None] * 7, END]
@@ -110,24 +103,24 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown() -> None:
     assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.lines[0]
 
 
-def test_the_end_counts_when_no_report_is_missing_any_more() -> None:
+def test_the_end_counts_when_no_report_is_missing_any_more():
     watched = watch_of(Sink((REPORTS[:1], END), (REPORTS, END)), Status(), 1.0)
     assert [watched.check(), watched.check()] == [None, END]
 
 
-def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts() -> None:
+def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts():
     status = Status()
     watched = watch_of(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), status, 1.0)
     assert [watched.check(), watched.check(), watched.check()] == [None, None, END]
     assert status.shown == REPORTS
 
 
-def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path: pathlib.Path) -> None:
+def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path):
     """An old window that is damaged later does not matter: it was read, and shown."""
     header = ReportHeader("run-1", "events", "Each user's whole log is protected.", {"epsilon": 1.0})
     folder, status = ReportFolder(str(tmp_path / "reports")), Status()
     writer = folder.open(header)
-    watched = SinkWatch(folder, "run-1", status)  # type: ignore[arg-type]
+    watched = SinkWatch(folder, "run-1", status)
     writer.write(REPORTS[0])
     assert watched.check() is None
     next(iter((tmp_path / "reports").glob("1970*"))).write_text("damaged")
@@ -137,7 +130,7 @@ def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path: pathlib
     assert status.shown == REPORTS
 
 
-def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on() -> None:
+def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on():
     sink, status = Sink(None), Status()
     watched = watch_of(sink, status, 60.0)
     assert [watched.check("The job runs."), watched.check("The job runs.")] == [None, None]
@@ -146,13 +139,13 @@ def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on() -> None:
     assert len(status.lines) == 1
 
 
-def test_one_read_that_takes_longer_than_the_patience_is_not_the_last() -> None:
+def test_one_read_that_takes_longer_than_the_patience_is_not_the_last():
     """A read of a topic waits for two minutes by itself."""
     watched = watch_of(Sink(None, (REPORTS, END)), Status(), 1000.0)
     assert [watched.check(), watched.check()] == [None, END]
 
 
-def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read() -> None:
+def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read():
     sink = Sink(None, None, None, (REPORTS, END))
     assert watch_of(sink, Status(), 1.0).check_until_read(lambda: False) == END
     assert watch_of(Sink(([], None)), Status(), 1.0).check_until_read(lambda: False) is None
@@ -162,17 +155,13 @@ def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read() -
         watch_of(Sink(None), Status(), 1.0).check_until_read(lambda: True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command that watches
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The command that watches
 
 
 class Job:
     """Runs until the sink was read so often. error: what it has failed with then. numbers: what its engine tells."""
 
-    def __init__(
-        self, sink: Sink, reads: float, error: Exception | None = None, numbers: JobNumbers | None = None
-    ) -> None:
+    def __init__(self, sink, reads, error=None, numbers=None):
         self._sink = sink
         self._reads = reads
         self._error = error
@@ -180,35 +169,33 @@ class Job:
         self.is_cancelled = False
 
     @property
-    def is_over(self) -> bool:
+    def is_over(self):
         return self._sink.reads >= self._reads
 
-    def raise_error(self) -> None:
+    def raise_error(self):
         if self._error is not None:
             raise self._error
 
-    def numbers(self, now: float) -> JobNumbers:
+    def numbers(self, now):
         return self._numbers
 
-    def cancel(self) -> None:
+    def cancel(self):
         self.is_cancelled = True
 
 
-def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
+def request_of(sink, engine, stop_file=None):
     clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
     fields = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
     return types.SimpleNamespace(sink=sink, engine=engine, state=None, options=StreamOptions(), **fields)
 
 
-def watch(
-    sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None, patience: float = 120.0
-) -> None:
+def watch(sink, job, status, engine, stop_file=None, patience=120.0):
     request = request_of(sink, engine, stop_file)
-    watched = StreamWatch(job, request, status, None, pause_seconds=0.0, patience_seconds=patience)  # type: ignore[arg-type]
+    watched = StreamWatch(job, request, status, None, pause_seconds=0.0, patience_seconds=patience)
     watched.to_the_end()
 
 
-def test_a_command_tolerates_an_outage_of_the_output() -> None:
+def test_a_command_tolerates_an_outage_of_the_output():
     sink, status = Sink(([], None), None, None, (REPORTS, END)), Status()
     job = Job(sink, 99)
     watch(sink, job, status, EngineChoice("prism"))
@@ -221,7 +208,7 @@ def test_a_command_tolerates_an_outage_of_the_output() -> None:
     ]
 
 
-def test_a_command_that_gives_up_says_where_a_remote_job_still_runs() -> None:
+def test_a_command_that_gives_up_says_where_a_remote_job_still_runs():
     for engine, said in (
         (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
         (EngineChoice("flink"), r"Check the brokers\.$"),
@@ -234,13 +221,13 @@ def test_a_command_that_gives_up_says_where_a_remote_job_still_runs() -> None:
         assert not job.is_cancelled
 
 
-def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: pathlib.Path) -> None:
+def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path):
     """What the first line says can be relied on at once: not before signals are caught."""
     sink = Sink(([], None), ([], None), (REPORTS, END))
     stop_file = tmp_path / "folder that a cleaner removed" / "stop"
 
     class Impatient(Status):
-        def tell(self, text: str) -> None:
+        def tell(self, text):
             super().tell(text)
             if text.startswith("Ctrl-C drains it"):
                 signal.raise_signal(signal.SIGINT)
@@ -255,11 +242,11 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: path
     assert not stop_file.exists()
 
 
-def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path: pathlib.Path) -> None:
+def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path):
     """Its partitions must all find the same moment: the file goes away with the end of the run, and not before."""
 
     class Stopped(Status):
-        def tell(self, text: str) -> None:
+        def tell(self, text):
             super().tell(text)
             if text.startswith(("Ctrl-C drains it", "Draining")):
                 signal.raise_signal(signal.SIGINT)
@@ -281,14 +268,14 @@ def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path: pathlib.Pat
     assert not stop_file.exists()
 
 
-def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read() -> None:
+def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read():
     sink, status = Sink(None), Status()
     with pytest.raises(UserError, match="a window was answered twice"):
         watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, EngineChoice("prism"))
     assert sink.reads == 2
 
 
-def test_a_job_that_fails_again_and_again_is_ended_with_its_words_and_what_is_unread_is_told() -> None:
+def test_a_job_that_fails_again_and_again_is_ended_with_its_words_and_what_is_unread_is_told():
     words = "the run was started with 2 partitions, and the source has 3 now."
     text = f"Error received from SDK harness\ndp_transforms.errors.LastingError: {words} [while running 'Poll']\n\tat x"
     sink, status = Sink(([], None)), Status()
@@ -299,7 +286,7 @@ def test_a_job_that_fails_again_and_again_is_ended_with_its_words_and_what_is_un
     assert "1 partitions were added to --input. This run does not read them." in status.lines[-1]
 
 
-def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on() -> None:
+def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on():
     sink, status = Sink((REPORTS[:1], None), (REPORTS, None)), Status()
     watch(sink, Job(sink, 2), status, EngineChoice("flink", resume_from="/savepoint"))
     assert status.shown == REPORTS[1:]
@@ -312,9 +299,7 @@ def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on() 
     assert status.lines[-1] == "2 windows with heavy items; see all with: shh show run-1", "not only what was shown"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Signals
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Signals
 
 SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.
@@ -331,14 +316,14 @@ print(stops.count)
 """
 
 
-def test_no_signal_meets_a_lock() -> None:
+def test_no_signal_meets_a_lock():
     """The deadlock that this is about came within a second of such fire."""
     fired = forked.run_python("-c", UNDER_FIRE, timeout=120)
     assert fired.returncode == 0, fired.stderr[-2000:]
     assert SIGNALS // 2 < int(fired.stdout) <= SIGNALS  # two at once count as one
 
 
-def test_a_wait_ends_with_the_signal_or_the_time_and_the_handlers_come_back() -> None:
+def test_a_wait_ends_with_the_signal_or_the_time_and_the_handlers_come_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with caught_stops() as stops:
         assert not stops.wait(0.01, 0)

@@ -1,7 +1,5 @@
 """``--output`` as a table of a database: streams and copies; what is refused before anything starts."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -21,14 +19,14 @@ from tests.helpers.sinks import write_all
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def folder(tmp_path, monkeypatch):
     """The current folder, with a log of old events and a noise key."""
     monkeypatch.chdir(tmp_path)
     write_log_and_key(tmp_path)
     return tmp_path
 
 
-def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_writes_to_sqlite_what_it_shows(folder, capsys):
     words = [*FOLDER, *PLAN, *KEY, *HISTORY, *IN_PROCESS, "--output", "sqlite:///reports.db", "--output-table", "news"]
     code, out, err = run([*words, "--run-id", "run-1"], capsys)
     assert code == 0, err
@@ -44,9 +42,7 @@ def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: p
     assert (code, "holds run 'run-1', which has ended" in err) == (1, True)
 
 
-def test_what_is_wrong_with_a_database_is_told_before_anything_starts(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_a_database_is_told_before_anything_starts(folder, capsys):
     stream = ["stream", *FOLDER, *PLAN, *KEY]
     replay = ["replay", "logs", "--time-unit", "s", *PLAN]
     secret = "postgresql://shh:top-secret@localhost:1/reports"
@@ -77,9 +73,7 @@ def test_what_is_wrong_with_a_database_is_told_before_anything_starts(
         assert sorted(os.listdir(folder)) == ["logs", "noise.key"], words
 
 
-def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(folder, capsys):
     first, second = (folder / name for name in ("1", "2"))
     for place, reports in ((first, [LABELS]), (second, [COUNTS])):
         place.mkdir()
@@ -105,7 +99,7 @@ def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
     assert (code, "different streams" in err) == (1, True)
 
 
-def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path) -> None:
+def test_the_queries_of_the_page_run_on_what_a_table_holds(folder):
     """Those of docs/stores.md that are not of DuckDB or Grafana alone."""
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stores.md").read_text()
     block = page[page.index("    -- what is on top now") :].partition("\n\n")[0]

@@ -1,10 +1,7 @@
 """`--weight`: how much of a column of numbers users of named items have, from a log or a table to what people see."""
 
-from __future__ import annotations
-
 import csv
 import json
-import pathlib
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +9,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import Report, read_report, replay
+from dp_transforms import read_report, replay
 from dp_transforms.reports.report_records import ReportFileError
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -22,7 +19,7 @@ WORDS = {"start": "2026-01-01", "end": "2026-01-03", "window": "6h", "epsilon": 
 WEIGHT = ("--weight", "seconds", "--most-weight", "100")
 
 
-def log() -> pa.Table:
+def log():
     """300 users of each item; of "long" each has 60 seconds twice, of which 100 count, of "short" 10."""
     users, hours = np.meshgrid(np.arange(600), np.repeat(np.arange(0, 48, 6), 2))
     users, hours = users.reshape(-1), hours.reshape(-1)
@@ -34,7 +31,7 @@ def log() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("weight")
     pq.write_table(log(), made / "log.parquet")
     pa.csv.write_csv(log(), made / "log.csv")
@@ -43,11 +40,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: pathlib.Path) -> Report:
+def report(folder):
     return replay(log(), noise_key=key_file(folder), run_id="run", weight="seconds", most_weight=100, **WORDS)
 
 
-def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_path: pathlib.Path) -> None:
+def test_items_have_their_weight_in_every_form_of_a_report(report, tmp_path):
     assert len(report) == 8
     for window in report:
         short, long = sorted(window.heavy_hitters, key=lambda hitter: hitter.at_least_weight)
@@ -82,7 +79,7 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
         assert f"{words} have at least so many seconds together, each at most 100 in a window" in explained
 
 
-def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: pathlib.Path) -> None:
+def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder):
     key = key_file(folder)
     given = (*BUDGET, *WEIGHT, "--noise-key-file", key)
     for name, sources in (("parquet", ("log.parquet",)), ("csv", ("log.csv", str(folder / "log.csv")))):  # once read
@@ -101,7 +98,7 @@ def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: path
     assert all(10_000 < max(found.at_least_weight for found in window.heavy_hitters) <= 30_000 for window in both)
 
 
-def test_cells_that_are_no_numbers_are_told_before_and_after(folder: pathlib.Path) -> None:
+def test_cells_that_are_no_numbers_are_told_before_and_after(folder):
     numbers = log().column("seconds").to_pylist()
     given = (*BUDGET, *WEIGHT, "--noise-key-file", key_file(folder), "--output")
     for name, text in (("none", "{},5"), ("some", "{}")):
@@ -136,15 +133,13 @@ def test_cells_that_are_no_numbers_are_told_before_and_after(folder: pathlib.Pat
         ("stream --input . {weight} --output o", 2, "It is for replays: shh replay --weight"),
     ],
 )
-def test_what_cannot_be_done_is_refused(folder: pathlib.Path, words: str, code: int, message: str) -> None:
+def test_what_cannot_be_done_is_refused(folder, words, code, message):
     found = shh(*words.format(weight=" ".join(WEIGHT)).split(), *BUDGET, cwd=folder)
     assert message in " ".join(found.stderr.split())
     assert found.returncode == code
 
 
-def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(
-    report: Report, folder: pathlib.Path
-) -> None:
+def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(report, folder):
     report.write(folder / "report.jsonl")
     text = (folder / "report.jsonl").read_text()
     for old, new in (('"at_least_weight": ', '"at_least_weight": -'), ('"level": ', '"level": null, "zone": ')):

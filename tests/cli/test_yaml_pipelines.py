@@ -1,7 +1,5 @@
 """The pipelines of examples/yaml run as they stand, on Beam's local runner, which is named: nothing is downloaded."""
 
-from __future__ import annotations
-
 import csv
 import pathlib
 import re
@@ -20,7 +18,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "yaml"
 OFFLINE = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
 
 
-def run_yaml(text: str, folder: pathlib.Path) -> None:
+def run_yaml(text, folder):
     """Without java: for some of its steps Beam has two versions, and that of Java would be downloaded."""
     (folder / "pipeline.yaml").write_text(text)
     words = ("-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml", "--runner=FnApiRunner")
@@ -28,7 +26,7 @@ def run_yaml(text: str, folder: pathlib.Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_rows_are_mapped_and_answered_in_order(tmp_path: pathlib.Path) -> None:
+def test_rows_are_mapped_and_answered_in_order(tmp_path):
     """It is a run of its own, so its noise is not known. Each item that many have is missed, or told with a
     size that is off by a quarter, and each that one user has is found, with a probability below 1e-5."""
     log, plan, many = clear_log()
@@ -60,7 +58,7 @@ def test_rows_are_mapped_and_answered_in_order(tmp_path: pathlib.Path) -> None:
     assert (place.partition(":")[0], why, stack) == ("element", "empty user", "")
 
 
-def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path: pathlib.Path) -> None:
+def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path):
     """The largest story of the simulated log has hundreds of users: it is missed with a probability below 1e-9."""
     simulate = ("simulate", "--events", 100_000, "--users", 10_000, "--days", 2, "--output", "clicks.parquet")
     result = run_python("-m", "dp_transforms.cli.main", *simulate, "--seed", 7, cwd=tmp_path)
@@ -78,7 +76,7 @@ def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path: pathlib.Path)
     assert all("2026-01-01T00:00:00Z" <= row["window_start"] < "2026-01-03" for row in rows)
 
 
-def test_a_plan_that_is_not_whole_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+def test_a_plan_that_is_not_whole_is_refused_by_name(tmp_path):
     """What a user sees who forgets the end."""
     text = (EXAMPLES / "log_to_parquet.yaml").read_text()
     (end,) = [line for line in text.splitlines(keepends=True) if "end:" in line]
@@ -90,7 +88,7 @@ def test_a_plan_that_is_not_whole_is_refused_by_name(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_transforms_that_examples_name_exist(path: pathlib.Path) -> None:
+def test_the_transforms_that_examples_name_exist(path):
     import dp_transforms
 
     (provider,) = yaml.safe_load(path.read_text())["providers"]
@@ -100,7 +98,7 @@ def test_the_transforms_that_examples_name_exist(path: pathlib.Path) -> None:
         assert callable(getattr(dp_transforms, attribute)), name
 
 
-def test_the_page_shows_the_example_as_it_is() -> None:
+def test_the_page_shows_the_example_as_it_is():
     page = (EXAMPLES.parents[1] / "docs" / "other_languages.md").read_text()
     (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     example = (EXAMPLES / "log_to_parquet.yaml").read_text()

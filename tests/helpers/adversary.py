@@ -100,10 +100,8 @@ def deltas_of_pair(
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The best adaptive adversary: a dynamic program over (hits paid by the user, privacy loss). What it has is attained, so
-# it is a lower bound on what an accountant may claim: every rounding is downward.
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The best adaptive adversary: a dynamic program over (hits paid by the user, privacy loss). What it has is
+# attained, so it is a lower bound on what an accountant may claim: every rounding is downward.
 
 Values = npt.NDArray[np.float64]
 
@@ -218,9 +216,7 @@ def _matrix(places: Sequence[tuple[float, int, int]], states: int) -> csr_matrix
     return csr_matrix((probabilities, (before, after)), shape=(states, states))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# One window, for the best adaptive adversary
-# ---------------------------------------------------------------------------------------------------------------------
+# --- One window, for the best adaptive adversary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,13 +21,7 @@ from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from tests.helpers.oracle import Event, oracle_reports
-from tests.helpers.small_runs import (
-    MICROS,
-    RUN_ID,
-    SECRET,
-    START,
-    settings_of,
-)
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of
 
 
 def pairs_of(log: Iterable[Event]) -> list[TimestampedValue]:

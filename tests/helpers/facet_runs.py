@@ -7,22 +7,18 @@ from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
-import pyarrow as pa
 
 from dp_transforms import WindowReport
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events, kind_of_pairs
 from dp_transforms.plan.facets import Facets
-from dp_transforms.plan.records import Rounds
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span
-from tests.helpers.naming_runs import naming_settings
-from tests.helpers.rounds_runs import WINDOWS
+from tests.helpers.rounds_runs import trial_with_rounds
 from tests.helpers.small_runs import SECRET, batch_of
 
 Event = tuple[str, str, int, tuple[int, ...]]  # user, item, time and what it has in each column of facets
@@ -38,12 +34,11 @@ def trial_of_labels(
     sliding: int = 1,
     percents: tuple[int, ...] = PERCENTS,
 ) -> TrialPlan:
-    """Windows of 10 seconds, blocks of 40, and little noise."""
-    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
+    """Of rounds over blocks of 40 seconds; the facets take a fifth of each purse."""
     facets = Facets(labels=labels, units=PURSE_UNITS * 20 // 100)
-    units = tuple(PURSE_UNITS * percent // 100 for percent in percents)
-    rounds = Rounds(block_seconds=40, units=units, false_names=false_names, facets=facets)
-    return dataclasses.replace(trial, rounds=rounds)
+    return trial_with_rounds(
+        sliding=sliding, threshold=threshold, percents=percents, false_names=false_names, facets=facets
+    )
 
 
 def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart) -> ItemPairs:
@@ -87,13 +82,6 @@ class Run:
     def reports(self, trial: TrialPlan) -> list[WindowReport]:
         packed = NamedItems.of_messages(self.found[-1].messages(2000))
         return [report for _, report in packed.window_reports(trial, "events")]
-
-
-def named_in_first_window(trial: TrialPlan, labels: Collection[str]) -> list[NamedItems]:
-    """As if all rounds had named these, there or in the block."""
-    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
-    zeros = np.zeros(len(table), dtype=np.int64)
-    return [NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)] * OF_FACETS
 
 
 def by_hash(sums: ItemSums) -> Counter[bytes]:

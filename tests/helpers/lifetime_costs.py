@@ -10,11 +10,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.plan.lifetime_cost import (
-    NOTHING,
-    BudgetRule,
-    LifetimeCost,
-)
+from dp_transforms.plan.lifetime_cost import NOTHING, BudgetRule, LifetimeCost
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 

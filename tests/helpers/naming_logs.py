@@ -20,6 +20,7 @@ _Entry = TypeVar("_Entry")
 EVENT = st.tuples(
     st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
     st.sampled_from(["a", "b", "c", "a much longer label of an item, over several blocks", "0", "é"]),
+    # Mostly inside the range, also at the very edges of windows and of the range, and far outside.
     st.one_of(
         st.integers(START * MICROS, (START + 10 * WINDOWS) * MICROS - 1),
         st.sampled_from([START, START + 10, START + 10 * WINDOWS]).flatmap(

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import pyarrow as pa
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.monitor.columns import Cells
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.plan.facets import Facets
+from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
+from tests.helpers.naming_runs import naming_settings
 from tests.helpers.oracle import Event
+from tests.helpers.small_runs import SECRET
 
 WINDOWS = 12
 SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
@@ -34,3 +48,33 @@ def busy_log(seed: int) -> list[Event]:
         if draws.random() < 0.2:
             log.append((f"user-{number}", f"odd-{draws.randrange(30)}", at(window)))
     return log
+
+
+def trial_with_rounds(
+    block_seconds: int = 40,
+    *,
+    sliding: int = 1,
+    threshold: int = 70,
+    percents: tuple[int, ...] = (20, 10, 20, 50),
+    false_names: float = 0.5,
+    facets: Facets | None = None,
+) -> TrialPlan:
+    """Windows of 10 seconds, and little noise. percents: of a purse, for each round."""
+    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
+    units = tuple(PURSE_UNITS * percent // 100 for percent in percents)
+    rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names, facets=facets)
+    return dataclasses.replace(trial, rounds=rounds)
+
+
+def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
+    """As if round 0 had named these in the first block."""
+    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
+    zeros = np.zeros(len(table), dtype=np.int64)
+    return NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)
+
+
+def cells_of(cells: Cells, windows: Collection[int] | None = None) -> Iterator[tuple[int, str]]:
+    """windows: instead of its own, each of these."""
+    labels = cells.table.labels.to_pylist()
+    for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):
+        yield from ((each, labels[item]) for each in ([window] if windows is None else windows))

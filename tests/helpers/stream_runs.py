@@ -7,11 +7,7 @@ from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.memory_stream import Arrival
-from tests.helpers.small_runs import (
-    MICROS,
-    RUN_ID,
-    key_file,
-)
+from tests.helpers.small_runs import MICROS, RUN_ID, key_file
 
 CLOCK = StreamClock(allowed_lateness_seconds=20, out_of_order_seconds=0, idle_timeout_seconds=0.2)
 

@@ -1,24 +1,18 @@
 """The purse from its definition, with 50 digits and nothing of the package: what the accounting is tested against."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import Any
 
 import mpmath
 import numpy as np
 
-REFERENCE: dict[str, Any] = json.loads(
-    (pathlib.Path(__file__).parent.parent / "data" / "purse_reference_values.json").read_text()
-)
+REFERENCE = json.loads((pathlib.Path(__file__).parent.parent / "data" / "purse_reference_values.json").read_text())
 DIGITS = 50
 
 
 @functools.cache
-def tail(shape: float, scale: int, margin: int) -> mpmath.mpf:
+def tail(shape, scale, margin):
     """``Pr[Z >= margin]`` to some 50 digits."""
     with mpmath.workdps(DIGITS):
         if margin <= 0:
@@ -28,7 +22,7 @@ def tail(shape: float, scale: int, margin: int) -> mpmath.mpf:
         return mpmath.gammainc(order, at) / mpmath.gamma(order) / 2
 
 
-def between(shape: float, scale: int, low: int, high: int) -> mpmath.mpf:
+def between(shape, scale, low, high):
     """``Pr[low <= Z < high]``, without cancellation."""
     with mpmath.workdps(DIGITS):
         if low >= 1:
@@ -38,19 +32,19 @@ def between(shape: float, scale: int, low: int, high: int) -> mpmath.mpf:
         return 1 - tail(shape, scale, high) - tail(shape, scale, 1 - low)
 
 
-def excess(first: Sequence[mpmath.mpf], second: Sequence[mpmath.mpf], order: float) -> mpmath.mpf:
+def excess(first, second, order):
     """``sum P^order Q^(1 - order) - 1``."""
     with mpmath.workdps(DIGITS):
         power = mpmath.mpf(order)
         return mpmath.fsum(p * (p / q) ** (power - 1) for p, q in zip(first, second, strict=True) if p) - 1
 
 
-def bit(shape: float, scale: int, margin: int) -> list[mpmath.mpf]:
+def bit(shape, scale, margin):
     """Of the published bit, and of no bit."""
     return [tail(shape, scale, margin), tail(shape, scale, 1 - margin)]
 
 
-def price(shape: float, scale: int, order: float, weight: int, margins: Sequence[int], hit_price: float = 0.0) -> float:
+def price(shape, scale, order, weight, margins, hit_price=0.0):
     """The largest divergence over these margins, both ways; a hit is worth its price."""
     largest = mpmath.mpf(0)
     with mpmath.workdps(DIGITS):
@@ -71,15 +65,15 @@ class Adversary:
         count: float64[2, counts].
     """
 
-    def __init__(self, options: Sequence[tuple[int, np.ndarray, np.ndarray]], epsilon: float) -> None:
+    def __init__(self, options, epsilon):
         self.options = options
         self.epsilon = epsilon
 
-    def delta(self, looks: int, purse: int, *, removed: bool = False) -> float:
+    def delta(self, looks, purse, *, removed=False):
         """The largest ``P(S) - e^epsilon Q(S)``: P is the world with the user, with `removed` the one without."""
         return float(self._value(looks, purse, np.array([1.0]), removed)[0])
 
-    def _value(self, looks: int, purse: int, ratios: np.ndarray, removed: bool) -> np.ndarray:
+    def _value(self, looks, purse, ratios, removed):
         """Per unit of P, for each likelihood ratio Q/P so far."""
         best = np.maximum(0.0, 1 - np.exp(self.epsilon) * ratios)
         if not looks:

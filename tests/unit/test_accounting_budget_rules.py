@@ -1,18 +1,18 @@
-"""How the costs of runs add up under caps: the rules, and what they allow."""
-
-from __future__ import annotations
+"""What runs cost for ever, how it adds up under caps, and what the rules allow."""
 
 import collections
 import dataclasses
 import decimal
 import math
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dp_transforms.accounting.mixed_charging import delta_from_divergences
+from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.plan.lifetime_cost import (
     BASIC,
     NOTHING,
@@ -29,10 +29,81 @@ from dp_transforms.plan.lifetime_cost import (
 )
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
 
+# --- The grid
+
+
+@pytest.mark.parametrize(
+    ("value", "units"),
+    [
+        (0.1, EPSILON // 10),
+        ("0.1", EPSILON // 10),
+        (2, 2 * EPSILON),
+        (Decimal("1e-15"), 1),
+        (1e-16, 1),
+        (1.0000000000000002, EPSILON + 1),
+        ("1.00000000000000000000000000000000000001", EPSILON + 1),
+    ],
+)
+def test_amounts_are_rounded_up_to_the_grid(value, units):
+    assert epsilon_units("epsilon", value) == units
+
+
+@given(st.floats(1e-12, 1e6))
+def test_the_grid_never_rounds_down(value):
+    """Against what the float prints as; it is within 2^-53 of the float itself."""
+    up = from_epsilon_units(epsilon_units("epsilon", value))
+    assert Decimal(0) <= up - Decimal(repr(value)) < Decimal("1e-15")
+    assert abs(Decimal(repr(value)) / Decimal(value) - 1) <= Decimal(2) ** -53
+
+
+@pytest.mark.parametrize("mode", ["looks", "hits", "hits-with-counts", "kms21"])
+def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode):
+    """The proofs behind a plan leave room for far more than the last digit of a float."""
+    made = plan(mode=mode, epsilon=0.7, delta=1.1e-9)
+    if made.looks is not None:
+        proved = delta_of_budget(made.looks.order, made.looks.budget, made.epsilon * (1 - 1e-14))
+        assert proved <= made.shares.paid * (1 - 1e-14)
+    else:
+        hits = made.charged_hits
+        proof = hits.rules.proof(hits.noise, hits.per_user)
+        assert proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
+
+
+# --- Costs
+
+
+def test_the_cost_of_names_has_its_parts():
+    made, found = plan(), cost()
+    assert made.looks is not None
+    assert (found.epsilon, found.delta) == (EPSILON // 2, DELTA // 10**9)
+    assert Decimal(found.order) == Decimal(made.looks.order)
+    assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.looks.budget) < Decimal("1e-15")
+    events = Decimal(made.delta_open) + Decimal(made.shares.hash)
+    assert 0 <= from_delta_units(found.delta_events) - events < Decimal("1e-30")
+    assert found.distance * 1e-45 == pytest.approx(made.shares.sampling / (1 + math.exp(made.epsilon)), rel=1e-12)
+    assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.shares.sampling * (1 - 1e-12)
+
+
+def test_a_histogram_of_the_same_users_costs_too():
+    with_histogram = cost(epsilon=1.96, activity_epsilon=0.04)
+    assert with_histogram.epsilon == 2 * EPSILON
+    assert with_histogram.activity == EPSILON // 25
+    rule = BudgetRule.declare(4, 1e-8, with_histogram)
+    assert rule.price(with_histogram).epsilon - with_histogram.divergence == EPSILON // 25
+
+
+def test_costs_that_cannot_be_are_refused():
+    for changes in ({"epsilon": 0}, {"delta": 0}, {"divergence": -1}, {"delta_events": 0.5}, {"order": ""}):
+        with pytest.raises(ValueError, match="must"):
+            dataclasses.replace(cost(), **changes)
+
+
+# --- How the costs of runs add up under caps: the rules, and what they allow.
+
 
 @pytest.mark.parametrize("mode", ["looks", "hits", "hits-with-counts", "kms21"])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-10), (2.0, 1e-9), (8.0, 1e-6)])
-def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode: str, epsilon: float, delta: float) -> None:
+def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode, epsilon, delta):
     one = cost(epsilon=epsilon, delta=delta, mode=mode)
     rule = BudgetRule.declare(epsilon, delta, one)
     assert runs_that_fit(rule, one) == 1
@@ -41,7 +112,7 @@ def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode: str,
     assert runs_that_fit(BudgetRule.declare(below, delta, one), one) == 0
 
 
-def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_as_many_runs() -> None:
+def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_as_many_runs():
     names, labels = cost(), cost(mode="hits")
     assert (BudgetRule.declare(4, 1e-7, names).kind, BudgetRule.declare(4, 1e-7, labels).kind) == (RENYI, BASIC)
     assert runs_that_fit(BudgetRule.declare(4, 1e-7, labels), labels) == 8
@@ -50,9 +121,7 @@ def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_
 
 
 @pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (2, 1e-7), (10, 2e-9), (0.5, 1e-9)])
-def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
-    max_epsilon: float, max_delta: float
-) -> None:
+def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(max_epsilon, max_delta):
     """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
     made, one = plan(), cost()
     assert made.looks is not None
@@ -66,7 +135,7 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
 
 
 @pytest.mark.parametrize("max_epsilon", [9, 14, 20])
-def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon: int) -> None:
+def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon):
     """With a small delta and a large max_epsilon they are more than one part in 10^12."""
     first = LifetimeCost(8 * 10**15, 10**18, "looks", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
     rule = BudgetRule.declare(max_epsilon, 1e-4, first)
@@ -77,9 +146,7 @@ def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-7])
 @pytest.mark.parametrize(("max_epsilon", "least"), [(4, 17), (12, 55), (20, 93), (34.9, 135), (60, 98)])
-def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(
-    delta: float, max_epsilon: float, least: int
-) -> None:
+def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(delta, max_epsilon, least):
     one, max_delta = cost() if delta == 1e-9 else cost(delta=delta), 100 * delta
     basic = runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one, BASIC), one)
     assert runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one), one) >= max(basic, least)
@@ -87,9 +154,7 @@ def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(
 
 @pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (34.9, 1e-8), (34.9, 1e-7), (0.7, 2e-9)])
 @pytest.mark.parametrize("mode", ["looks", "hits"])
-def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(
-    max_epsilon: float, max_delta: float, mode: str
-) -> None:
+def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(max_epsilon, max_delta, mode):
     """Whatever its noise: what fits into the caps less the constants is admitted."""
     rule = BudgetRule.declare(max_epsilon, max_delta, cost(), RENYI)
     left = rule.max_epsilon - rule.base.epsilon, rule.max_delta - rule.base.delta - rule.sampling
@@ -97,7 +162,7 @@ def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(
     assert runs_that_fit(rule, each) >= runs_that_fit(BudgetRule(BASIC, *left), each)
 
 
-def test_the_first_plan_chooses_the_rule_by_which_more_runs_of_it_fit() -> None:
+def test_the_first_plan_chooses_the_rule_by_which_more_runs_of_it_fit():
     """Its noise may be so far from its law that each run but the first costs as much as by the basic rule, or more."""
     far = dataclasses.replace(cost(), distance=9 * 10**29)
     renyi, basic = (BudgetRule.declare(12, 2e-9, far, kind) for kind in (RENYI, BASIC))
@@ -110,9 +175,7 @@ def test_the_first_plan_chooses_the_rule_by_which_more_runs_of_it_fit() -> None:
 
 
 @pytest.mark.parametrize(("max_epsilon", "max_delta"), [("4", "1e-8"), ("12", "2e-8"), ("0.9", "3e-9")])
-def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(
-    max_epsilon: str, max_delta: str
-) -> None:
+def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(max_epsilon, max_delta):
     """A run that is charged for its looks is played by many small randomized responses, any other by a large one."""
     each = dataclasses.replace(cost(), distance=10**24)
     rule = BudgetRule.declare(max_epsilon, max_delta, each, RENYI)
@@ -143,7 +206,7 @@ def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(
     [{"max_epsilon": 0}, {"max_delta": 0}, {"max_epsilon": 10**18 + 1}, {"max_delta": 10**28 + 1}]
     + [{"order": order} for order in ("1", "1000001", "nan", "inf")],
 )
-def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
+def test_a_rule_that_cannot_be_is_not_read(changes):
     fields = BudgetRule.declare(4, 1e-7, cost()).to_fields()
     assert BudgetRule.from_fields(fields).to_fields() == fields
     with pytest.raises((ValueError, ArithmeticError)):
@@ -152,7 +215,7 @@ def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("order", ["1.5", "6", "40"])
 @pytest.mark.parametrize("max_delta", [1e-15, 1e-11])
-def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order: str, max_delta: float) -> None:
+def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order, max_delta):
     """The formula of docs/guarantee.md, "Conversion", in floats."""
     first = LifetimeCost(10**15, 10**22, "names", order, 10**14)
     rule, alpha = BudgetRule.declare(900, max_delta, first), float(order)
@@ -162,7 +225,7 @@ def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes
     assert delta == pytest.approx(max_delta, rel=1e-3)
 
 
-def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
+def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own():
     """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
     each = dataclasses.replace(cost(), distance=10**27)
     rule = BudgetRule.declare(4, 1e-7, cost())
@@ -175,7 +238,7 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     assert not less.allows(less.total(one.price(each), 1)), "of a repair"
 
 
-def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
+def test_a_histogram_costs_its_whole_epsilon_in_every_plan():
     """The order was chosen by what the first one said, and that of a later plan may be as old."""
     first, later = cost(epsilon=1.96, activity_epsilon=0.04), cost(epsilon=1.96)
     rule = BudgetRule.declare(4, 1e-7, first)
@@ -188,7 +251,7 @@ def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
     assert rule.price(lower).epsilon == alone + lower.activity
 
 
-def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:
+def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta():
     rule = BudgetRule.declare(4, 1e-7, cost())
     labels = cost(mode="hits")
     assert rule.price(labels) == Price(pure_divergence(rule.order, labels.epsilon), labels.delta, 0)
@@ -200,7 +263,7 @@ def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() ->
 
 @pytest.mark.parametrize("order", [1.01, 2.0, 17.0, 999.0])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 3.0])
-def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order: float, epsilon: float) -> None:
+def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order, epsilon):
     p = 1 / (1 + math.exp(-epsilon))
     terms = [order * math.log(p) + (1 - order) * math.log1p(-p), order * math.log1p(-p) + (1 - order) * math.log(p)]
     direct = float(np.logaddexp(*terms)) / (order - 1)
@@ -209,7 +272,7 @@ def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order: floa
     assert found <= min(epsilon, order * epsilon**2 / 2) * (1 + 1e-9) + 1e-15, "Bun and Steinke 2016, Proposition 1.4"
 
 
-def test_amounts_that_only_a_rule_could_have_made_are_checked() -> None:
+def test_amounts_that_only_a_rule_could_have_made_are_checked():
     rule = BudgetRule.declare(4, 1e-8, cost())
     assert BudgetRule.from_fields(rule.to_fields()) == rule
     with pytest.raises(ValueError, match="conversion"):
@@ -231,14 +294,12 @@ def test_amounts_that_only_a_rule_could_have_made_are_checked() -> None:
         (float("nan"), 1e-8, None, "max_epsilon"),
     ],
 )
-def test_caps_that_no_rule_can_keep_are_refused(
-    max_epsilon: float, max_delta: float, kind: str | None, what: str
-) -> None:
+def test_caps_that_no_rule_can_keep_are_refused(max_epsilon, max_delta, kind, what):
     with pytest.raises(ValueError, match=what):
         BudgetRule.declare(max_epsilon, max_delta, cost(), kind)
 
 
-def test_caps_are_rounded_down() -> None:
+def test_caps_are_rounded_down():
     assert cap_units("4.0000000000000009", "1.9e-30") == (4 * EPSILON, 1)
     assert cap_units("0.999999999999999" + 30 * "9", 1e-8) == (EPSILON - 1, DELTA // 10**8)
     for caps in (("9e-16", "1e-8"), (4, "9e-31")):
@@ -246,12 +307,12 @@ def test_caps_are_rounded_down() -> None:
             cap_units(*caps)
 
 
-def test_renyi_needs_an_order() -> None:
+def test_renyi_needs_an_order():
     with pytest.raises(ValueError, match="looks"):
         BudgetRule.declare(4, 1e-8, cost(mode="hits"), RENYI)
 
 
-def test_the_smallest_of_two_rules_chosen_by_what_was_published_is_not_a_filter() -> None:
+def test_the_smallest_of_two_rules_chosen_by_what_was_published_is_not_a_filter():
     """Why a rule is fixed beforehand: each of two rules proves delta, and the smaller of their totals does not.
 
     A randomized response with epsilon 1 is published. If it points to the user, the Renyi total allows what follows,

@@ -1,6 +1,4 @@
-"""The game accountant against reference values, brute force and an implementation that shares nothing with it."""
-
-from __future__ import annotations
+"""The charging game, with and without a cap on participations; and what all accountants have in common."""
 
 import itertools
 import json
@@ -20,21 +18,23 @@ from benchmarks.charging_bounds import (
 from dp_transforms.accounting.charging_game import (
     GameAccountant,
     between_probability,
+    capped_game_delta,
     charging_game_delta,
     charging_game_deltas,
     not_prior_probability,
 )
+from dp_transforms.accounting.composition import OptimalComposition, optimal_composition_delta
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
 
-def _reference_id(row: dict[str, float]) -> str:
+def _reference_id(row):
     return f"{row['eps_query']}-{row['hits']}-{row['delta']}"
 
 
 @pytest.mark.parametrize("row", REFERENCES, ids=_reference_id)
-def test_reference_values(row: dict[str, float]) -> None:
+def test_reference_values(row):
     epsilon_per_query, hits, delta = row["eps_query"], int(row["hits"]), row["delta"]
     q = not_prior_probability(epsilon_per_query)
     between = between_probability(epsilon_per_query, math.ceil(2 / epsilon_per_query))
@@ -54,12 +54,12 @@ def test_reference_values(row: dict[str, float]) -> None:
     assert RenyiAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(row["renyi"], rel=1e-3)
 
 
-def test_misprint_of_theorem_b4() -> None:
+def test_misprint_of_theorem_b4():
     """As printed, without the factor 2 of its own Lemma A.4, the bound lies below what an adversary attains."""
     epsilon_per_query, hits, delta = 0.02, 300, 1e-8
     q = not_prior_probability(epsilon_per_query)
 
-    def printed(alpha: float) -> float:
+    def printed(alpha):
         failure = math.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
         calls = (1 + alpha) * hits / q
         left = delta - failure
@@ -74,7 +74,7 @@ def test_misprint_of_theorem_b4() -> None:
     assert ClosedFormAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(3.78, abs=0.005)
 
 
-def test_all_hits_from_one_pass() -> None:
+def test_all_hits_from_one_pass():
     deltas = charging_game_deltas(0.1, 0.45, 12, 3.0)
     assert len(deltas) == 12
     for hits in (1, 2, 7, 12):
@@ -89,7 +89,7 @@ def test_all_hits_from_one_pass() -> None:
     ("epsilon_per_query", "share", "hits", "epsilon"),
     [(0.7, 1.0, 1, 1.5), (0.7, 0.5, 2, 2.0), (0.5, 0.86, 3, 3.0), (1.2, 0.8, 2, 4.0), (3.0, 1.0, 2, 5.0)],
 )
-def test_against_dumb_value_iteration(epsilon_per_query: float, share: float, hits: int, epsilon: float) -> None:
+def test_against_dumb_value_iteration(epsilon_per_query, share, hits, epsilon):
     q = share / (math.exp(epsilon_per_query) + 1)
     oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, 130, vertices(epsilon_per_query, q))
     game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
@@ -97,7 +97,7 @@ def test_against_dumb_value_iteration(epsilon_per_query: float, share: float, hi
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
-def test_vertices_are_enough(share: float) -> None:
+def test_vertices_are_enough(share):
     """No (h0, h1) of a dense grid over the whole feasible polygon beats the three vertices."""
     epsilon_per_query, hits, epsilon = 0.8, 2, 1.5
     p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
@@ -119,13 +119,8 @@ def test_vertices_are_enough(share: float) -> None:
     assert without_a_vertex < by_vertices * 0.99
 
 
-def test_hopeless_epsilons_underflow_quietly() -> None:
-    assert 0 <= charging_game_delta(0.001, 0.45, 1, 3.0) < 1e-200
-    assert charging_game_delta(5.0, 0.005, 3, 0.0) == pytest.approx(1.0, abs=0.05)
-
-
 @pytest.mark.parametrize(("hits", "epsilon"), [(1, 6.0), (3, 8.0), (40, 12.0)])
-def test_tiny_deltas_keep_their_digits(hits: int, epsilon: float) -> None:
+def test_tiny_deltas_keep_their_digits(hits, epsilon):
     """delta is convex in e^epsilon; rounding that is absolute instead of relative would show as noise here."""
     q = 0.8 * not_prior_probability(0.1)
     gammas = math.exp(epsilon) * (1 + 1e-7 * np.arange(5))
@@ -134,3 +129,177 @@ def test_tiny_deltas_keep_their_digits(hits: int, epsilon: float) -> None:
     falls = -np.diff(deltas)
     assert (falls > 0).all()
     assert falls == pytest.approx(np.full(4, falls.mean()), rel=1e-2)
+
+
+# --- The game with a participation cap: against every policy there is, composition, the game without one, and old code.
+
+
+def _histories(participations, hits):
+    """All states of the adversary in which there is a call left to make, the empty one first."""
+    found = []
+    for length in range(participations):
+        for history in itertools.product(itertools.product((0, 1), repeat=2), repeat=length):
+            if sum(hit for _, hit in history) < hits:
+                found.append(history)
+    return found
+
+
+def _attained(epsilon_per_query, hits, epsilon, participations, plays):
+    """delta of one policy: the sum of ``(P - e^epsilon Q)_+`` over all transcripts; a state without a play stops."""
+    p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
+
+    def ends(history, first, second):
+        over = len(history) == participations or sum(hit for _, hit in history) == hits
+        if over or history not in plays:
+            yield max(0.0, first - math.exp(epsilon) * second)
+            return
+        for up, hit in itertools.product((0, 1), repeat=2):
+            share = plays[history][up] if hit else 1 - plays[history][up]
+            if share > 0:
+                rises, falls = (p, 1 - p) if up else (1 - p, p)
+                yield from ends((*history, (up, hit)), first * rises * share, second * falls * share)
+
+    return math.fsum(ends((), 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("epsilon_per_query", "share", "hits", "participations", "epsilon"),
+    [(0.7, 1.0, 1, 2, 0.5), (0.7, 0.6, 1, 2, 0.3), (0.5, 0.6, 2, 2, 0.2), (1.5, 0.4, 1, 2, 0.9)],
+)
+def test_against_every_policy(epsilon_per_query, share, hits, participations, epsilon):
+    """Policies that remember everything, may stop anywhere, and play one of the corners elsewhere: 1024 and more."""
+    q = share / (math.exp(epsilon_per_query) + 1)
+    choices = [None, *vertices(epsilon_per_query, q)]
+    states = _histories(participations, hits)
+    best = 0.0
+    for chosen in itertools.product(choices, repeat=len(states)):
+        plays = {state: play for state, play in zip(states, chosen, strict=True) if play is not None}
+        best = max(best, _attained(epsilon_per_query, hits, epsilon, participations, plays))
+    assert best > 0
+    value = capped_game_delta(epsilon_per_query, q, hits, participations, epsilon)
+    assert best <= value <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("epsilon_per_query", "share", "hits", "participations", "epsilon"),
+    [
+        (0.7, 1.0, 1, 5, 1.0),
+        (0.5, 0.86, 3, 9, 1.5),
+        (0.3, 0.7, 4, 30, 2.0),
+        (2.0, 0.8, 2, 7, 3.0),
+        (0.2, 0.05, 2, 60, 2),
+    ],
+)
+def test_with_a_cap_against_dumb_value_iteration(epsilon_per_query, share, hits, participations, epsilon):
+    q = share / (math.exp(epsilon_per_query) + 1)
+    oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, vertices(epsilon_per_query, q))
+    value = capped_game_delta(epsilon_per_query, q, hits, participations, epsilon)
+    assert oracle <= value <= oracle * (1 + 1e-6)  # the lattice is cut at 14 units of loss
+    without_a_corner = vertices(epsilon_per_query, q)[:1]
+    if share < 1:
+        assert game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, without_a_corner) < oracle
+
+
+def test_equals_optimal_composition_where_the_hits_suffice():
+    q = not_prior_probability(0.3)
+    for participations in (1, 2, 10, 40):
+        for epsilon in (0.0, 0.1, 0.7 * participations * 0.3, participations * 0.3):
+            composed = optimal_composition_delta(0.3, participations, epsilon)
+            for hits in (participations, participations + 1, 10**6):
+                assert capped_game_delta(0.3, q, hits, participations, epsilon) == pytest.approx(composed, rel=1e-9)
+    # The walk itself, one hit short: those who lose all by hits would have had the loss against them anyway.
+    for participations in (10, 40):
+        walked = capped_game_delta(0.3, q, participations - 1, participations, 1.2)
+        assert walked == pytest.approx(optimal_composition_delta(0.3, participations, 1.2), rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon_per_query", "share", "hits"), [(0.3, 1.0, 1), (0.1, 0.86, 4), (0.05, 0.86, 30)])
+def test_converges_to_the_game(epsilon_per_query, share, hits):
+    q = share * not_prior_probability(epsilon_per_query)
+    epsilon = GameAccountant(epsilon_per_query, q, hits).epsilon(1e-7)
+    game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
+    many = math.ceil((hits + 4 * math.sqrt(hits) + 10) / q)  # a few of which hardly anybody still has hits
+    assert capped_game_delta(epsilon_per_query, q, hits, 2**62, epsilon) == game
+    assert capped_game_delta(epsilon_per_query, q, hits, many, epsilon) == pytest.approx(game, rel=5e-3)
+    few = math.ceil(1.05 * epsilon / epsilon_per_query)  # hardly enough to reach such a loss at all
+    assert 0 < capped_game_delta(epsilon_per_query, q, hits, few, epsilon) < 0.9 * game
+
+
+def test_epsilon_is_below_both_limits_and_safe():
+    for hits, participations in ((3, 8), (3, 30), (10, 30), (10, 10_000)):
+        accountant = GameAccountant(0.1, 0.45, hits, participations)
+        epsilon = accountant.epsilon(1e-8)
+        assert accountant.delta(epsilon) <= 1e-8
+        assert accountant.delta(epsilon * (1 - 1e-5)) > 1e-8
+        assert epsilon <= GameAccountant(0.1, 0.45, hits).epsilon(1e-8) * (1 + 1e-6)
+        assert epsilon <= OptimalComposition(0.1, participations).epsilon(1e-8) * (1 + 1e-6)
+    # The two limits help one another, if only where they cost about the same.
+    both = GameAccountant(0.05, 0.2, 10, 128).epsilon(1e-9)
+    alone = [GameAccountant(0.05, 0.2, 10).epsilon(1e-9), OptimalComposition(0.05, 128).epsilon(1e-9)]
+    assert both < 0.97 * min(alone)
+
+
+# --- What all accountants have in common: the interface, and the order among them and those of the benchmarks.
+
+TARGET_CHARGING = (
+    GameAccountant,
+    ExactTailAccountant,
+    ClosedFormAccountant,
+    RenyiAccountant,
+)
+GAME = GameAccountant(0.1, 0.45, 4)
+
+
+@pytest.mark.parametrize(
+    "accountant",
+    [GAME, GameAccountant(0.1, 0.45, 4, participations=25), OptimalComposition(0.1, 25)],
+    ids=["game", "capped game", "composition"],
+)
+def test_a_curve_that_falls_and_its_inverse(accountant):
+    deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0, 8.0)]
+    assert all(1 >= a >= b >= 0 for a, b in itertools.pairwise(deltas))
+    assert deltas[0] > deltas[3] > deltas[5]
+    epsilons = []
+    for delta in (0.5, 1e-2, 1e-6, 1e-12, 1e-100):
+        epsilon = accountant.epsilon(delta)
+        epsilons.append(epsilon)
+        assert 0 <= epsilon < math.inf
+        assert accountant.delta(epsilon) <= delta
+        if epsilon > 0:
+            assert accountant.delta(epsilon * (1 - 1e-5)) > delta
+    assert epsilons == sorted(epsilons)
+
+
+@pytest.mark.parametrize(
+    ("epsilon_per_query", "hits", "share"), [(0.01, 1, 1.0), (0.01, 40, 0.3), (0.3, 40, 1.0), (1.5, 1, 0.3)]
+)
+def test_the_order_of_the_bounds(epsilon_per_query, hits, share):
+    """static adversary <= game <= exact tail <= closed form, and game <= Renyi; a cap lowers the game further."""
+    q = share * not_prior_probability(epsilon_per_query)
+    game = GameAccountant(epsilon_per_query, q, hits)
+    capped = GameAccountant(epsilon_per_query, q, hits, participations=2 * hits + 3)
+    for delta in (1e-3, 1e-9):
+        epsilon = game.epsilon(delta)
+        deltas = [make(epsilon_per_query, q, hits).delta(epsilon) for make in TARGET_CHARGING]
+        assert capped.delta(epsilon) <= deltas[0] * (1 + 1e-9)
+        attained = static_adversary_delta(epsilon_per_query, q, hits, epsilon)
+        assert 0 < attained <= deltas[0] <= delta
+        assert deltas[0] <= deltas[1] <= deltas[2] * (1 + 1e-9)
+        assert deltas[0] <= deltas[3]
+        epsilons = [epsilon, *(make(epsilon_per_query, q, hits).epsilon(delta) for make in TARGET_CHARGING[1:])]
+        assert epsilons[0] <= epsilons[1] <= epsilons[2]
+        assert epsilons[0] <= epsilons[3]
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpys = GameAccountant(np.float64(0.1), np.float64(0.45), np.int64(4))
+    assert numpys.delta(np.float32(2.0)) == GAME.delta(2.0)
+    assert GAME.delta(2) == GAME.delta(2.0)
+
+
+def test_extreme_numbers_neither_hang_nor_overflow():
+    assert 0 <= GameAccountant(1e-9, 0.4, 1).delta(1.0) < 1e-100
+    assert GameAccountant(1e-3, 0.4, 2).delta(1e6) < 1e-100
+    assert 0.9 < GameAccountant(30.0, not_prior_probability(30.0), 1).delta(0.5) <= 1.0
+    assert optimal_composition_delta(700.0, 3, 1.0) == pytest.approx(1.0)
+    assert OptimalComposition(1e-6, 10**6).delta(0.01) < 1e-15

@@ -3,8 +3,6 @@
 The other tests hold them against independent figures, which leave some room; here a changed constant shows.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -13,22 +11,9 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from benchmarks.charging_bounds import static_adversary_delta
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
-from dp_transforms.accounting.composition import (
-    ROUNDING,
-    advanced_composition_epsilon,
-    optimal_composition_delta,
-)
-from dp_transforms.accounting.kms21_accountant import (
-    ThresholdMonitorAccountant,
-    _delta,
-    _failure,
-    check_monitor_noise,
-)
-from dp_transforms.accounting.mixed_charging import (
-    delta_from_divergences,
-    epsilon_from_divergences,
-    target_charge,
-)
+from dp_transforms.accounting.composition import ROUNDING, advanced_composition_epsilon, optimal_composition_delta
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure, check_monitor_noise
+from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences, target_charge
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_checks import check_budget
@@ -39,14 +24,14 @@ from tests.helpers.plan_files import with_changes
 DIGITS = 1e-13
 
 
-def exactly(value: float, digits: float = DIGITS) -> object:
+def exactly(value, digits=DIGITS):
     return pytest.approx(value, rel=digits, abs=0)
 
 
 @pytest.mark.parametrize(
     ("each", "q", "hits", "epsilon"), [(0.7, 0.3, 2, 0.5), (0.2, 0.45, 3, 0.0), (1.0, 0.25, 1, 2.0)]
 )
-def test_the_static_adversary_by_hand(each: float, q: float, hits: int, epsilon: float) -> None:
+def test_the_static_adversary_by_hand(each, q, hits, epsilon):
     """Calls that are no hits, and of these those that went down, one by one."""
     up = 1 / (1 + math.exp(-each))
     total = 0.0
@@ -60,7 +45,7 @@ def test_the_static_adversary_by_hand(each: float, q: float, hits: int, epsilon:
 
 
 @pytest.mark.parametrize(("each", "calls", "epsilon"), [(0.3, 7, 0.25), (0.3, 7, 1.5), (1.0, 2, 1.0), (0.01, 400, 0.3)])
-def test_optimal_composition_by_hand_with_its_rounding(each: float, calls: int, epsilon: float) -> None:
+def test_optimal_composition_by_hand_with_its_rounding(each, calls, epsilon):
     p = 1 / (1 + math.exp(-each))
     total = sum(
         math.comb(calls, k) * p**k * (1 - p) ** (calls - k) * max(0.0, -math.expm1(epsilon - each * (2 * k - calls)))
@@ -70,7 +55,7 @@ def test_optimal_composition_by_hand_with_its_rounding(each: float, calls: int, 
     assert optimal_composition_delta(each, calls, epsilon) == exactly(total * (1 + rounding), 2e-12)
 
 
-def test_advanced_composition_by_hand() -> None:
+def test_advanced_composition_by_hand():
     for each, calls, delta in ((0.1, 400, 1e-7), (0.02, 9000, 1e-3)):
         wanted = calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / delta))
         assert wanted < calls * each
@@ -79,9 +64,7 @@ def test_advanced_composition_by_hand() -> None:
     assert advanced_composition_epsilon(0.5, 1, 1e-9) == exactly(0.5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The game
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The game
 
 
 @pytest.mark.parametrize(
@@ -93,7 +76,7 @@ def test_advanced_composition_by_hand() -> None:
         (3.0, 0.04, 1, 0.0, math.inf),
     ],
 )
-def test_the_lattice_of_the_game_by_hand(each: float, q: float, hits: int, epsilon: float, calls: float) -> None:
+def test_the_lattice_of_the_game_by_hand(each, q, hits, epsilon, calls):
     """Long enough for 14 in the loss, or for ten deviations of as many calls as are likely; not beyond the calls."""
     lattice = _lattice(each, q, hits, epsilon, calls)
     up = math.exp(each) / (1 + math.exp(each))
@@ -109,7 +92,7 @@ def test_the_lattice_of_the_game_by_hand(each: float, q: float, hits: int, epsil
 
 
 @pytest.mark.parametrize("each", [0.1, 1.0, 3.7, 600.0])
-def test_the_largest_target_is_taken_with_the_rounding_of_others_and_is_a_probability(each: float) -> None:
+def test_the_largest_target_is_taken_with_the_rounding_of_others_and_is_a_probability(each):
     largest = 1 / (math.exp(each) + 1)
     check_target(each, largest * (1 + 9e-13))
     with pytest.raises(ValueError, match="target_probability must lie in"):
@@ -119,26 +102,24 @@ def test_the_largest_target_is_taken_with_the_rounding_of_others_and_is_a_probab
         assert edge <= 1.0
 
 
-def test_where_no_float_is_a_target_none_is_taken() -> None:
+def test_where_no_float_is_a_target_none_is_taken():
     check_target(699.0, 2e-304)
     with pytest.raises(ValueError, match="target_probability must lie in"):
         check_target(700.0, 5e-305)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Renyi
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Renyi
 
 
 @pytest.mark.parametrize(("each", "q", "lam"), [(0.01, 0.4, 0.5), (0.001, 0.3, 3.0), (0.02, 0.2, 0.01)])
-def test_the_charge_is_rounded_up_twice_and_no_more(each: float, q: float, lam: float) -> None:
+def test_the_charge_is_rounded_up_twice_and_no_more(each, q, lam):
     """For a small charge two roundings show as their sum; the digits come from the series, which loses none."""
     u = lam * each
     excess = math.expm1(u) * -math.expm1(-u - each) / (1 + math.exp(-each)) * math.exp(u) / q
     assert 1 + 1.5 * ROUNDING < target_charge(each, q, lam) / -math.log1p(-excess) < 1 + 2.5 * ROUNDING
 
 
-def test_what_is_converted_is_rounded_toward_more_noise() -> None:
+def test_what_is_converted_is_rounded_toward_more_noise():
     orders, divergences = [1.5, 4.0], [0.1, 0.3]
     raised = [divergence + 2.0**-52 for divergence in divergences]
     delta, _ = rdp_privacy_accountant.compute_delta(orders, raised, 0.7)
@@ -147,12 +128,10 @@ def test_what_is_converted_is_rounded_toward_more_noise() -> None:
     assert epsilon_from_divergences(orders, divergences, 1e-5) == exactly(float(epsilon) * (1 + ROUNDING), 1e-15)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The monitor
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The monitor
 
 
-def test_the_price_of_a_monitor_by_hand() -> None:
+def test_the_price_of_a_monitor_by_hand():
     shift, hits = 1e-3, 4
     for epsilon in (0.5, 0.7, 2.0):
         d = min(1.0, math.exp((75 * (hits + 1) - epsilon / shift) / 25))
@@ -162,16 +141,16 @@ def test_the_price_of_a_monitor_by_hand() -> None:
     assert _delta(shift, hits, 7, 0.0) == 1.0, "composition says nothing at epsilon 0"
 
 
-def test_the_smallest_cap_is_the_one_whose_tail_is_small_enough() -> None:
+def test_the_smallest_cap_is_the_one_whose_tail_is_small_enough():
     narrow, grid = 0.01, 30
     caps = [cap for cap in range(50, 400) if upper_tail(narrow, cap + 1) <= narrow * grid / 2]
     noises = {"wide_epsilon": 1e-5, "narrow_epsilon": narrow, "grid": grid}
-    check_monitor_noise(**noises, cap=caps[0])  # type: ignore[arg-type]
+    check_monitor_noise(**noises, cap=caps[0])
     with pytest.raises(ValueError, match="Raise cap to"):
-        check_monitor_noise(**noises, cap=caps[0] - 1)  # type: ignore[arg-type]
+        check_monitor_noise(**noises, cap=caps[0] - 1)
 
 
-def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
+def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has():
     accountant = ThresholdMonitorAccountant(wide_epsilon=1e-7, narrow_epsilon=1e-4, cap=10**5, hits=40)
     assert accountant.cut(7).hits == 7
     assert accountant.cut(40) == accountant.cut(41) == accountant
@@ -180,12 +159,10 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
     assert np.isclose(accountant.cut(7).delta(direct), 1e-6, rtol=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans
 
 
-def test_the_budget_of_a_plan_to_its_edges() -> None:
+def test_the_budget_of_a_plan_to_its_edges():
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
     for epsilon in (40.0, 1e-12):
         check_budget(epsilon, 1e-9, schedule)
@@ -206,7 +183,7 @@ def test_the_budget_of_a_plan_to_its_edges() -> None:
 
 
 @pytest.mark.parametrize("name", ["paid", "open", "sampling", "hash"])
-def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
+def test_no_share_of_delta_is_nothing_or_all_of_it(name):
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
     plan = Plan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule, mode="hits")
     for share in (0.0, 1e-6):
@@ -215,7 +192,7 @@ def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize(("hit", "value"), [(5.0, 1.0), (-5.0, None)])
-def test_a_policy_is_worth_no_more_than_1_and_no_less_than_stopping(hit: float, value: float | None) -> None:
+def test_a_policy_is_worth_no_more_than_1_and_no_less_than_stopping(hit, value):
     """Rounding can make neither of them: here the hits are worth what no policy gives."""
     lattice = _lattice(0.5, 0.3, 2, 1.0)
     size = len(lattice.stop_value)

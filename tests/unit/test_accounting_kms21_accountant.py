@@ -1,11 +1,8 @@
 """ThresholdMonitor's price: the tail of its noise, every step of the proof on a grid, and what is calibrated."""
 
-from __future__ import annotations
-
 import decimal
 import itertools
 import math
-from typing import Any
 
 import pytest
 
@@ -23,23 +20,21 @@ from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_intege
 Decimal = decimal.Decimal
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The tail of W + min(V, cap)
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The tail of W + min(V, cap)
 
 
-def numbers(wide: float, narrow: float, cap: int) -> dict[str, Any]:
+def numbers(wide, narrow, cap):
     """By the names that the code has for them."""
     return {"wide_epsilon": wide, "narrow_epsilon": narrow, "cap": cap}
 
 
-def law(epsilon: float, reach: int) -> dict[int, float]:
+def law(epsilon, reach):
     share = math.tanh(epsilon / 2)
     return {z: share * math.exp(-epsilon * abs(z)) for z in range(-reach, reach + 1)}
 
 
-def capped(narrow: float, cap: int, reach: int = 400) -> dict[int, float]:
-    result: dict[int, float] = {}
+def capped(narrow, cap, reach=400):
+    result = {}
     for v, probability in law(narrow, reach).items():
         result[min(v, cap)] = result.get(min(v, cap), 0.0) + probability
     return result
@@ -48,7 +43,7 @@ def capped(narrow: float, cap: int, reach: int = 400) -> dict[int, float]:
 @pytest.mark.parametrize("narrow", [0.1, 0.3, 1.7])
 @pytest.mark.parametrize("wide", [0.1, 0.25, 2.0])
 @pytest.mark.parametrize("cap", [0, 1, 2, 7, 30])
-def test_the_tail_is_the_sum_over_all_pairs(wide: float, narrow: float, cap: int) -> None:
+def test_the_tail_is_the_sum_over_all_pairs(wide, narrow, cap):
     reach = 400
     wide_law = law(wide, reach)
     above = dict(zip(range(reach, -reach - 1, -1), itertools.accumulate(wide_law[-z] for z in wide_law), strict=True))
@@ -59,12 +54,12 @@ def test_the_tail_is_the_sum_over_all_pairs(wide: float, narrow: float, cap: int
         assert found == pytest.approx(expected, rel=1e-10, abs=1e-15)
 
 
-def decimal_tail(wide: float, narrow: float, cap: int, margin: int) -> Decimal:
+def decimal_tail(wide, narrow, cap, margin):
     """One summand for each v, by recurrence, with 100 digits."""
     a, b = (-Decimal(wide)).exp(), (-Decimal(narrow)).exp()
     reach = math.ceil(120 / narrow)
 
-    def above(m: int) -> Decimal:
+    def above(m):
         return a**m / (1 + a) if m >= 0 else 1 - a ** (1 - m) / (1 + a)
 
     total = b**cap / (1 + b) * above(margin - cap)
@@ -76,7 +71,7 @@ def decimal_tail(wide: float, narrow: float, cap: int, margin: int) -> Decimal:
 
 
 @pytest.mark.parametrize("margin", [-4000, -100, 0, 37, 900, 5000, 40_000])
-def test_the_tail_of_wide_noise_to_the_last_unit(margin: int) -> None:
+def test_the_tail_of_wide_noise_to_the_last_unit(margin):
     wide, narrow, cap = 1 / 9000, 1 / 131.5, 900
     with decimal.localcontext() as context:
         context.prec = 100
@@ -87,7 +82,7 @@ def test_the_tail_of_wide_noise_to_the_last_unit(margin: int) -> None:
         assert 0 <= Decimal(tail) / expected - 1 < Decimal("3e-12")
 
 
-def test_the_tail_falls_from_one_to_zero_and_never_reaches_it() -> None:
+def test_the_tail_falls_from_one_to_zero_and_never_reaches_it():
     noise = numbers(1 / 350_200, 1 / 4198, 35_020)
     tails = [capped_sum_upper_tail(margin, **noise) for margin in range(-(10**7), 10**7, 10**6)]
     assert tails == sorted(tails, reverse=True)
@@ -101,17 +96,15 @@ def test_the_tail_falls_from_one_to_zero_and_never_reaches_it() -> None:
 @pytest.mark.parametrize(
     "args", [(0.0, 1.0, 1), (1.0, math.nan, 1), (1.0, 1e-9, 1), (math.inf, 1.0, 1), (1.0, 1.0, -1)]
 )
-def test_the_tail_refuses_noise_that_cannot_be_drawn(args: tuple[float, float, int]) -> None:
+def test_the_tail_refuses_noise_that_cannot_be_drawn(args):
     with pytest.raises(ValueError, match=r"must (lie|be)"):
         capped_sum_upper_tail(0, **numbers(*args))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The steps of the proof, with the least noise that the conditions allow
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The steps of the proof, with the least noise that the conditions allow
 
 
-def proof_fails(grid: int, wide: float, narrow: float, cap: int) -> list[str]:
+def proof_fails(grid, wide, narrow, cap):
     """Which inequalities of docs/guarantee.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
 
     g is taken as narrow * grid. Sums over all values of W and V: nothing of the code is used.
@@ -121,7 +114,7 @@ def proof_fails(grid: int, wide: float, narrow: float, cap: int) -> list[str]:
     narrow_law = law(narrow, reach)
     below_cap = math.fsum(p for v, p in narrow_law.items() if v <= cap)
 
-    def bottom(total: int) -> float:  # Pr[total + min(V, cap) < 0]
+    def bottom(total):  # Pr[total + min(V, cap) < 0]
         return math.fsum(p for v, p in narrow_law.items() if total + min(v, cap) < 0)
 
     bottoms = {total: bottom(total) for total in range(-3 * cap - 2 * grid, 2 * cap + 30 * math.ceil(1 / narrow))}
@@ -156,7 +149,7 @@ def proof_fails(grid: int, wide: float, narrow: float, cap: int) -> list[str]:
     return sorted(bad)
 
 
-def least_noise(grid: int, shift: float) -> tuple[float, float, int]:
+def least_noise(grid, shift):
     """The numbers at which the four conditions are just met."""
     narrow = shift / grid
     cap = math.ceil(math.exp(0.1) * grid)
@@ -166,13 +159,13 @@ def least_noise(grid: int, shift: float) -> tuple[float, float, int]:
 
 
 @pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.31), (1, 0.1), (2, 0.5), (5, 0.5), (7, 0.2)])
-def test_each_step_of_the_proof_holds_on_the_grid(grid: int, shift: float) -> None:
+def test_each_step_of_the_proof_holds_on_the_grid(grid, shift):
     wide, narrow, cap = least_noise(grid, shift)
     check_monitor_noise(**numbers(wide, narrow, cap), grid=grid)
     assert proof_fails(grid, wide, narrow, cap) == []
 
 
-def test_the_check_of_the_proof_finds_what_is_wrong() -> None:
+def test_the_check_of_the_proof_finds_what_is_wrong():
     wide, narrow, cap = least_noise(5, 0.5)
     assert "special" in proof_fails(5, wide, narrow, 6)
     assert "ratio" in proof_fails(5, 12 * wide, narrow, cap)
@@ -180,28 +173,26 @@ def test_the_check_of_the_proof_finds_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.1), (5, 0.5), (7, 0.2)])
-def test_the_conditions_are_no_weaker_than_the_proof_needs(grid: int, shift: float) -> None:
+def test_the_conditions_are_no_weaker_than_the_proof_needs(grid, shift):
     wide, narrow, cap = least_noise(grid, shift)
     for refused in ((wide * 1.001, narrow, cap), (wide, narrow, cap - 1), (wide, narrow * 0.5 / shift * 1.001, cap)):
         with pytest.raises(ValueError, match="must be at"):
             check_monitor_noise(**numbers(*refused), grid=grid)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Calibration
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Calibration
 
 
-def paper_scale(shift: float) -> float:
+def paper_scale(shift):
     """10 D of [KMS21], a function of e / ln(1/d) only."""
     return 10 / shift * math.log(1 / shift)
 
 
-def direct_scale(epsilon: float, delta: float, hits: int) -> float:
+def direct_scale(epsilon, delta, hits):
     return paper_scale(epsilon / (75 * (hits + 1) + 25 * math.log(3 / delta)))
 
 
-def epochs_scale(epsilon: float, delta: float, hits: int) -> float:
+def epochs_scale(epsilon, delta, hits):
     """As [KMS21] Theorem 3.8 divides a run: k / ln(1/d) epochs of ln(1/d) hits; the best split of delta."""
     best = math.inf
     for share in (s / 40 for s in range(2, 39)):
@@ -219,7 +210,7 @@ def epochs_scale(epsilon: float, delta: float, hits: int) -> float:
     return best
 
 
-def test_the_reference_values() -> None:
+def test_the_reference_values():
     assert direct_scale(1, 1e-6, 50) == pytest.approx(350_199, abs=0.5)
     assert epochs_scale(1, 1e-6, 50) == pytest.approx(447_656, rel=0.02)  # there with another split of delta
     noise = calibrate_threshold_monitor(1.0, 1e-6, 50)
@@ -230,9 +221,7 @@ def test_the_reference_values() -> None:
     ("epsilon", "delta", "hits", "form"),
     [(1, 1e-6, 1, "direct"), (2, 1e-9, 300, "direct"), (1, 1e-6, 1000, "epochs"), (8, 1e-9, 4000, "epochs")],
 )
-def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(
-    epsilon: float, delta: float, hits: int, form: str
-) -> None:
+def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(epsilon, delta, hits, form):
     noise = calibrate_threshold_monitor(epsilon, delta, hits)
     scales = {"direct": direct_scale(epsilon, delta, hits), "epochs": epochs_scale(epsilon, delta, hits)}
     assert min(scales, key=scales.__getitem__) == form
@@ -245,7 +234,7 @@ def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(
 
 
 @pytest.mark.parametrize("grid", [2, 16, 256])
-def test_a_grid_changes_units_and_nothing_else(grid: int) -> None:
+def test_a_grid_changes_units_and_nothing_else(grid):
     whole, fine = (calibrate_threshold_monitor(2.0, 1e-6, 3, grid=each) for each in (1, grid))
     assert 1 / fine.wide_epsilon / grid == pytest.approx(1 / whole.wide_epsilon, rel=1e-3)
     assert fine.narrow_epsilon * grid == pytest.approx(whole.narrow_epsilon, rel=1e-5)
@@ -253,7 +242,7 @@ def test_a_grid_changes_units_and_nothing_else(grid: int) -> None:
 
 
 @pytest.mark.parametrize("hits", [1, 50, 2000])
-def test_the_accountant_is_a_curve_and_its_inverse(hits: int) -> None:
+def test_the_accountant_is_a_curve_and_its_inverse(hits):
     accountant = calibrate_threshold_monitor(1.0, 1e-6, hits)
     assert isinstance(accountant, Accountant)
     epsilons = [0.0, 0.2, 0.5, 0.9, 1.0, 1.1, 2.0, 50.0]
@@ -270,20 +259,18 @@ def test_the_accountant_is_a_curve_and_its_inverse(hits: int) -> None:
     assert figures[0] == pytest.approx(accountant.narrow_epsilon * (150 + 25 * math.log(3e6)))
 
 
-def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:
+def test_epsilon_can_be_so_large_that_the_conditions_decide():
     noise = calibrate_threshold_monitor(10_000.0, 1e-6, 1)
     assert (noise.narrow_epsilon, noise.cap, noise.wide_epsilon) == pytest.approx((0.5, 2, 0.05), rel=1e-5)
     assert noise.epsilon(1e-6) < 1000
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The same monitor by target charging (docs/guarantee.md, "The same monitor by target charging")
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The same monitor by target charging (docs/guarantee.md, "The same monitor by target charging")
 
 
 @pytest.mark.parametrize("adds_user", [True, False])
 @pytest.mark.parametrize("hits", [1, 3])
-def test_no_stream_exceeds_target_charging_with_the_wide_noise(hits: int, adds_user: bool) -> None:
+def test_no_stream_exceeds_target_charging_with_the_wide_noise(hits, adds_user):
     """Exact streams of 40 windows; a game with half of the wide noise's epsilon is exceeded, so this can fail."""
     wide, narrow, cap = 0.2, 0.9, 3
     q = [not_prior_probability(epsilon) for epsilon in (wide, 0.5 * wide)]
@@ -298,7 +285,7 @@ def test_no_stream_exceeds_target_charging_with_the_wide_noise(hits: int, adds_u
     assert exceeds_less
 
 
-def test_the_noise_of_the_paper_is_worth_far_more_by_target_charging() -> None:
+def test_the_noise_of_the_paper_is_worth_far_more_by_target_charging():
     noise = calibrate_threshold_monitor(1.0, 1e-6, 50)
     by_game = GameAccountant(noise.wide_epsilon, not_prior_probability(noise.wide_epsilon), 50).epsilon(1e-6)
     assert by_game == pytest.approx(4.6e-5, rel=0.02)

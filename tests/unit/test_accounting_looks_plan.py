@@ -1,28 +1,28 @@
-"""Plans of mode `looks`: calibration, and what each field promises."""
+"""Plans of mode `looks`, without and with hits: calibration, and what each field promises."""
 
-from __future__ import annotations
-
+import dataclasses
+import functools
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 import scipy.stats
 
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.accounting.purse.look_prices import zone_price
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
 from dp_transforms.plan.plan import MODES, Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, LABELS, looks_plan, short_looks_plan
 from tests.helpers.plan_files import with_changes
+from tests.unit import purse_oracle
 
 LONG = WindowSchedule.fixed(0, 10**8, 1000)
 
 
-def tail(noise: ExponentialPower, margin: int) -> mpmath.mpf:
+def tail(noise, margin):
     """``Pr[Z >= margin]`` with 40 digits, for margin >= 1."""
     with mpmath.workdps(40):
         at = (mpmath.mpf(margin) - mpmath.mpf(1) / 2) / noise.scale
@@ -30,7 +30,7 @@ def tail(noise: ExponentialPower, margin: int) -> mpmath.mpf:
         return mpmath.gammainc(order, at**noise.shape, regularized=True) / 2
 
 
-def test_hourly_example() -> None:
+def test_hourly_example():
     plan = looks_plan()
     assert (plan.mode, plan.looks.usual_looks, plan.looks.most_looks) == ("looks", (1, 1000), 3000)
     assert plan.schedule.horizon == 384
@@ -42,7 +42,7 @@ def test_hourly_example() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"epsilon": 0.5, "delta": 1e-7}, {"domain": DOMAIN}, {"forget_after": 0}])
-def test_the_shares_add_up_and_nothing_is_wasted(changes: dict[str, Any]) -> None:
+def test_the_shares_add_up_and_nothing_is_wasted(changes):
     plan = short_looks_plan(**changes)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
@@ -57,7 +57,7 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes: dict[str, Any]) -> Non
         assert plan.threshold == smallest_open_threshold(plan.looks.prices, plan.delta_open)
 
 
-def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes() -> None:
+def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes():
     """docs/guarantee.md, "How delta is split for looks": every pair of items, and not those of one user's looks
     alone."""
     needed = Fraction(10**8, 2**64) + Fraction(10**9 * 10**9, 2**128)
@@ -71,7 +71,7 @@ def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes() -> Non
         short_looks_plan(max_items=10**15)
 
 
-def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that_nobody_holds() -> None:
+def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that_nobody_holds():
     for domain, windows in ((None, 0), (DOMAIN, 384)):
         plan = short_looks_plan(domain=domain)
         reach = math.ceil(plan.looks.scale * 89.0 ** (1 / plan.looks.shape)) + 2
@@ -83,7 +83,7 @@ def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that
         assert needed <= plan.shares.sampling < 1e-25
 
 
-def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches() -> None:
+def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
     plan = short_looks_plan()
     assert tail(plan.looks.noise, plan.known_threshold) <= 1e-5 < tail(plan.looks.noise, plan.known_threshold - 1)
     assert plan.known_threshold < plan.threshold
@@ -94,21 +94,21 @@ def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches() -> None:
     assert never_above.known_threshold == never_above.threshold
 
 
-def test_known_items_can_be_turned_off() -> None:
+def test_known_items_can_be_turned_off():
     plan = short_looks_plan(forget_after=0)
     assert (plan.known_for, plan.known_threshold) == (0, plan.threshold)
     assert plan.threshold == short_looks_plan().threshold
     assert plan.found_from(5, known=True) == plan.found_from(5)
 
 
-def test_items_are_forgotten_within_the_horizon() -> None:
+def test_items_are_forgotten_within_the_horizon():
     assert short_looks_plan(forget_after=384).known_for == 384
     assert short_looks_plan(forget_after=1).known_for == 1
     day = WindowSchedule.fixed(0, 86_400, 3600)
     assert short_looks_plan(schedule=day).known_for == 24
 
 
-def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds() -> None:
+def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
     plan = short_looks_plan(domain=DOMAIN)
     tests = 1000 * 384
     assert (plan.domain_size, plan.domain.fingerprint) == (1000, DOMAIN.fingerprint)
@@ -120,7 +120,7 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds() -> None:
     assert plan.shares.paid > short_looks_plan().shares.paid
 
 
-def test_a_known_domain_with_another_rate_of_false_names() -> None:
+def test_a_known_domain_with_another_rate_of_false_names():
     plan = short_looks_plan(domain=DOMAIN, known_error=1e-3)
     assert tail(plan.looks.noise, plan.threshold) <= 1e-3 < tail(plan.looks.noise, plan.threshold - 1)
     assert plan.expected_false_reports == pytest.approx(384, rel=1e-3)
@@ -131,7 +131,7 @@ def test_a_known_domain_with_another_rate_of_false_names() -> None:
     "changes",
     [{}, {"size_error": 0.2}, {"size_error": 1e-6, "max_users": 10}, {"hits_per_user": 3}, {"domain": DOMAIN}],
 )
-def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes: dict[str, Any]) -> None:
+def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
     plan = short_looks_plan(**changes)
     largest, each_user = plan.looks.weights[-1], zip(plan.looks.weights, plan.looks.units, strict=True)
@@ -142,7 +142,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes: dict[str,
         looks += [(weight, Fraction(left, units)) for weight, units in listed]
     most_unheld = 384 * plan.domain_size or 2 * plan.known_for * plan.max_users * plan.looks.most_looks
 
-    def wrong(allowed: int) -> mpmath.mpf:
+    def wrong(allowed):
         worst = max(
             tail(plan.looks.noise, allowed + 1 + 4 * (largest - weight))
             * mpmath.mpf(number.numerator)
@@ -154,7 +154,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes: dict[str,
     assert wrong(plan.likely_noise) <= plan.looks.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
 
 
-def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error() -> None:
+def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error():
     """Exact: the purses of all users, spent on items of n users that weigh w, for the n and w with most wrong sizes."""
     plan = short_looks_plan(size_error=0.05)
     wrong_before = mpmath.mpf(0)
@@ -176,7 +176,7 @@ def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error
     assert wrong_before > 1000, "with sizes that are right one by one"
 
 
-def test_found_from_is_the_smallest_number_with_that_probability() -> None:
+def test_found_from_is_the_smallest_number_with_that_probability():
     plan = short_looks_plan()
     for looks, probability, known in ((1, 0.95, False), (7, 0.95, True), (20, 0.5, False), (3, 0.999, False)):
         users = plan.found_from(looks, probability, known=known)
@@ -190,7 +190,7 @@ def test_found_from_is_the_smallest_number_with_that_probability() -> None:
         assert math.exp(plan.looks.noise.log_upper_tail_at(fewer)) < probability
 
 
-def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
+def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts():
     plan = short_looks_plan()
     assert plan.found_from(20) < plan.found_from(21)
     users, weight = plan.found_from(100), plan.looks.weights[0]  # each counts with 1/5
@@ -200,7 +200,7 @@ def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
         assert (scipy.stats.binom.pmf(holders, number, 0.2) @ found >= 0.95) == is_found
 
 
-def test_activity_that_is_declared_decides_the_noise() -> None:
+def test_activity_that_is_declared_decides_the_noise():
     shapes = [looks_plan(usual_looks=usual).paid_looks.shape for usual in ((1, 2), (300, 3000))]
     assert shapes[0] < shapes[1]
     assert looks_plan(usual_looks=(300, 3000)).found_from(3000) < looks_plan().found_from(3000)
@@ -210,7 +210,7 @@ def test_activity_that_is_declared_decides_the_noise() -> None:
     assert short_looks_plan(usual_looks=None, most_looks=5).paid_looks.usual_looks == (1, 5)
 
 
-def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once() -> None:
+def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once():
     """A weight has to be less than the spacing of levels: a search over weights tries larger ones."""
     plan = looks_plan(epsilon=40.0, delta=0.5)
     assert plan.looks.spacing / 3 < plan.looks.weights[-1] <= plan.looks.spacing
@@ -220,7 +220,7 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_a_small_epsilon_has_a_finer_grid() -> None:
+def test_a_small_epsilon_has_a_finer_grid():
     plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
     assert plan.looks.scale > short_looks_plan().paid_looks.scale
     assert plan.looks.weights[0] >= 8
@@ -228,24 +228,96 @@ def test_a_small_epsilon_has_a_finer_grid() -> None:
         short_looks_plan(epsilon=0.02, delta=1e-6, most_looks=100_000)
 
 
-def test_a_run_names_no_more_than_can_be_drawn() -> None:
+def test_a_run_names_no_more_than_can_be_drawn():
     with pytest.raises(ValueError, match="would publish about 500 items that nobody holds"):
         looks_plan(most_looks=20, usual_looks=(1, 10), domain=DOMAIN, known_error=0.5, schedule=LONG)
 
 
-def test_the_default_mode_is_looks() -> None:
+def test_the_default_mode_is_looks():
     assert MODES == ("hits", "hits-with-counts", "kms21", "looks")
     small = {"usual_looks": (1, 10), "most_looks": 20}
-    assert Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan()  # type: ignore[arg-type]
+    assert Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan()
     assert [plan.mode for plan in (LABELS, COUNTS, short_looks_plan())] == ["hits", "hits-with-counts", "looks"]
     with pytest.raises(ValueError, match="a plan of mode hits has no looks"):
         _ = LABELS.paid_looks
     with pytest.raises(ValueError, match="a plan of mode looks charges no hits"):
         _ = short_looks_plan().charged_hits
     with pytest.raises(TypeError, match=r"has no argument 'surprise'\. There are: "):
-        Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, surprise=1)  # type: ignore[call-arg]
+        Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, surprise=1)
 
 
-def test_a_looks_plan_says_what_it_promises() -> None:
+def test_a_looks_plan_says_what_it_promises():
     assert short_looks_plan().guarantee == LABELS.guarantee
     assert short_looks_plan(domain=DOMAIN).guarantee.endswith("not made from the log.")
+
+
+# --- Plan with hits: two price lists of one purse, a threshold that is safe for both, and what is refused.
+
+
+def tail_of_plan(plan, margin):
+    """``Pr[Z >= margin]``."""
+    return float(purse_oracle.tail(plan.paid_looks.shape, plan.paid_looks.scale, margin))
+
+
+@functools.cache
+def with_hits(**changes):
+    """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes."""
+    options = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "most_looks": 200, "usual_looks": (50, 200)}
+    return Plan.calibrate(mode="looks", **{"hits_per_user": 2, **options, **changes})
+
+
+def test_two_lists_of_one_purse():
+    plan = with_hits()
+    assert plan.hit_prices is not None
+    assert (plan.hits_per_user, plan.hit_prices.hits, plan.paid_looks.most_looks) == (2, 2, 200)
+    left = PURSE_UNITS - 2 * plan.paid_hits.units
+    assert 0 < left < PURSE_UNITS
+    assert PURSE_UNITS // plan.paid_looks.units[0] == left // plan.paid_hits.look_units[0] == 200
+    assert plan.paid_hits.weights[-1] <= plan.paid_looks.weights[-1]
+    for weights, units in (
+        (plan.paid_looks.weights, plan.paid_looks.units),
+        (plan.paid_hits.weights, plan.paid_hits.look_units),
+    ):
+        assert list(weights) == sorted(set(weights))
+        assert list(units) == sorted(set(units))
+    for weight, units in zip(plan.paid_hits.weights, plan.paid_hits.look_units, strict=True):
+        hit_price = plan.paid_hits.units / PURSE_UNITS * plan.paid_looks.budget
+        price = zone_price(
+            plan.looks.noise, plan.paid_looks.order, weight, plan.paid_looks.spacing, hit_price=hit_price
+        )
+        assert units / PURSE_UNITS * plan.paid_looks.budget >= price
+
+
+def test_the_threshold_is_safe_for_both_lists():
+    """docs/guarantee.md, "Looks and hits in one purse": shares of what each list leaves for looks."""
+    plan = with_hits()
+    left = PURSE_UNITS - 2 * plan.paid_hits.units
+    needed = [
+        (tail_of_plan(plan, plan.threshold - weight), plan.delta_open * units / purse)
+        for weights, all_units, purse in (
+            (plan.paid_looks.weights, plan.paid_looks.units, PURSE_UNITS),
+            (plan.paid_hits.weights, plan.paid_hits.look_units, left),
+        )
+        for weight, units in zip(weights, all_units, strict=True)
+    ]
+    assert all(found <= allowed for found, allowed in needed)
+    assert any(
+        tail_of_plan(plan, plan.threshold - 1 - weight) > plan.delta_open * units / left
+        for weight, units in zip(plan.paid_hits.weights, plan.paid_hits.look_units, strict=True)
+    )
+
+
+def test_a_user_takes_the_list_with_the_larger_weight():
+    plan = with_hits()
+    assert plan.hit_prices is not None
+    alone = dataclasses.replace(plan, hits=None)
+    assert 1 < plan.hits_from < 200
+    assert plan.found_from(plan.hits_from - 1) == alone.found_from(plan.hits_from - 1)
+    assert plan.found_from(200) == found_from(plan.hit_prices, plan.threshold, 200) < alone.found_from(200) * 0.8
+
+
+def test_looks_alone_are_chosen_where_hits_are_not_asked_for():
+    for usual in ((1, 10), (50, 200)):
+        plan = with_hits(usual_looks=usual, hits_per_user=None)
+        assert plan.hits_per_user == 0
+        assert plan == with_hits(usual_looks=usual, hits_per_user=0)

@@ -1,7 +1,5 @@
 """From how many users on other methods find an item: against their definitions, written out again."""
 
-from __future__ import annotations
-
 import math
 
 import dp_accounting
@@ -25,7 +23,7 @@ from dp_transforms.plan.plan_comparison import (
 EPSILON, DELTA = 2.0, 1e-9
 
 
-def kept(epsilon: float, delta: float, most: int) -> list[mpmath.mpf]:
+def kept(epsilon, delta, most):
     """pi(0), pi(1), ...: the definition of optimal partition selection, before it is solved ([DVGM22], section 3)."""
     with mpmath.workdps(50):
         grown = mpmath.exp(epsilon)
@@ -37,7 +35,7 @@ def kept(epsilon: float, delta: float, most: int) -> list[mpmath.mpf]:
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "cap"), [(2.0, 1e-9, 1), (2.0, 1e-9, 10), (0.5, 1e-6, 3), (8.0, 1e-3, 2)])
-def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon: float, delta: float, cap: int) -> None:
+def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon, delta, cap):
     with mpmath.workdps(50):
         share = 1 - (1 - mpmath.mpf(delta)) ** (1 / mpmath.mpf(cap))
     wanted = kept(epsilon / cap, share, 400)
@@ -48,12 +46,12 @@ def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon: 
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.01, 1e-6), (30.0, 1e-12), (1.0, 0.3)])
-def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon: float, delta: float) -> None:
+def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon, delta):
     assert _gaussian_sigma(epsilon, delta) == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
 
 
 @pytest.mark.parametrize("cap", [1, 10, 300])
-def test_gaussian_selection_is_private_and_no_more(cap: int) -> None:
+def test_gaussian_selection_is_private_and_no_more(cap):
     """The noise takes half of delta at a sensitivity of sqrt(cap); a lone user of `cap` partitions the other half."""
     selection = _GaussianSelection(EPSILON, DELTA, cap)
     with mpmath.workdps(40):
@@ -67,17 +65,17 @@ def test_gaussian_selection_is_private_and_no_more(cap: int) -> None:
     assert selection(np.array([1]))[0] == pytest.approx(float(lone), rel=1e-6)
 
 
-def test_one_partition_of_each_user() -> None:
+def test_one_partition_of_each_user():
     best = partition_selection_found_from(EPSILON, DELTA, 1)
     wanted = next(users for users, share in enumerate(kept(EPSILON, DELTA, 40)) if share >= 0.95)
     assert best == BestCap(wanted, 1, "truncated geometric")
 
 
 @pytest.mark.parametrize("looks", [3, 8])
-def test_the_best_cap_is_the_best_of_all(looks: int) -> None:
+def test_the_best_cap_is_the_best_of_all(looks):
     """Every cap and both strategies, with the whole binomial law of the users that count."""
 
-    def needed(strategy: type, cap: int) -> int:
+    def needed(strategy, cap):
         keep = strategy(EPSILON, DELTA, cap)
         users = 10
         while True:
@@ -93,7 +91,7 @@ def test_the_best_cap_is_the_best_of_all(looks: int) -> None:
 
 
 @pytest.mark.parametrize("most_looks", [1, 40, 3000])
-def test_the_threshold_of_the_weighted_gaussian(most_looks: int) -> None:
+def test_the_threshold_of_the_weighted_gaussian(most_looks):
     """[GGK20] Theorem 5.1, at each number of items that one user alone may have."""
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
     with mpmath.workdps(40):
@@ -106,7 +104,7 @@ def test_the_threshold_of_the_weighted_gaussian(most_looks: int) -> None:
 
 
 @pytest.mark.parametrize("looks", [1, 10, 100])
-def test_the_weighted_gaussian_finds_an_item_from_there_on(looks: int) -> None:
+def test_the_weighted_gaussian_finds_an_item_from_there_on(looks):
     users = weighted_gaussian_found_from(EPSILON, DELTA, looks, 3000)
     threshold = weighted_gaussian_threshold(EPSILON, DELTA, 3000)
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
@@ -115,7 +113,7 @@ def test_the_weighted_gaussian_finds_an_item_from_there_on(looks: int) -> None:
         assert (found >= 0.95) == is_found
 
 
-def test_of_more_pairs_than_count_the_weighted_gaussian_has_a_random_choice() -> None:
+def test_of_more_pairs_than_count_the_weighted_gaussian_has_a_random_choice():
     users = weighted_gaussian_found_from(EPSILON, DELTA, 100, 20)
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
     threshold = weighted_gaussian_threshold(EPSILON, DELTA, 20)
@@ -125,7 +123,7 @@ def test_of_more_pairs_than_count_the_weighted_gaussian_has_a_random_choice() ->
         assert (scipy.stats.binom.pmf(counted, number, 0.2) @ found >= 0.95) == is_found
 
 
-def test_gaussian_histograms_as_in_the_readme() -> None:
+def test_gaussian_histograms_as_in_the_readme():
     """Thresholds of 705 and 3,559 for 384 and 8,760 windows with 3 items of a user each."""
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
     for windows, threshold in ((384, 705), (8760, 3559)):
@@ -135,7 +133,7 @@ def test_gaussian_histograms_as_in_the_readme() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.03])
 @pytest.mark.parametrize("needed", [1, 2, 40])
-def test_fewest_users_of_a_sharp_threshold(share: float, needed: int) -> None:
+def test_fewest_users_of_a_sharp_threshold(share, needed):
     """Found once `needed` users count."""
     users = fewest_users(lambda counted: (counted >= needed).astype(float), share, 0.95)
     for number, is_found in ((users, True), (users - 1, False)):
@@ -152,6 +150,6 @@ def test_fewest_users_of_a_sharp_threshold(share: float, needed: int) -> None:
         (lambda: gaussian_histograms_found_from(2.0, 1e-9, 0), "counts must be"),
     ],
 )
-def test_wrong_numbers_are_refused(call: object, said: str) -> None:
+def test_wrong_numbers_are_refused(call, said):
     with pytest.raises(ValueError, match=said):
-        call()  # type: ignore[operator]
+        call()

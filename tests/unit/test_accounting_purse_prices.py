@@ -1,7 +1,7 @@
-"""Prices of looks: reference values, the definition with 50 digits, other accountants; and planted faults."""
+"""Prices of looks, of levels and of looks with hits: references, the definition with 50 digits, faults."""
 
-from __future__ import annotations
-
+import functools
+import itertools
 import math
 
 import mpmath
@@ -11,7 +11,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.purse import look_prices
-from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, look_price
+from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, level_price, look_price, zone_price
 from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
@@ -31,22 +31,20 @@ SMALL = [(1.0, 6, 2.0, 1), (1.5, 5, 9.0, 2), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3)
 
 
 @pytest.mark.parametrize(("shape", "order", "weight", "price"), CASES)
-def test_reference_prices(shape: float, order: float, weight: int, price: float) -> None:
+def test_reference_prices(shape, order, weight, price):
     """Six digits are given, and all are met: the supremum at p = 3, weight .2, is where the tail is e^-303."""
     assert look_price(ExponentialPower(shape, SCALE), order, weight) == pytest.approx(price, rel=6e-6)
 
 
 @pytest.mark.parametrize(("shape", "order", "weight", "price"), HITS)
-def test_reference_prices_with_a_hit_price(shape: float, order: float, weight: int, price: float) -> None:
+def test_reference_prices_with_a_hit_price(shape, order, weight, price):
     found = look_price(ExponentialPower(shape, SCALE), order, weight, hit_price=0.1)
     assert found == (pytest.approx(price, rel=1e-5) if price else SMALLEST_PRICE)
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
 @pytest.mark.parametrize("hit_price", [0.0, 0.02, 0.5])
-def test_prices_are_those_of_the_definition(
-    shape: float, scale: int, order: float, weight: int, hit_price: float
-) -> None:
+def test_prices_are_those_of_the_definition(shape, scale, order, weight, hit_price):
     """Over counts to 12 scales on both sides, with 50 digits; rounded up, and by less than 1e-8."""
     found = look_price(ExponentialPower(shape, scale), order, weight, hit_price=hit_price)
     exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale), hit_price)
@@ -55,14 +53,14 @@ def test_prices_are_those_of_the_definition(
 
 @pytest.mark.parametrize("shape", [1.0, 2.5, 4.0])
 @pytest.mark.parametrize("hit_price", [0.0, 0.1])
-def test_a_weight_costs_more_than_a_smaller_one(shape: float, hit_price: float) -> None:
+def test_a_weight_costs_more_than_a_smaller_one(shape, hit_price):
     noise = ExponentialPower(shape, 50)
     prices = [look_price(noise, 12.0, weight, hit_price=hit_price) for weight in (1, 2, 3, 5, 8, 13, 21)]
     assert prices == sorted(prices)
     assert prices[0] < prices[-1]
 
 
-def test_a_hit_price_can_only_lower_the_price() -> None:
+def test_a_hit_price_can_only_lower_the_price():
     noise = ExponentialPower(2.5, 100)
     prices = [look_price(noise, 17.0, 3, hit_price=hit) for hit in (0.0, 0.01, 0.1, 1.0)]
     assert prices == sorted(prices, reverse=True)
@@ -71,7 +69,7 @@ def test_a_hit_price_can_only_lower_the_price() -> None:
 
 @pytest.mark.parametrize("order", [2, 8, 17, 64])
 @pytest.mark.parametrize("weight", [10, 100])
-def test_a_bit_costs_less_than_the_noisy_count_itself(order: int, weight: int) -> None:
+def test_a_bit_costs_less_than_the_noisy_count_itself(order, weight):
     """By dp_accounting, of Gaussian and of Laplace noise: what is published here is computed from those."""
     gaussian = look_price(ExponentialPower(2.0, 1000), order, weight)
     accountant = rdp_privacy_accountant.RdpAccountant([order])
@@ -86,18 +84,16 @@ def test_a_bit_costs_less_than_the_noisy_count_itself(order: int, weight: int) -
     assert laplace < weight / 1000  # pure epsilon
 
 
-def test_orders_beyond_floats_have_an_infinite_price() -> None:
+def test_orders_beyond_floats_have_an_infinite_price():
     assert look_price(ExponentialPower(4.0, 100), 900.0, 80) == math.inf
     assert math.isfinite(look_price(ExponentialPower(4.0, 100), 100.0, 1))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
-def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float, weight: int) -> None:
+def test_the_bound_beyond_the_reach_holds(shape, scale, order, weight):
     """At every reach at which it is finite, for the counts beyond it, both ways and with both outcomes."""
     noise, finite = ExponentialPower(shape, scale), 0
     for reach in range(weight + 1, 9 * scale, 3):
@@ -115,7 +111,7 @@ def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float
 
 
 @pytest.mark.parametrize("order", [1.5, 17.0, 200.0])
-def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order: float) -> None:
+def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order):
     """P too small and Q too large by as much as is stated: still no less than the exact part of the sum."""
     for margin in (1, 30, 250, 500):
         p, q = purse_oracle.tail(2.5, 100, margin - 1), purse_oracle.tail(2.5, 100, margin)
@@ -129,6 +125,195 @@ def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order: float)
             assert exact <= found <= exact + 1e-8 * (abs(exact) + first)
 
 
-def test_the_price_of_another_order_is_another_price() -> None:
+def test_the_price_of_another_order_is_another_price():
     noise = ExponentialPower(2.5, 1000)
     assert look_price(noise, 16.0, 50) < look_price(noise, 17.0, 50) * 0.97
+
+
+# --- Prices of levels: reference ratios, the definition with 50 digits, and what closer boundaries cost.
+
+SCALE_OF_LEVELS = 4000
+RATIOS = REFERENCE["joint_price_of_levels_over_single (worst over N)"]
+WEIGHTS = {
+    f"p={entry['p']:g}": [row["weight"] for row in entry["looks"].values()]
+    for entry in REFERENCE["thresholds_if_all_have_N_looks"]
+    if entry["alpha"] == 17
+}
+
+
+def worst_ratio(shape, deviations):
+    noise = ExponentialPower(shape, SCALE_OF_LEVELS)
+    spacing = math.ceil(deviations * noise.standard_deviation)
+    weights = [round(weight * SCALE_OF_LEVELS) for weight in WEIGHTS[f"p={shape:g}"]]
+    return max(level_price(noise, 17, w, spacing) / look_price(noise, 17, w) for w in weights)
+
+
+@pytest.mark.parametrize("shape", [2.0, 2.5, 3.0])
+def test_reference_ratios(shape):
+    """Worst over 1 to 1,152 looks, to the digits that are given."""
+    for deviations in (4, 3):
+        wanted = RATIOS[f"{deviations} sd"][f"p={shape:g}"]
+        digits = len(str(wanted).partition(".")[2])
+        assert round(worst_ratio(shape, deviations), digits) == wanted
+    assert 1 <= worst_ratio(shape, 5.5) <= RATIOS["5.5 sd"]
+
+
+@pytest.mark.parametrize(("shape", "scale", "order", "weight"), [(1.0, 5, 3.0, 2), (2.0, 6, 17.0, 1), (2.5, 8, 9.0, 2)])
+def test_levels_cost_what_the_definition_says(shape, scale, order, weight):
+    """All boundaries from far below the count to far above it, with 50 digits, both ways."""
+    noise = ExponentialPower(shape, scale)
+    for deviations in (2, 3, 5):
+        spacing = math.ceil(deviations * noise.standard_deviation)
+        found = level_price(noise, order, weight, spacing)
+        largest = mpmath.mpf(0)
+        for offset in range(spacing):
+            boundaries = [offset + j * spacing for j in range(-9, 10)]
+            worlds = []
+            for moved in (weight, 0):
+                intervals = [(low - moved, high - moved) for low, high in itertools.pairwise(boundaries)]
+                ends = [purse_oracle.tail(shape, scale, edge) for edge in (1 - intervals[0][0], intervals[-1][1])]
+                worlds.append(
+                    [ends[0], *(purse_oracle.between(shape, scale, *interval) for interval in intervals), ends[1]]
+                )
+            largest = max(largest, purse_oracle.excess(*worlds, order), purse_oracle.excess(*worlds[::-1], order))
+        exact = float(mpmath.log1p(largest) / (order - 1))
+        assert exact <= found <= exact * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("shape", [2.0, 2.5, 3.0])
+def test_boundaries_at_the_known_threshold_and_at_the_open_one_are_too_close(shape):
+    """A fault: levels of known items at T_known, T, 2 T. They cost more than what equal steps of 5.5 deviations do."""
+    noise = ExponentialPower(shape, 40)
+    spacing = math.ceil(5.5 * noise.standard_deviation)
+    charged = level_price(noise, 17.0, 1, spacing)
+    known, usual = noise.smallest_margin(1.26e-6), noise.smallest_margin(5e-13)
+    largest = mpmath.mpf(0)
+    for count in range(2 * usual):
+        edges = [known - count, usual - count, 2 * usual - count]
+        worlds = [
+            [
+                purse_oracle.tail(shape, 40, 1 - edges[0] + moved),
+                *(
+                    purse_oracle.between(shape, 40, low - moved, high - moved)
+                    for low, high in itertools.pairwise(edges)
+                ),
+                purse_oracle.tail(shape, 40, edges[-1] - moved),
+            ]
+            for moved in (1, 0)
+        ]
+        largest = max(largest, purse_oracle.excess(*worlds, 17.0), purse_oracle.excess(*worlds[::-1], 17.0))
+    assert float(mpmath.log1p(largest) / 16) > 1.05 * charged
+
+
+def test_levels_cost_more_than_one_bit_and_less_with_more_space():
+    noise = ExponentialPower(3.0, 1000)
+    prices = [level_price(noise, 17.0, 24, round(d * noise.standard_deviation)) for d in (2, 3, 4, 5.5, 8)]
+    assert prices == sorted(prices, reverse=True)
+    assert prices[0] > 1.3 * prices[-1]
+    assert prices[-1] >= look_price(noise, 17.0, 24)
+
+
+def test_infinite_where_one_bit_is():
+    assert level_price(ExponentialPower(4.0, 100), 900.0, 80, 300) == math.inf
+
+
+# --- Prices of looks with hits: the definition with 50 digits, the reference, limits, the bound for all counts, faults.
+
+
+def spacing_of(noise, deviations):
+    return math.ceil(deviations * noise.standard_deviation)
+
+
+@functools.cache
+def outcomes(shape, scale, margin, spacing):
+    """Below, hit, above."""
+    return [
+        purse_oracle.tail(shape, scale, 1 - margin),
+        purse_oracle.between(shape, scale, margin, margin + spacing),
+        purse_oracle.tail(shape, scale, margin + spacing),
+    ]
+
+
+def excess(first, second, order, hit_price, charged=(1,)):
+    with mpmath.workdps(purse_oracle.DIGITS):
+        lam = mpmath.mpf(order) - 1
+        worth = [mpmath.exp(-lam * mpmath.mpf(hit_price)) if o in charged else 1 for o in range(3)]
+        return mpmath.fsum(p * (p / q) ** lam * c for p, q, c in zip(first, second, worth, strict=True)) - 1
+
+
+def exact_price(shape, scale, order, weight, spacing, hit_price, charged=(1,)):
+    """Over all counts to 12 scales on both sides of both boundaries."""
+    largest = mpmath.mpf(0)
+    for margin in range(-12 * scale - spacing, 12 * scale):
+        worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
+        for first, second in (worlds, worlds[::-1]):
+            largest = max(largest, excess(first, second, order, hit_price, charged))
+    return float(mpmath.log1p(largest) / (order - 1))
+
+
+@pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
+@pytest.mark.parametrize("deviations", [2, 5.5])
+def test_prices_with_hits_are_those_of_the_definition(shape, scale, order, weight, deviations):
+    """With 50 digits, both ways, counts below, between and above the boundaries; rounded up, by less than 1e-8."""
+    noise = ExponentialPower(shape, scale)
+    spacing = max(weight, spacing_of(noise, deviations))
+    for hit_price in (0.0, 0.02, 0.5):
+        found = zone_price(noise, order, weight, spacing, hit_price=hit_price)
+        exact = exact_price(shape, scale, order, weight, spacing, hit_price)
+        assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
+
+
+@pytest.mark.parametrize(("shape", "order", "weight", "price"), HITS)
+def test_far_boundaries_cost_what_the_reference_says(shape, order, weight, price):
+    """Beyond the far one a hit is on the other side, which is the other direction of the reference."""
+    noise = ExponentialPower(shape, SCALE)
+    found = zone_price(noise, order, weight, 20 * SCALE, hit_price=0.1)
+    assert found == (pytest.approx(price, rel=1e-5) if price else pytest.approx(0, abs=1e-8))
+    assert found >= look_price(noise, order, weight, hit_price=0.1) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("shape", [1.0, 2.0, 2.5, 3.5])
+def test_between_the_price_of_a_bit_and_the_price_of_levels(shape):
+    noise = ExponentialPower(shape, 1000)
+    for weight in (5, 30, 120):
+        for deviations in (2, 3, 5.5):
+            spacing = spacing_of(noise, deviations)
+            alone = zone_price(noise, 17.0, weight, spacing)
+            assert look_price(noise, 17.0, weight) * (1 - 1e-9) <= alone
+            assert alone <= level_price(noise, 17.0, weight, spacing) * (1 + 1e-9)
+            with_hits = [zone_price(noise, 17.0, weight, spacing, hit_price=hit) for hit in (0.0, 0.01, 0.1, 1.0)]
+            assert with_hits == sorted(with_hits, reverse=True)
+
+
+def test_small_weights_are_free_with_laplace_noise_and_a_large_price_of_a_hit():
+    """Target charging: below a weight of some 0.042 scales at order 17, beyond what the far boundary adds."""
+    noise = ExponentialPower(1.0, 1000)
+    free, not_free = (zone_price(noise, 17.0, weight, 20_000, hit_price=1.0) for weight in (41, 43))
+    assert free < 1e-8
+    assert not_free > 1e-4
+
+
+@pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
+def test_the_bound_beyond_the_reach_holds_with_hits(shape, scale, order, weight):
+    """For counts far above both boundaries and far below both, both ways, whatever a hit pays."""
+    noise, finite = ExponentialPower(shape, scale), 0
+    spacing = max(weight, spacing_of(noise, 2))
+    for reach in range(weight + 1, 9 * scale, 3):
+        bound = 2 * beyond_reach(noise, order, weight, reach)
+        if bound == math.inf:
+            continue
+        finite += 1
+        lowest = weight + 1 - spacing - reach
+        for margin in (reach + 1, reach + 2, reach + scale, lowest - 1, lowest - 2, lowest - scale):
+            worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
+            for hit_price in (0.0, 0.3):
+                assert excess(*worlds, order, hit_price) <= bound
+                assert excess(*worlds[::-1], order, hit_price) <= bound
+    assert finite > 3
+
+
+# --- Planted faults
+
+
+def test_prices_beyond_floats_are_infinite():
+    assert zone_price(ExponentialPower(4.0, 100), 900.0, 80, 300, hit_price=0.1) == math.inf

@@ -1,25 +1,23 @@
-"""Plans whose users are charged for hits: calibration, safe rounding, and choices that are refused."""
-
-from __future__ import annotations
+"""Plans whose users are charged for hits: calibration, kms21, known domains, and choices that are refused."""
 
 import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters
-from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
-from dp_transforms.plan.plan import Plan
+from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail, upper_tail
+from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, LABELS, START, calibrated_plan
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
 from tests.helpers.plan_files import with_changes
 
 
-def test_hourly_example() -> None:
+def test_hourly_example():
     assert LABELS.schedule.horizon == 384
     assert (LABELS.mode, LABELS.hits_per_user, LABELS.charged_hits.max_items_per_user) == ("hits", 3, 3)
     assert LABELS.charged_hits.noise.scale == pytest.approx(17.58, abs=0.01)
@@ -30,7 +28,7 @@ def test_hourly_example() -> None:
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize(("epsilon", "delta", "hits"), [(0.3, 1e-6, 1), (1.0, 1e-9, 7), (8.0, 1e-10, 40)])
-def test_every_share_is_kept_and_nothing_is_wasted(mode: str, epsilon: float, delta: float, hits: int) -> None:
+def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits):
     plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
@@ -47,7 +45,7 @@ def test_every_share_is_kept_and_nothing_is_wasted(mode: str, epsilon: float, de
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 2) > plan.delta_open
 
 
-def test_threshold_by_choice() -> None:
+def test_threshold_by_choice():
     with pytest.raises(ValueError, match=r"threshold must be >= 490, .* got 489\. Use 490"):
         calibrated_plan(threshold=489)
     assert calibrated_plan(threshold=490) == LABELS
@@ -57,7 +55,7 @@ def test_threshold_by_choice() -> None:
     assert higher.hits.epsilon_per_query > LABELS.charged_hits.epsilon_per_query  # the freed share buys less noise
 
 
-def test_sliding_windows_count_each() -> None:
+def test_sliding_windows_count_each():
     sliding = WindowSchedule(START, START + 384 * 3600, 3600, 900)
     plan = calibrated_plan(schedule=sliding)
     assert plan.queries_per_user == 3 * (384 * 4 + 3)
@@ -65,7 +63,7 @@ def test_sliding_windows_count_each() -> None:
     assert f"{sliding.horizon:,} windows" in plan.guarantee
 
 
-def test_more_budget_never_means_more_noise() -> None:
+def test_more_budget_never_means_more_noise():
     scales = [calibrated_plan(epsilon=e).charged_hits.noise.scale for e in (0.5, 1.0, 2.0, 4.0, 8.0)]
     assert scales == sorted(scales, reverse=True)
     scales = [calibrated_plan(delta=d).charged_hits.noise.scale for d in (1e-10, 1e-9, 1e-7, 1e-4)]
@@ -76,7 +74,7 @@ def test_more_budget_never_means_more_noise() -> None:
     assert thresholds == sorted(thresholds)
 
 
-def test_smallest_detectable() -> None:
+def test_smallest_detectable():
     for plan in (LABELS, COUNTS):
         for probability in (1e-6, 0.3, 0.5, 0.51, 0.95, 0.999999):
             count = plan.smallest_detectable(probability)
@@ -94,7 +92,7 @@ def test_smallest_detectable() -> None:
     "plan",
     [LABELS, COUNTS, calibrated_plan(hits_per_user=40), calibrated_plan(hits_per_user=1)],
 )
-def test_epsilon_after_hits(plan: Plan) -> None:
+def test_epsilon_after_hits(plan):
     running = plan.epsilon_after_hits
     assert len(running) == plan.hits_per_user
     assert all(a <= b for a, b in itertools.pairwise(running))
@@ -102,23 +100,21 @@ def test_epsilon_after_hits(plan: Plan) -> None:
     for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
         if not 1 <= hits <= plan.hits_per_user:
             continue
-        q = RELEASE_MODES[plan.mode].target_probability(plan.charged_hits.epsilon_per_query)  # type: ignore[attr-defined]
+        q = RELEASE_MODES[plan.mode].target_probability(plan.charged_hits.epsilon_per_query)
         delta = charging_game_delta(plan.charged_hits.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.shares.paid * (1 + 1e-9)
         exact = GameAccountant(plan.charged_hits.epsilon_per_query, q, hits).epsilon(plan.shares.paid)
         assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 
 
-def test_epsilon_after_hits_where_delta_alone_covers_the_first() -> None:
+def test_epsilon_after_hits_where_delta_alone_covers_the_first():
     plan = calibrated_plan(epsilon=0.05, delta=0.3, hits_per_user=20)
     running = plan.epsilon_after_hits
     assert len(running) == 20
     assert 0 < running[0] <= running[-1] <= plan.epsilon
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The share of sampling, written out again
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The share of sampling, written out again
 
 
 class TenMillion:
@@ -126,7 +122,7 @@ class TenMillion:
     fingerprint = "0" * 64
 
 
-def _sampling_share(plan: Plan, epsilon_of_noise: float) -> Decimal:
+def _sampling_share(plan, epsilon_of_noise):
     """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md, "A known domain", to 40 digits.
 
     TV: a magnitude needs 129 ln(2) / epsilon_of_noise thresholds on either side and 0, each off by at most one unit of
@@ -143,7 +139,7 @@ def _sampling_share(plan: Plan, epsilon_of_noise: float) -> Decimal:
 
 @pytest.mark.parametrize("domain", [None, DOMAIN, TenMillion])
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_the_share_of_sampling(mode: str, domain: Any) -> None:
+def test_the_share_of_sampling(mode, domain):
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
     plan = calibrated_plan(mode=mode, domain=domain, epsilon=1.5)
     is_kms21 = mode == "kms21"
@@ -160,7 +156,7 @@ def test_the_share_of_sampling(mode: str, domain: Any) -> None:
         with_changes(plan, {"shares.sampling": float(needed * (1 - close))})
 
 
-def test_guarantee_sentence() -> None:
+def test_guarantee_sentence():
     sentence = LABELS.guarantee
     for part in ("(2, 1e-09)", "differentially private", "adding or removing one user", "whole run", "384 windows"):
         assert part in sentence
@@ -168,3 +164,111 @@ def test_guarantee_sentence() -> None:
     condition = ", provided the list of items is public and was not made from the log."
     assert IN_DOMAIN.guarantee == sentence.removesuffix(".") + condition
     assert "provided" not in sentence
+
+
+# --- Plans of mode kms21, and plans with a known domain.
+
+# --- kms21
+
+
+def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise():
+    assert (KMS21.hits_per_user, KMS21.charged_hits.zone_width, KMS21.charged_hits.accountant) == (
+        20,
+        0,
+        "threshold_monitor",
+    )
+    assert 4000 < KMS21.charged_hits.noise.scale / LABELS.charged_hits.noise.scale < 10_000
+    known = calibrated_plan(epsilon=1.0, delta=1e-6, mode="kms21", hits_per_user=50)
+    assert known.hits.noise.scale == pytest.approx(350_200, rel=0.01)  # half of delta is for the open domain
+
+
+def _capped_sum(plan):
+    return {
+        "wide_epsilon": plan.charged_hits.noise.wide_epsilon_per_query,
+        "narrow_epsilon": plan.charged_hits.epsilon_per_query,
+        "cap": plan.charged_hits.noise.noise_cap,
+    }
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"domain": DOMAIN}]
+)
+def test_kms21_keeps_every_share(changes):
+    plan = calibrated_plan(mode="kms21", **changes)
+    shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
+    assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
+    noise = _capped_sum(plan)
+    proof = ThresholdMonitorAccountant(**noise, hits=plan.hits_per_user)
+    assert 0.9 * plan.shares.paid < proof.delta(plan.epsilon) <= plan.shares.paid
+    wrong, allowed, at = (3 * 384, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
+    assert wrong * capped_sum_upper_tail(plan.threshold - at, **noise) <= allowed
+    assert wrong * capped_sum_upper_tail(plan.threshold - at - 1, **noise) > allowed
+
+
+def test_what_kms21_detects():
+    noise = _capped_sum(KMS21)
+    for probability in (0.01, 0.5, 0.95):
+        count = KMS21.smallest_detectable(probability)
+        assert capped_sum_upper_tail(KMS21.threshold - count, **noise) >= probability * (1 - 1e-9)
+        assert capped_sum_upper_tail(KMS21.threshold - count + 1, **noise) < probability * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("hits", [1, 20, 700])
+def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits):
+    plan = calibrated_plan(mode="kms21", hits_per_user=hits)
+    running = plan.epsilon_after_hits
+    assert len(running) == hits
+    assert list(running) == sorted(running)
+    assert running[-1] <= plan.epsilon
+    noise = _capped_sum(plan)
+    for cut in {1, 2, min(hits, 70), hits // 2, hits} - {0}:
+        if cut <= hits:
+            delta = ThresholdMonitorAccountant(**noise, hits=cut).delta(running[cut - 1])
+            assert delta <= plan.shares.paid * (1 + 1e-9)
+
+
+# --- Known domains
+
+
+def test_a_known_domain_gives_all_of_delta_to_the_accountant():
+    assert IN_DOMAIN.delta_open == 0
+    assert IN_DOMAIN.shares.paid > 1.99 * LABELS.shares.paid
+    assert IN_DOMAIN.charged_hits.epsilon_per_query > LABELS.charged_hits.epsilon_per_query
+    assert (IN_DOMAIN.domain_size, IN_DOMAIN.domain.fingerprint) == (1000, DOMAIN.fingerprint)
+    assert IN_DOMAIN.domain is not None
+    assert LABELS.domain is None
+    assert (
+        IN_DOMAIN.fingerprint
+        != calibrated_plan(domain=ItemDomain.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
+    )
+
+
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+@pytest.mark.parametrize("size", [1, 1000, 10**6])
+def test_the_default_threshold_hides_items_that_nobody_holds(mode, size):
+    class Declared:
+        fingerprint = "0" * 64
+
+    Declared.size = size
+    plan = calibrated_plan(mode=mode, domain=Declared)
+    expected = size * 384 * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold)
+    assert plan.expected_false_reports == pytest.approx(expected)
+    assert expected <= 0.05
+    assert size * 384 * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 1) > 0.05
+
+
+def test_every_threshold_is_safe_in_a_known_domain():
+    lowest = calibrated_plan(domain=DOMAIN, threshold=1)
+    assert lowest.hits.epsilon_per_query == IN_DOMAIN.charged_hits.epsilon_per_query
+    assert lowest.expected_false_reports == pytest.approx(1000 * 384 * upper_tail(lowest.hits.epsilon_per_query, 1))
+    assert LABELS.expected_false_reports == 0
+
+
+@pytest.mark.parametrize(("windows", "size", "threshold"), [(2, 10**6, 10), (100_000, 1000, 1)])
+def test_too_many_false_reports_are_refused(windows, size, threshold):
+    class Declared:
+        fingerprint = "0" * 64
+
+    Declared.size = size
+    with pytest.raises(ValueError, match=rf"threshold = {threshold} would publish about .* items .* Raise it"):
+        calibrated_plan(schedule=WindowSchedule.fixed(0, windows, 1), domain=Declared, threshold=threshold)

@@ -1,9 +1,4 @@
-"""Every rounding of the accountants goes toward more noise: against sums of many digits, and at the edge of a promise.
-
-The digits that are at stake are the last ones: without them no other test would notice.
-"""
-
-from __future__ import annotations
+"""Roundings toward more noise, margins of plans, and what the searches find and pass on."""
 
 import dataclasses
 import decimal
@@ -11,21 +6,41 @@ import functools
 import math
 import random
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.calibration import hash_delta
-from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
+from dp_transforms.accounting.calibration import (
+    DEFAULT_FALSE_REPORTS,
+    choose_for_known_domain,
+    choose_for_open_domain,
+    hash_delta,
+)
+from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import ROUNDING, optimal_composition_delta
+from dp_transforms.accounting.kms21_accountant import _round_noise
+from dp_transforms.accounting.mixed_charging import (
+    MixedChargingAccountant,
+    delta_from_divergences,
+    epsilon_from_divergences,
+    largest_probability,
+)
+from dp_transforms.accounting.release_modes import (
+    NoiseParameters,
+    _chord,
+    epsilon_after_each_hit,
+    smallest_safe_threshold,
+    solve_target_charging,
+)
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
 
+# The digits that are at stake are the last ones: without them no other test would notice.
+
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
 
 
-def composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> decimal.Decimal:
+def composition_delta(epsilon_per_query, calls, epsilon):
     """``E[(1 - exp(epsilon - loss))_+]`` with 60 digits: each mass of the binomial from the one beside it.
 
     Masses below e^-400 of the largest are left out; so what is found is at most the truth.
@@ -55,7 +70,7 @@ def composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> d
         *[(0.01, calls, share) for calls in (3, 1000, 30_000) for share in (0.5, 2.0)],
     ],
 )
-def test_composition_of_many_calls_is_never_below_the_truth(epsilon_per_query: float, calls: int, share: float) -> None:
+def test_composition_of_many_calls_is_never_below_the_truth(epsilon_per_query, calls, share):
     """The logarithms of a million calls are large, and their rounding with them."""
     epsilon = share * epsilon_per_query * math.sqrt(calls)
     found, truth = (
@@ -65,7 +80,7 @@ def test_composition_of_many_calls_is_never_below_the_truth(epsilon_per_query: f
     assert truth <= decimal.Decimal(found) <= truth * decimal.Decimal(1 + 1e-7)
 
 
-def test_a_mixed_budget_never_exceeds_its_promise() -> None:
+def test_a_mixed_budget_never_exceeds_its_promise():
     """The conversion back rounds up. Of 300 budgets that were not checked again, about one in twelve would be over."""
     source = random.Random(9)
     tried = 0
@@ -83,13 +98,13 @@ def test_a_mixed_budget_never_exceeds_its_promise() -> None:
 
 
 @pytest.mark.parametrize(("max_users", "max_items"), [(1, 1), (10**6, 10**9), (3, 2**40), (7, 10**12), (2**40, 2**60)])
-def test_the_share_of_hash_collisions_counts_users_and_items(max_users: int, max_items: int) -> None:
+def test_the_share_of_hash_collisions_counts_users_and_items(max_users, max_items):
     """One other user of so many has the same 64 bits; any two of so many items have the same 128, each pair twice."""
     truth = Fraction(max_users, 2**64) + Fraction(max_items**2, 2**128)
     assert hash_delta(max_users, max_items) == pytest.approx(float(truth), rel=1e-15, abs=0)
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "hits": {},
     "hits-with-counts": {"hits_per_user": 2},
     "kms21": {"hits_per_user": 2},
@@ -97,13 +112,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @functools.cache
-def plan_of(mode: str) -> Plan:
+def plan_of(mode):
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
     return Plan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, mode=mode, **OPTIONS[mode])
 
 
 @pytest.mark.parametrize("mode", OPTIONS)
-def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode: str) -> None:
+def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode):
     plan = plan_of(mode)
     proved = plan.hits.rules.proof(plan.hits.noise, plan.hits.per_user).delta(plan.epsilon)
     assert 0 < proved <= plan.shares.paid
@@ -113,7 +128,7 @@ def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode: str) ->
 
 
 @pytest.mark.parametrize("mode", OPTIONS)
-def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(mode: str) -> None:
+def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(mode):
     plan = plan_of(mode)
     total = math.fsum((plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash))
     assert dataclasses.replace(plan, delta=total).delta == total
@@ -122,7 +137,7 @@ def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(mode: str) -> 
 
 
 @pytest.mark.parametrize("share", ["hash", "sampling"])
-def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: str) -> None:
+def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share):
     plan = plan_of("hits")
     with_changes(plan, {f"shares.{share}": getattr(plan.shares, share)})
     low, high = 0.0, getattr(plan.shares, share)
@@ -141,3 +156,157 @@ def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: st
         * Fraction(plan.hits.noise.total_variation),
     }[share]
     assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)
+
+
+# --- The margin of a plan: another machine's last digits must not refuse what was calibrated here.
+
+MARGIN = 1e-9
+DELTA = 1e-7
+
+
+@pytest.mark.parametrize(("below", "found"), [(0.5 * MARGIN, 0.1), (2 * MARGIN, 0.2)])
+def test_noise_that_is_safe_by_less_than_the_margin_is_not_taken(below, found):
+    """Between 0.1 and 0.2 delta is below what is allowed by so small a part; up to 0.1 by half."""
+
+    def delta_at(epsilon_per_query):
+        if epsilon_per_query <= 0.1:
+            return DELTA / 2
+        return DELTA * (1 - below) if epsilon_per_query <= 0.2 else 1.0
+
+    assert solve_target_charging(delta_at, 3, 1.0, DELTA) == pytest.approx(found, rel=2e-5)
+
+
+@pytest.mark.parametrize("scale", [2000.0, 3000.0])
+def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale):
+    hits, epsilon, grid = 20, 1.0, 3
+    first = _round_noise(scale, epsilon, 1.0 - 1e-6, hits, grid)
+    exact = first.delta(epsilon)
+    assert 0 < exact < 1e-6
+    for above, is_taken in ((0.5 * MARGIN, False), (2 * MARGIN, True)):
+        taken = _round_noise(scale, epsilon, exact * (1 + above), hits, grid)
+        assert (taken.narrow_epsilon == first.narrow_epsilon) is is_taken
+        assert taken.narrow_epsilon <= first.narrow_epsilon
+
+
+@pytest.mark.parametrize("share", [1.0, 1 + 1e-12, 1 - 1e-12])
+def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share):
+    """At the exact tail of a margin, and one digit beside it."""
+    noise, queries = NoiseParameters(0.3), 240
+    for margin in (1, 2, 17, 90):
+        delta_open = queries * noise.upper_tail(margin) * share
+        found = smallest_safe_threshold(noise, queries, delta_open)
+        assert queries * noise.upper_tail(found - 1) <= delta_open
+        assert queries * noise.upper_tail(found - 2) > delta_open
+    assert smallest_safe_threshold(noise, queries, queries * 0.6) == 1
+    assert smallest_safe_threshold(noise, 1, noise.upper_tail(0)) == 1
+
+
+@pytest.mark.parametrize("divergence", [1e-40, 1e-18, 1e-16, 9e-16, 1e-15])
+def test_divergences_whose_digits_would_be_lost_count_as_larger_ones(divergence):
+    """``1 - e^-d`` has no digit left below 1e-16, and a logarithm of 0 would end the conversion."""
+    for order, epsilon in ((1.5, 0.0), (3.0, 1e-12), (50.0, 0.1)):
+        found = delta_from_divergences([order], [divergence], epsilon)
+        assert found == delta_from_divergences([order], [1e-15], epsilon)
+        assert math.sqrt(1e-15) < found < 4e-8
+        assert epsilon_from_divergences([order], [divergence], 1e-9) >= 0
+
+
+def test_small_divergences_are_not_rounded_down_by_the_conversion():
+    """At epsilon 0 a divergence d gives ``sqrt(1 - e^-d)``, or less where the order is worth more: here it is not."""
+    for exponent in range(-1500, -300):
+        divergence = 10 ** (exponent / 100)
+        found = delta_from_divergences([1.02], [divergence], 0.0)
+        assert math.sqrt(-math.expm1(-divergence)) <= found <= math.sqrt(divergence + 1e-15) * (1 + 1e-3)
+
+
+# --- What the searches of the accountants find and pass on: noise, thresholds, shares of delta, running figures.
+
+EACH, Q, HITS, DELTA_OF_HITS = 0.2, 0.3, 4, 1e-6
+
+
+def test_the_noise_of_a_plan_is_the_largest_of_six_digits():
+    for root in (0.123456789, 0.00765432199):
+        found = solve_target_charging(lambda each, root=root: 1e-7 if each <= root else 1.0, 3, 1.0, 1.1e-7)
+        unit = 10 ** (math.floor(math.log10(root)) - 5)
+        assert found in [pytest.approx(math.floor(root / unit) * unit - less * unit, rel=1e-12) for less in (0, 1)]
+        assert float(f"{found:.6g}") == found
+
+
+# --- The shares of delta
+
+
+def solver(asked_for):
+    """Notes the deltas it is asked for; less delta, more noise."""
+
+    def solve(delta):
+        asked_for.append(delta)
+        return NoiseParameters(0.3 if delta > 0.6e-6 else 0.25)
+
+    return solve
+
+
+def test_all_of_delta_goes_to_the_noise_where_the_domain_is_known():
+    asked_for = []
+    found = choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
+    noise = NoiseParameters(0.3)
+    assert found == (noise, smallest_safe_threshold(noise, 5000, DEFAULT_FALSE_REPORTS) - 1, 0.0)
+    assert choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
+    assert choose_for_known_domain(solver(asked_for), 1e-6, 0, None)[1] == 1, "never below one holder"
+    assert asked_for == [1e-6] * 3
+
+
+def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs():
+    asked_for = []
+    smallest = smallest_safe_threshold(NoiseParameters(0.25), 240, 0.5e-6)
+    wanted = (NoiseParameters(0.25), smallest, 0.5e-6)
+    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
+    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
+    assert asked_for == [0.5e-6] * 2
+    with pytest.raises(ValueError, match=f"threshold must be >= {smallest}, .* got {smallest - 1}"):
+        choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
+    del asked_for[:]
+    for above in (1, 40, 400):
+        tail = 240 * NoiseParameters(0.25).upper_tail(smallest + above - 1)
+        share = max(tail, 1e-12)
+        noise, threshold, delta_open = choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
+        assert delta_open == pytest.approx(share, rel=1e-14, abs=0)
+        assert (threshold, asked_for[-1]) == (smallest + above, 1e-6 - delta_open)
+        assert noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
+
+
+def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total():
+    total = GameAccountant(EACH, Q, HITS).epsilon(0.2)
+    assert GameAccountant(EACH, Q, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
+    assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
+    lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA_OF_HITS) * (1 - 1e-8)
+    assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA_OF_HITS)) <= lower
+
+
+def test_a_chord_is_straight_in_the_exponential():
+    low, high, delta = 0.5, 1.5, 0.02
+    left, right = (0.9, 0.05), (0.8, 0.01)
+    share = (0.05 - delta) / (0.05 - 0.01)
+    wanted = math.log(math.exp(low) + share * (math.exp(high) - math.exp(low)))
+    assert _chord((low, left), (high, right), 1, delta) == pytest.approx(wanted * (1 + 1e-9), rel=1e-14)
+    assert _chord((low, left[:1]), (high, right), 1, delta) == high, "the left one has no such entry"
+    assert _chord((low, (0.9, delta)), (high, right), 1, delta) == high
+    assert _chord((low, left), (high, (0.8, delta)), 1, delta) == high, "rounded up, and not beyond"
+
+
+# --- Mixed charging
+
+
+def test_the_budget_of_an_order_by_hand():
+    for epsilon, delta, order in ((1.0, 1e-6, 20.0), (3.0, 1e-9, 12.0)):
+        found = MixedChargingAccountant.calibrate(epsilon, delta, order)
+        divergence = epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)
+        assert found.order == order
+        assert 1 - 2e-8 < found.budget / (divergence * (order - 1)) <= 1 - 10 * ROUNDING * 0.999
+
+
+def test_a_larger_target_counts_as_the_largest_that_there_is():
+    assert largest_probability(1.0, 1) == pytest.approx(1 / (math.e + 1), rel=1e-15)
+    assert largest_probability(1.0, 0.2) == 0.2
+    for refused in (0, -0.1, 1.0000001, True, math.nan):
+        with pytest.raises(ValueError, match="target_probability must lie in"):
+            largest_probability(1.0, refused)

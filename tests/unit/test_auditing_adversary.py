@@ -1,31 +1,135 @@
-"""The best adaptive adversary and the exact laws of streams, against brute force over everything that can happen."""
-
-from __future__ import annotations
+"""The law of a query, the best adaptive adversary and the laws of streams, against brute force."""
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import (
-    CappedSumLaw,
-    QueryLaw,
-    Result,
-    ThresholdLaw,
-)
-from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, best_deltas, largest_argument, law_of_stream
+from dp_transforms.audit.query_law import CappedSumLaw, Result, ThresholdLaw, laplace_mass
+from dp_transforms.audit.streams import AttackStream, Steps, best_deltas, largest_argument, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
-from tests.helpers.adversary import best_adversary, kernel_of_law
+from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold
+from tests.helpers.adversary import Action, best_adversary, extract_kernel, kernel_of_law
+from tests.helpers.exact_monitor import settings_for
+
+REACH = 80  # of the noise in the sums below; at scale 2 nothing is left beyond
+EPSILON_OF_QUERY = 0.5
+
+
+def _by_rule(rule, threshold, distance):
+    """Every published result on its own, by the real release rule."""
+    count = threshold + distance
+    masses = {}
+    for noisy in range(count - REACH, count + REACH + 2):
+        masses.setdefault(rule(noisy), [0.0, 0.0])
+        masses[rule(noisy)][0] += probability(EPSILON_OF_QUERY, noisy - count - 1)
+        masses[rule(noisy)][1] += probability(EPSILON_OF_QUERY, noisy - count)
+    return [
+        Result(with_user, without_user, math.log(with_user / without_user), bool(release and release.charged))
+        for release, (with_user, without_user) in masses.items()
+        if with_user > 0 and without_user > 0
+    ]
+
+
+def _merged(results):
+    found = {}
+    for result in results:
+        key = (round(result.log_ratio, 6), result.charged)
+        before = found.get(key, (0.0, 0.0))
+        found[key] = (before[0] + result.with_user, before[1] + result.without_user)
+    return {key: masses for key, masses in found.items() if max(masses) > 1e-14}
+
+
+@pytest.mark.parametrize("zone_width", [0, 1, 4])
+@pytest.mark.parametrize("distance", [-9, -2, -1, 0, 1, 3, 4, 8])
+def test_results_are_those_of_the_release_rule(zone_width, distance):
+    rule = BetweenThresholds(20, zone_width) if zone_width else CountsAboveThreshold(20)
+    results = ThresholdLaw(EPSILON_OF_QUERY, zone_width).results(distance)
+    expected, found = _merged(_by_rule(rule, 20, distance)), _merged(list(results))
+    assert found.keys() == expected.keys()
+    for key, masses in found.items():
+        assert masses == pytest.approx(expected[key], rel=1e-9)
+    for world in (0, 1):
+        assert math.fsum(result[world] for result in results) == pytest.approx(1, abs=1e-14)
+
+
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_results_are_those_of_the_real_monitor(mode):
+    """Every outcome of its 128-bit uniforms, from `tests/privacy`."""
+    settings = settings_for(mode, EPSILON_OF_QUERY, 1, 12, 4)
+    distances = range(-4, 8)
+    kernel = extract_kernel(settings, [Action(settings.threshold + distance) for distance in distances])
+    for distance, entries in zip(distances, kernel[0], strict=True):
+        expected = _merged(list(entries))
+        found = _merged(list(ThresholdLaw(EPSILON_OF_QUERY, settings.hits.zone_width).results(distance)))
+        assert found.keys() == expected.keys()
+        for key, masses in found.items():
+            assert masses == pytest.approx(expected[key], rel=1e-9)
+
+
+@pytest.mark.parametrize("zone_width", [0, 3])
+def test_published_values_and_lone_items(zone_width):
+    law = ThresholdLaw(EPSILON_OF_QUERY, zone_width)
+    for distance in (-1, 2):
+        for with_user in (False, True):
+            masses = law.value_masses(distance, 10, with_user)
+            expected = np.zeros(21)
+            for noise in range(-REACH, REACH):
+                offset = noise + with_user  # relative to the count without the user
+                above_threshold = distance + offset
+                if above_threshold >= 0 and (not zone_width or above_threshold < zone_width):
+                    expected[min(max(offset, -10), 10) + 10] += probability(EPSILON_OF_QUERY, noise)
+            assert masses == pytest.approx(expected, abs=1e-14)
+    alone = math.fsum(probability(EPSILON_OF_QUERY, noise) for noise in range(11, REACH))
+    assert law.alone(12) == pytest.approx(alone, rel=1e-12)
+
+
+def test_masses_far_out_keep_their_digits():
+    """Where a difference of two tails would be 0."""
+    assert laplace_mass(0.5, 200, 201, 0) == pytest.approx(probability(0.5, 200) + probability(0.5, 201), rel=1e-12)
+    assert laplace_mass(0.5, None, -300, 0) == pytest.approx(math.exp(-150) / (1 + math.exp(-0.5)), rel=1e-12)
+    assert laplace_mass(0.5, 3, 2, 0) == 0
+
+
+@pytest.mark.parametrize("distance", [-12, -1, 0, 5])
+def test_the_two_noises_of_kms21(distance):
+    law = CappedSumLaw(wide_epsilon=0.1, narrow_epsilon=0.4, cap=6)
+    sums = {}
+    for wide in range(-600, 600):
+        for narrow in range(-90, 90):
+            total = wide + min(narrow, 6)
+            sums[total] = sums.get(total, 0.0) + probability(0.1, wide) * probability(0.4, narrow)
+    top = [math.fsum(p for total, p in sums.items() if distance + held + total >= 0) for held in (1, 0)]
+    published, silent = law.results(distance)
+    assert (published.charged, silent.charged) == (True, False)
+    assert published[:2] == pytest.approx(top, rel=1e-9)
+    assert silent[:2] == pytest.approx([1 - mass for mass in top], rel=1e-9)
+    assert published.log_ratio == pytest.approx(math.log(top[0] / top[1]), rel=1e-6)
+    assert silent.log_ratio == pytest.approx(math.log((1 - top[0]) / (1 - top[1])), rel=1e-6)
+
+
+def test_ratios_of_very_wide_noise():
+    """Losses of 1e-6 with six digits, where probabilities alone would leave none beyond."""
+    published, silent = CappedSumLaw(wide_epsilon=1e-6, narrow_epsilon=1e-4, cap=10**5).results(-1)
+    assert 0 < published.log_ratio <= 1e-6
+    # sum over results of P = sum of Q = 1.
+    balance = published.without_user * math.expm1(published.log_ratio) + silent.without_user * math.expm1(
+        silent.log_ratio
+    )
+    assert abs(balance) < 1e-6 * 1e-6
+
+
+# --- The best adaptive adversary and the exact laws of streams, against brute force over everything that can happen.
 
 EPSILON = 0.7
 
 
-def _single_results(zone_width: int, distance: int) -> list[Result]:
+def _single_results(zone_width, distance):
     """Every noisy count on its own where it is published; only "below" and "above" are lumps. From the definition."""
-    masses: dict[object, list[float]] = {}
+    masses = {}
     for noise in range(-45, 46):
         value = distance + noise  # minus the threshold
         name = "below" if value < 0 else value if not zone_width or value < zone_width else "above"
@@ -38,9 +142,7 @@ def _single_results(zone_width: int, distance: int) -> list[Result]:
     ]
 
 
-def _best_by_force(
-    by_distance: list[list[Result]], hits: int, rounds: int, epsilon: float, adds_user: bool, p: float, q: float
-) -> float:
+def _best_by_force(by_distance, hits, rounds, epsilon, adds_user, p, q):
     """The value of a state of the adversary, by trying every distance, and every one after every result of it."""
     best = max(0.0, p - math.exp(epsilon) * q)
     if not hits or not rounds:
@@ -56,9 +158,9 @@ def _best_by_force(
     return best
 
 
-def _lumped(results: list[Result]) -> list[Result]:
+def _lumped(results):
     """Equal ratios and charges together: otherwise brute force would take forever."""
-    found: dict[tuple[float, bool], Result] = {}
+    found = {}
     for result in results:
         key = (round(result.log_ratio, 9), result.charged)
         old = found.get(key, Result(0.0, 0.0, *key))
@@ -69,7 +171,7 @@ def _lumped(results: list[Result]) -> list[Result]:
 @pytest.mark.parametrize("zone_width", [0, 1, 3])
 @pytest.mark.parametrize(("hits", "rounds"), [(1, 3), (2, 3)])
 @pytest.mark.parametrize("adds_user", [True, False])
-def test_two_distances_are_as_bad_as_all(zone_width: int, hits: int, rounds: int, adds_user: bool) -> None:
+def test_two_distances_are_as_bad_as_all(zone_width, hits, rounds, adds_user):
     """The theorem of docs/audit.md, by force: over twelve distances, after every result, nothing exceeds the program
     that knows only one below the threshold and one below the upper edge."""
     law = ThresholdLaw(EPSILON, zone_width)
@@ -91,9 +193,7 @@ def test_two_distances_are_as_bad_as_all(zone_width: int, hits: int, rounds: int
 
 @pytest.mark.parametrize("zone_width", [0, 12])
 @pytest.mark.parametrize(("hits", "windows", "items"), [(1, 9, 1), (3, 60, 1), (3, 7, 4), (2, 1, 5)])
-def test_the_program_of_the_audit_is_that_of_the_general_adversary(
-    zone_width: int, hits: int, windows: int, items: int
-) -> None:
+def test_the_program_of_the_audit_is_that_of_the_general_adversary(zone_width, hits, windows, items):
     """In both directions, after all windows and after half of them."""
     law = ThresholdLaw(0.2, zone_width)
     mechanism = Mechanism(law, 10**6, hits, 10**6, items)
@@ -115,22 +215,22 @@ def test_the_program_of_the_audit_is_that_of_the_general_adversary(
 
 
 def _best_in_windows(
-    by_distance: list[list[Result]],
-    hits: int,
-    windows: int,
-    most: int,
-    epsilon: float,
-    mixed: bool,
-    p: float = 1.0,
-    q: float = 1.0,
-) -> float:
+    by_distance,
+    hits,
+    windows,
+    most,
+    epsilon,
+    mixed,
+    p=1.0,
+    q=1.0,
+):
     """The user removed: before each window, all choices of up to so many calls (mixed: each at a distance of its own);
     the adversary goes on with what all results of the window were."""
     best = max(0.0, q - math.exp(epsilon) * p)
     if not hits or not windows:
         return best
 
-    def after(calls: tuple[list[Result], ...], hits: int, p: float, q: float) -> float:
+    def after(calls, hits, p, q):
         if not calls or not hits:
             return _best_in_windows(by_distance, hits, windows - 1, most, epsilon, mixed, p, q)
         return sum(
@@ -146,12 +246,12 @@ def _best_in_windows(
 
 @pytest.mark.parametrize("zone_width", [0, 3])
 @pytest.mark.parametrize(("hits", "windows", "most"), [(1, 2, 2), (2, 2, 2), (2, 1, 3), (3, 1, 4)])
-def test_several_items_in_a_window_by_force(zone_width: int, hits: int, windows: int, most: int) -> None:
+def test_several_items_in_a_window_by_force(zone_width, hits, windows, most):
     """One distance a window is attained exactly; and whatever the distances in a window, single items are a ceiling."""
     law = ThresholdLaw(EPSILON, zone_width)
     critical = [law.near] if law.far is None else [law.near, law.far]
 
-    def program(rounds: int, items_per_window: int, epsilon: float) -> float:
+    def program(rounds, items_per_window, epsilon):
         kernel = kernel_of_law(law, critical, hits)
         curve = best_adversary(
             kernel,
@@ -173,15 +273,13 @@ def test_several_items_in_a_window_by_force(zone_width: int, hits: int, windows:
         assert program(2, 2, 0.4) < 0.999 * program(4, 1, 0.4), "looking back is worth something"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Streams
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Streams
 
 
-def _transcripts(law: QueryLaw, hits: int, stream: AttackStream) -> Iterator[tuple[float, float]]:
+def _transcripts(law, hits, stream):
     """Both probabilities of every sequence of results, by walking through all of them."""
 
-    def walk(p: float, q: float, loss: float, paid: int, left: int, last: int) -> Iterator[tuple[float, float]]:
+    def walk(p, q, loss, paid, left, last):
         if not left or paid == hits:
             yield p, q
             return
@@ -213,7 +311,7 @@ STREAMS = [
 
 @pytest.mark.parametrize(("law", "stream"), STREAMS)
 @pytest.mark.parametrize("hits", [1, 2, 3])
-def test_law_of_a_stream_against_all_transcripts(law: QueryLaw, stream: AttackStream, hits: int) -> None:
+def test_law_of_a_stream_against_all_transcripts(law, stream, hits):
     transcripts = [*_transcripts(law, hits, stream)]
     exact = law_of_stream(law, hits, stream)
     assert exact.with_user.sum() == pytest.approx(1) == exact.without_user.sum()
@@ -226,7 +324,7 @@ def test_law_of_a_stream_against_all_transcripts(law: QueryLaw, stream: AttackSt
             assert exact.delta(epsilon, adds_user) <= expected * (1 + 1e-12) + 1e-15
 
 
-def _worst_law(zone_width: int, epsilon: float, hits: int, total: float, rounds: int, adds_user: bool) -> StreamLaw:
+def _worst_law(zone_width, epsilon, hits, total, rounds, adds_user):
     law = ThresholdLaw(epsilon, zone_width)
     if law.far is None:
         return law_of_stream(law, hits, AttackStream.static(adds_user, law.near, rounds))
@@ -236,9 +334,7 @@ def _worst_law(zone_width: int, epsilon: float, hits: int, total: float, rounds:
 
 @pytest.mark.parametrize(("zone_width", "epsilon", "hits"), [(0, 0.1, 1), (0, 0.1, 5), (8, 0.25, 2), (40, 0.05, 4)])
 @pytest.mark.parametrize("adds_user", [True, False])
-def test_the_worst_stream_is_as_bad_as_the_best_adversary(
-    zone_width: int, epsilon: float, hits: int, adds_user: bool
-) -> None:
+def test_the_worst_stream_is_as_bad_as_the_best_adversary(zone_width, epsilon, hits, adds_user):
     """To one part in 10^5: so what the audit calls the worst stream is the worst."""
     law = ThresholdLaw(epsilon, zone_width)
     for total in (0.3, 1.0):
@@ -248,7 +344,7 @@ def test_the_worst_stream_is_as_bad_as_the_best_adversary(
         assert found == pytest.approx(best, rel=1e-5, abs=1e-14)
 
 
-def test_epsilon_of_a_law_is_the_inverse_of_its_delta() -> None:
+def test_epsilon_of_a_law_is_the_inverse_of_its_delta():
     law = _worst_law(8, 0.25, 2, 1.0, 60, True)
     for delta in (1e-2, 1e-5, 1e-9):
         epsilon = law.epsilon(delta, True)
@@ -257,7 +353,7 @@ def test_epsilon_of_a_law_is_the_inverse_of_its_delta() -> None:
     assert largest_argument(lambda x: x < 2, 1.0) == 1.0
 
 
-def test_streams_whose_loss_is_no_function_of_what_is_kept_are_refused() -> None:
+def test_streams_whose_loss_is_no_function_of_what_is_kept_are_refused():
     law = ThresholdLaw(EPSILON, 3)
     with pytest.raises(ValueError, match="does not move by one amount"):
         Steps.of_law(law, (-4,))

@@ -1,7 +1,5 @@
 """What plans attain, exactly: below their claims, not far below, and above them wherever a fault is planted."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -10,12 +8,8 @@ import math
 import pytest
 
 from benchmarks.charging_bounds import static_adversary_delta
-from dp_transforms.accounting.charging_game import (
-    between_probability,
-    charging_game_delta,
-    not_prior_probability,
-)
-from dp_transforms.audit.exact_hits import ExactAudit, audit_exactly
+from dp_transforms.accounting.charging_game import between_probability, charging_game_delta, not_prior_probability
+from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
@@ -25,7 +19,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 
 @functools.cache
-def _plan(mode: str = "hits", hits: int | None = None, epsilon: float = 1.0, windows: int = 300) -> Plan:
+def _plan(mode="hits", hits=None, epsilon=1.0, windows=300):
     return Plan.calibrate(
         epsilon=epsilon,
         delta=1e-6,
@@ -37,7 +31,7 @@ def _plan(mode: str = "hits", hits: int | None = None, epsilon: float = 1.0, win
     )
 
 
-def _audit(plan: Plan, **changes: object) -> ExactAudit:
+def _audit(plan, **changes):
     """The claim of the plan, against a mechanism in which these numbers are others."""
     mechanism = dataclasses.replace(Mechanism.of_plan(plan), **changes)
     return audit_exactly(mechanism, HitsClaim.of_plan(plan))
@@ -51,7 +45,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize(("mode", "hits", "epsilon"), PLANS)
-def test_a_plan_attains_most_of_its_claim_and_no_more(mode: str, hits: int, epsilon: float) -> None:
+def test_a_plan_attains_most_of_its_claim_and_no_more(mode, hits, epsilon):
     plan = _plan(mode, hits, epsilon)
     audit = _audit(plan)
     assert audit.violations == ()
@@ -73,7 +67,7 @@ def test_a_plan_attains_most_of_its_claim_and_no_more(mode: str, hits: int, epsi
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_never_above_the_game_and_sometimes_close(mode: str) -> None:
+def test_never_above_the_game_and_sometimes_close(mode):
     """On a grid of noises, hits and epsilons, in both directions: the claims of the default accountant."""
     ratios = []
     for epsilon_per_query, hits in ((0.02, 20), (0.1, 1), (0.1, 5), (0.5, 2), (1.5, 3)):
@@ -90,7 +84,7 @@ def test_never_above_the_game_and_sometimes_close(mode: str) -> None:
     assert max(ratios) > (0.999 if mode == "hits" else 0.75)
 
 
-def test_counts_attain_exactly_what_the_static_adversary_of_the_accountants_does() -> None:
+def test_counts_attain_exactly_what_the_static_adversary_of_the_accountants_does():
     """A closed form that knows nothing of noise or thresholds: with counts charged, one stream is the worst."""
     for epsilon_per_query, hits, epsilon in ((0.1, 3, 1.0), (0.3, 1, 2.0), (0.05, 10, 1.5)):
         mechanism = Mechanism(ThresholdLaw(epsilon_per_query, 0), 10**6, hits, 10**6, 1)
@@ -99,7 +93,7 @@ def test_counts_attain_exactly_what_the_static_adversary_of_the_accountants_does
         assert law_of(mechanism, stream).delta(epsilon, False) == pytest.approx(expected, rel=1e-6)
 
 
-def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> None:
+def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added():
     """Every result that is likelier with the user is charged, so its loss is at most hits times epsilon_per_query."""
     plan = _plan("hits-with-counts", 10, 1.0)
     audit = _audit(plan)
@@ -107,13 +101,11 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> N
     assert audit.adding.delta == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults: what is run is not what was accounted for
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults: what is run is not what was accounted for
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_half_the_noise_is_flagged(mode: str) -> None:
+def test_half_the_noise_is_flagged(mode):
     plan = _plan(mode, 3)
     audit = _audit(plan, law=ThresholdLaw(2 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width))
     assert audit.worst.delta > 10 * plan.shares.paid
@@ -124,7 +116,7 @@ def test_half_the_noise_is_flagged(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(mode: str) -> None:
+def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(mode):
     plan = _plan(mode, 3)
     share = 1.01 if mode == "hits" else 1.05
     assert _audit(
@@ -134,7 +126,7 @@ def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(mode: str)
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 3])
-def test_a_hit_that_was_not_accounted_for_is_flagged(mode: str, hits: int) -> None:
+def test_a_hit_that_was_not_accounted_for_is_flagged(mode, hits):
     plan = _plan(mode, hits)
     audit = _audit(plan, hits_per_user=hits + 1)
     assert audit.worst.delta > 1.5 * plan.shares.paid
@@ -142,7 +134,7 @@ def test_a_hit_that_was_not_accounted_for_is_flagged(mode: str, hits: int) -> No
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_zone_that_is_too_narrow_is_flagged(width: int) -> None:
+def test_a_zone_that_is_too_narrow_is_flagged(width):
     """Above the zone is free, so a narrow one is hit too rarely."""
     plan = _plan("hits", 3)
     assert plan.charged_hits.zone_width > 3
@@ -151,7 +143,7 @@ def test_a_zone_that_is_too_narrow_is_flagged(width: int) -> None:
     assert audit.violations
 
 
-def test_a_threshold_below_the_safe_one_is_flagged() -> None:
+def test_a_threshold_below_the_safe_one_is_flagged():
     plan = _plan("hits-with-counts", 3)
     audit = _audit(plan, threshold=plan.threshold - 1)
     (violation,) = audit.violations
@@ -162,18 +154,16 @@ def test_a_threshold_below_the_safe_one_is_flagged() -> None:
     assert any(text.startswith("together") for text in far_too_low.violations)
 
 
-def test_more_windows_or_items_than_declared_are_flagged() -> None:
+def test_more_windows_or_items_than_declared_are_flagged():
     plan = _plan("hits-with-counts", 3)
     assert _audit(plan, horizon=2 * plan.schedule.horizon).violations
     assert _audit(plan, max_items_per_user=3).violations
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Short runs, other modes
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Short runs, other modes
 
 
-def test_lone_items_by_the_definition() -> None:
+def test_lone_items_by_the_definition():
     mechanism = Mechanism(ThresholdLaw(0.5, 0), 9, 1, 10, 3)
     published = math.fsum(probability(0.5, noise) for noise in range(8, 200))
     assert lone_delta(mechanism, 30) == pytest.approx(1 - (1 - published) ** 30, rel=1e-9)
@@ -182,13 +172,13 @@ def test_lone_items_by_the_definition() -> None:
 
 
 @functools.cache
-def _short_plan(mode: str = "hits") -> Plan:
+def _short_plan(mode="hits"):
     """A day of hours, three items of a user in each: 72 calls, where about 140 exclude the user."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
     return Plan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, mode=mode)
 
 
-def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
+def test_in_a_short_run_the_adversary_uses_several_items_of_a_window():
     """One item a window attains nothing in 24 of them; three attain what 72 windows of one item do, up to a thousandth,
     and it is not said that they attain all of it."""
     plan = _short_plan()
@@ -209,7 +199,7 @@ def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
 
 
 @pytest.mark.parametrize(("mode", "least"), [("hits", 0.99), ("hits-with-counts", 0.7)])
-def test_running_figures_of_a_short_run_are_checked_against_something(mode: str, least: float) -> None:
+def test_running_figures_of_a_short_run_are_checked_against_something(mode, least):
     """Each is attained almost in full, so that a little less is flagged, whichever it is."""
     plan = _short_plan(mode)
     mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
@@ -224,7 +214,7 @@ def test_running_figures_of_a_short_run_are_checked_against_something(mode: str,
         assert f"cut at {figure.hits} hits" in violation
 
 
-def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each() -> None:
+def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each():
     """Noise that is one part in a hundred too small, which no stream that keeps its distance shows."""
     plan = _short_plan()
     law = ThresholdLaw(1.01 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
@@ -234,7 +224,7 @@ def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each
         assert any(text.startswith(f"{name} one user") for text in audit.violations)
 
 
-def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
+def test_only_what_was_computed_to_be_the_most_is_called_so():
     settled = [
         (_audit(_plan("hits", 3)), True),
         (_audit(_plan("hits-with-counts", 3)), True),
@@ -247,7 +237,7 @@ def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
     assert settled[-1][0].removing.ceiling_delta is None
 
 
-def test_a_known_domain_has_no_lone_items() -> None:
+def test_a_known_domain_has_no_lone_items():
     plan = _plan("hits", 3)
     audit = audit_exactly(
         dataclasses.replace(Mechanism.of_plan(plan), tests_lone_items=False),
@@ -258,7 +248,7 @@ def test_a_known_domain_has_no_lone_items() -> None:
     assert audit.together_delta == audit.worst.delta
 
 
-def test_the_constants_of_kms21_leave_almost_everything_unused() -> None:
+def test_the_constants_of_kms21_leave_almost_everything_unused():
     """Claimed epsilon 1, attained some 1e-4: the proof of the paper costs four orders of magnitude."""
     plan = _plan("kms21")
     audit = _audit(plan)
@@ -277,7 +267,7 @@ def test_the_constants_of_kms21_leave_almost_everything_unused() -> None:
     assert _audit(plan, law=law).violations
 
 
-def test_rounds_by_default() -> None:
+def test_rounds_by_default():
     mechanism = Mechanism(ThresholdLaw(0.05, 40), 500, 3, 10**6, 1)
     enough = rounds_until_excluded(mechanism)
     assert 100 < default_rounds(mechanism) == enough < 200

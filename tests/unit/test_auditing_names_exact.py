@@ -1,36 +1,40 @@
-"""The exact audit of mode `looks`: against oracles that share nothing with it, and with planted faults.
-
-Each fault is found by one check: where that check is weakened, the test of the fault fails.
-"""
-
-from __future__ import annotations
+"""The exact audit of mode `looks`, without and with hits: against oracles, and with planted faults."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.look_prices import level_price
+from dp_transforms.accounting.purse.look_prices import level_price, zone_price
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
-from dp_transforms.audit.exact_looks import LooksExactAudit, audit_looks_exactly
-from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
+from dp_transforms.audit.exact_looks import audit_looks_exactly
+from dp_transforms.audit.few_looks import FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
+from dp_transforms.audit.payments import audit_payments
+from dp_transforms.audit.sampled_looks import design_looks_sampling, exclusion_trials, sample_names
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from tests.helpers.audited_names import audited_plan, mechanism_and_claim, with_prices
+from tests.helpers.audited_names import (
+    audited_plan,
+    law_of,
+    mechanism_and_claim,
+    p_values_of,
+    run_settings,
+    with_prices,
+)
+from tests.helpers.small_runs import SECRET
 from tests.unit import purse_oracle
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts, against oracles
-# ---------------------------------------------------------------------------------------------------------------------
+# Each fault is found by one check: where that check is weakened, the test of the fault fails.
+
+# --- Parts, against oracles
 
 
 @pytest.mark.parametrize(("shape", "scale"), [(1.0, 7), (1.5, 1), (2.0, 30), (2.5, 400), (3.0, 20), (4.0, 50)])
-def test_the_law_of_the_noise_is_that_of_50_digits(shape: float, scale: int) -> None:
+def test_the_law_of_the_noise_is_that_of_50_digits(shape, scale):
     """By quadrature; also where tails are e^-300 and less."""
     reach = (16 if shape < 2 else 8) * scale
     law = NoiseLaw(shape, scale, reach)
@@ -50,7 +54,7 @@ def test_the_law_of_the_noise_is_that_of_50_digits(shape: float, scale: int) -> 
 
 
 @pytest.mark.parametrize(("shape", "order", "weight"), [(1.0, 5.0, 3), (2.0, 17.0, 3), (2.5, 8.0, 6), (3.0, 17.0, 4)])
-def test_the_worst_count_is_that_of_all_counts(shape: float, order: float, weight: int) -> None:
+def test_the_worst_count_is_that_of_all_counts(shape, order, weight):
     """For a bit: of 50 digits, over all counts up to where nothing is left. (3, 17, 0.2) has it at e^-303."""
     scale = 20
     noise = ExponentialPower(shape, scale)
@@ -66,13 +70,13 @@ def test_the_worst_count_is_that_of_all_counts(shape: float, order: float, weigh
     assert of_levels.divergence == pytest.approx(price, rel=1e-3)
 
 
-def test_a_divergence_is_that_of_its_definition() -> None:
+def test_a_divergence_is_that_of_its_definition():
     p, q = np.array([[0.5, 0.1], [0.3, 0.2], [0.2, 0.7]]), np.array([[0.4, 0.1], [0.4, 0.2], [0.2, 0.7]])
     wanted = [math.log(sum(a**3 * b**-2 for a, b in zip(p[:, n], q[:, n], strict=True))) / 2 for n in (0, 1)]
     assert divergence(np.log(p), np.log(q), 3.0) == pytest.approx(wanted, abs=1e-14)
 
 
-def test_outcomes_have_the_mass_of_the_whole_in_both_worlds() -> None:
+def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
     law = NoiseLaw(2.5, 40, 300)
     logs = LookLaw(law, [0, 150, 300]).log_masses(np.arange(-500, 280), 9)
     for side in logs:
@@ -81,7 +85,7 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds() -> None:
 
 
 @functools.cache
-def _small_game(step: int = 1) -> tuple[LooksMechanism, NoiseLaw, list[tuple[int, np.ndarray, np.ndarray]]]:
+def _small_game(step=1):
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
     prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
     mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), (120,), (120,))
@@ -92,14 +96,14 @@ def _small_game(step: int = 1) -> tuple[LooksMechanism, NoiseLaw, list[tuple[int
     return mechanism, NoiseLaw(2.5, 30, 240), options
 
 
-def _best_of_few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float, adds_user: bool) -> FewLooks:
+def _best_of_few(law, mechanism, looks, epsilon, adds_user):
     listed, bounds = mechanism.looks_list, mechanism.boundaries
     return FewLooksAdversary(law, listed, bounds, epsilon, adds_user=adds_user).play(looks)
 
 
 @pytest.mark.parametrize("looks", [1, 2, 3])
 @pytest.mark.parametrize("adds_user", [True, False])
-def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool) -> None:
+def test_the_adversary_of_few_looks_is_the_best_one(looks, adds_user):
     """Against brute force over all counts and weights, step by step: never above it, and next to nothing below."""
     mechanism, law, options = _small_game(5 if looks == 3 else 1)
     for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
@@ -111,7 +115,7 @@ def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool)
 
 
 @pytest.mark.parametrize("adds_user", [True, False])
-def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user: bool) -> None:
+def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user):
     """One look is the same as one adaptive look; of two, each with half of the purse, the adaptive one is no worse."""
     mechanism, law, _ = _small_game()
     for looks, ratio in ((1, 0.999), (2, 0.5)):
@@ -120,7 +124,7 @@ def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user: bool) -> 
         assert best * ratio < equal <= best * (1 + 1e-6)
 
 
-def test_equal_looks_are_those_of_the_definition() -> None:
+def test_equal_looks_are_those_of_the_definition():
     law, weight, margin = NoiseLaw(2.0, 10, 80), 4, 6
     found = static_delta(law, weight, 3, np.array([margin]), 0.3)[0]
     p, q = law.tail(margin - weight), law.tail(margin)
@@ -131,17 +135,15 @@ def test_equal_looks_are_those_of_the_definition() -> None:
     assert found == pytest.approx(max(deltas), rel=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans
 
 
-def _audit(mechanism: LooksMechanism, claim: LooksClaim) -> LooksExactAudit:
+def _audit(mechanism, claim):
     return audit_looks_exactly(mechanism, claim, most_looks=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
-def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options: dict) -> None:
+def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
     plan = audited_plan(**options)
     audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=2)
     assert audit.violations == ()
@@ -157,7 +159,7 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options: dict) -
         assert max(audit.worst_delta, audit.lone_delta) <= audit.together_delta <= plan.delta
 
 
-def test_a_smaller_threshold_attains_more_than_is_set_aside() -> None:
+def test_a_smaller_threshold_attains_more_than_is_set_aside():
     """One integer: the threshold of a plan is the smallest that is safe."""
     mechanism, claim = mechanism_and_claim(audited_plan())
     lower = tuple(bound - 12 for bound in mechanism.boundaries)
@@ -165,9 +167,7 @@ def test_a_smaller_threshold_attains_more_than_is_set_aside() -> None:
     assert "holds alone" in violation
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults. A fault is found where the mechanism, as it is run, is not the one that was priced.
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults. A fault is found where the mechanism, as it is run, is not the one that was priced.
 
 PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "but its price is",
@@ -177,30 +177,29 @@ PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "holds alone",
     "together they attain",
 )
-Pair = tuple[LooksMechanism, LooksClaim]
 
 
-def _price_of_a_smaller_weight(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _price_of_a_smaller_weight(mechanism, claim):
     """Each weight costs what the one before it should, and the first what it should."""
     first, *rest = mechanism.looks_list.units
     return with_prices(mechanism, units=(first, first + 1, *rest[:-1])), claim
 
 
-def _narrow_levels(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _narrow_levels(mechanism, claim):
     """Three standard deviations apart, with the prices of five and a half."""
     spacing = (mechanism.boundaries[1] - mechanism.boundaries[0]) * 3 // 5
     bounds = tuple(mechanism.boundaries[0] + level * spacing for level in range(len(mechanism.boundaries)))
     return dataclasses.replace(mechanism, boundaries=bounds), claim
 
 
-def _levels_of_known_items(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _levels_of_known_items(mechanism, claim):
     """At the known threshold, at the threshold, and at twice the threshold."""
     threshold = mechanism.boundaries[0]
     bounds = (mechanism.known_boundaries[0], threshold, 2 * threshold)
     return dataclasses.replace(mechanism, known_boundaries=bounds), claim
 
 
-def _no_floor(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _no_floor(mechanism, claim):
     """A weight of half the smallest, at its own price: a purse pays for four times as many looks, and the plan says so,
     but the threshold is the old one."""
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
@@ -212,11 +211,11 @@ def _no_floor(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     return found, dataclasses.replace(claim, most_looks=found.most_looks)
 
 
-def _more_looks_than_declared(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _more_looks_than_declared(mechanism, claim):
     return mechanism, dataclasses.replace(claim, most_looks=claim.most_looks - 1)
 
 
-def _prices_of_another_order(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _prices_of_another_order(mechanism, claim):
     """Priced at order 5, spent from the budget of order 8."""
     spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
@@ -231,7 +230,7 @@ def _prices_of_another_order(mechanism: LooksMechanism, claim: LooksClaim) -> Pa
     return with_prices(_with_threshold_raised(mechanism), units=tuple(units)), claim
 
 
-def _budget_of_another_order(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _budget_of_another_order(mechanism, claim):
     """Prices of order 8 are shares of the budget of order 14."""
     budget = order_budget(14.0, claim.epsilon, claim.delta_looks)
     share = claim.budget / budget
@@ -241,12 +240,12 @@ def _budget_of_another_order(mechanism: LooksMechanism, claim: LooksClaim) -> Pa
     return _with_threshold_raised(found), claim
 
 
-def _with_threshold_raised(mechanism: LooksMechanism) -> LooksMechanism:
+def _with_threshold_raised(mechanism):
     """So that items of one user are safe at any prices."""
     return dataclasses.replace(mechanism, boundaries=tuple(bound + 100 for bound in mechanism.boundaries))
 
 
-def _weights_not_charged(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
+def _weights_not_charged(mechanism, claim):
     """The largest weight costs what the smallest does: a purse pays for twenty looks of it."""
     return with_prices(
         mechanism, weights=mechanism.looks_list.weights[-1:], units=mechanism.looks_list.units[:1]
@@ -266,9 +265,7 @@ def _weights_not_charged(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
         (_weights_not_charged, 2, {PRICE, LOOKS, ALONE, TOGETHER}),
     ],
 )
-def test_a_planted_fault_is_found_by_its_check(
-    fault: Callable[[LooksMechanism, LooksClaim], Pair], most_looks: int, found_by: set[str]
-) -> None:
+def test_a_planted_fault_is_found_by_its_check(fault, most_looks, found_by):
     pair = fault(*mechanism_and_claim(audited_plan()))
     violations = audit_looks_exactly(*pair, most_looks=most_looks).violations
     assert {
@@ -276,7 +273,7 @@ def test_a_planted_fault_is_found_by_its_check(
     } == found_by
 
 
-def test_prices_that_stop_at_a_finite_tail_are_found() -> None:
+def test_prices_that_stop_at_a_finite_tail_are_found():
     """Of a table of 2^-128: noise of shape 3 is worst where the tail is e^-303. At that weight looks are too cheap."""
     shape, scale, order, weight = 3.0, 100, 17.0, 20
     noise = ExponentialPower(shape, scale)
@@ -297,3 +294,85 @@ def test_prices_that_stop_at_a_finite_tail_are_found() -> None:
     # As the package prices it, the same mechanism passes.
     whole = level_price(noise, order, weight, bounds[0])
     assert not any(PRICE in text for text in _audit(mechanism, dataclasses.replace(claim, budget=whole)).violations)
+
+
+# --- The audit of mode `looks` where users pay for hits too: sound plans pass, and faults of hits are found.
+
+HITS = 2
+
+
+def test_a_sound_plan_passes():
+    plan = audited_plan(hits=HITS)
+    mechanism, claim = mechanism_and_claim(plan)
+    audit = audit_looks_exactly(mechanism, claim, most_looks=2)
+    assert audit.violations == ()
+    assert audit.prices == len(plan.paid_looks.weights) + len(plan.paid_hits.weights)
+    assert 0.9999 < audit.worst_price.ratio <= 1
+    assert audit_payments(mechanism, run_settings(plan), SECRET).violations == ()
+
+
+@pytest.mark.parametrize("hit_price", [0.0, 0.02, 0.3])
+def test_the_worst_count_of_three_outcomes_is_that_of_the_plan(hit_price):
+    noise, order, weight = ExponentialPower(2.5, 60), 8.0, 9
+    spacing = round(5.5 * noise.standard_deviation)
+    reach = reach_of_prices(2.5, order, weight, 60)
+    look = LookLaw(NoiseLaw(2.5, 60, reach + weight + 1), (0, spacing))
+    found = look.worst(weight, order, reach, hit_price=hit_price).divergence
+    price = zone_price(noise, order, weight, spacing, hit_price=hit_price)
+    assert found == pytest.approx(price, rel=1e-6)
+    assert found <= price
+
+
+def test_equal_looks_of_a_user_that_is_excluded():
+    """With more hits than looks they are binomial; with fewer they attain less; one hit, by its definition."""
+    law, margins = NoiseLaw(2.0, 10, 80), np.array([6])
+    free = static_delta(law, 4, 5, margins, 0.3)[0]
+    assert static_delta(law, 4, 5, margins, 0.3, 6)[0] == pytest.approx(free, rel=1e-9)
+    deltas = [static_delta(law, 4, 5, margins, 0.3, hits)[0] for hits in (1, 2, 5)]
+    assert deltas[0] < deltas[1] <= deltas[2] * (1 + 1e-9)
+    p, q = law.tail(2), law.tail(6)
+    worlds = [[*(x * (1 - x) ** look for look in range(5)), (1 - x) ** 5] for x in (p, q)]
+    wanted = [sum(max(0.0, a - np.exp(0.3) * b) for a, b in zip(*pair, strict=True)) for pair in (worlds, worlds[::-1])]
+    assert deltas[0] == pytest.approx(max(wanted), rel=1e-6)
+
+
+def test_hits_that_pay_nothing_are_found():
+    """The prices are those of looks that hits pay for, but nothing is taken out of the purse for a hit."""
+    mechanism, claim = mechanism_and_claim(audited_plan(hits=HITS))
+    assert mechanism.hits_list is not None
+    free = dataclasses.replace(mechanism.hits_list, hit_units=0)
+    violations = audit_looks_exactly(dataclasses.replace(mechanism, hits_list=free), claim, most_looks=1).violations
+    assert any("that pays for hits has a divergence" in text for text in violations)
+
+
+def test_a_list_of_hits_without_a_floor_is_found():
+    """Its smallest weight costs a third, so that a purse pays for three times as many lone items."""
+    mechanism, claim = mechanism_and_claim(audited_plan(hits=HITS))
+    listed = mechanism.hits_list
+    assert listed is not None
+    cheap = dataclasses.replace(listed, units=(listed.units[0] // 3, *listed.units[1:]))
+    violations = audit_looks_exactly(dataclasses.replace(mechanism, hits_list=cheap), claim, most_looks=1).violations
+    assert any("a purse pays for" in text for text in violations)
+    assert any("holds alone" in text for text in violations)
+
+
+def _exclusion(runs=100):
+    plan = audited_plan(hits=HITS)
+    mechanism, _ = mechanism_and_claim(plan)
+    return p_values_of(exclusion_trials(mechanism, law_of(mechanism), plan.hits_from, runs), run_settings(plan))
+
+
+def test_users_without_hits_left_do_not_count():
+    found = _exclusion()
+    assert len(found) == 3
+    assert min(found.values()) > 1e-3
+
+
+def test_the_real_code_agrees_with_its_law():
+    plan = audited_plan(hits=HITS)
+    mechanism, claim = mechanism_and_claim(plan)
+    law = law_of(mechanism)
+    design = design_looks_sampling(mechanism, claim, law, 1_000, 2)
+    audit = sample_names(mechanism, claim, run_settings(plan), design, law, SECRET)
+    assert audit.violations == ()
+    assert audit.p_value > 0.001

@@ -3,8 +3,6 @@
 Keys of the sampled runs are fixed. Faults in the code that runs are in tests/planted.toml.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -15,13 +13,12 @@ import pytest
 
 from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
+from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser
 from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.round_looks import RoundLooks, worst_in_rounds
+from dp_transforms.audit.round_looks import worst_in_rounds
 from dp_transforms.audit.round_scenes import round_trials
 from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
-from dp_transforms.audit.scenes import Trial
-from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
@@ -33,17 +30,15 @@ from tests.helpers.trials import trial_of
 RUNS = 2_000
 
 
-def _changed(**changes: object) -> tuple[LooksMechanism, LooksClaim]:
+def _changed(**changes):
     mechanism, claim = mechanism_and_claim(plan_in_rounds())
     return dataclasses.replace(mechanism, **changes), claim
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Exactly
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Exactly
 
 
-def test_a_sound_plan_passes_and_its_claims_are_nearly_attained() -> None:
+def test_a_sound_plan_passes_and_its_claims_are_nearly_attained():
     plan = plan_in_rounds()
     audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=30)
     assert audit.violations == ()
@@ -60,7 +55,7 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained() -> None:
     assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
 
 
-def test_a_sound_plan_of_rounds_in_windows_passes_and_its_claims_are_nearly_attained() -> None:
+def test_a_sound_plan_of_rounds_in_windows_passes_and_its_claims_are_nearly_attained():
     plan = plan_in_rounds(kind="window_rounds")
     mechanism, claim = mechanism_and_claim(plan)
     audit = audit_looks_exactly(mechanism, claim, most_looks=30)
@@ -74,7 +69,7 @@ def test_a_sound_plan_of_rounds_in_windows_passes_and_its_claims_are_nearly_atta
     terms = tuple(each._replace(likely_noise=each.likely_noise - 200) for each in plan.terms_in_windows)
     workers = trial_of(plan)
     object.__setattr__(workers, "terms_in_windows", terms)
-    assert any("likely_noise" in each for each in run_violations(plan, workers))  # type: ignore[arg-type]
+    assert any("likely_noise" in each for each in run_violations(plan, workers))
     lower = dataclasses.replace(mechanism, later_open=tuple(bound - 600 for bound in mechanism.later_open))
     assert ALONE in " ".join(audit_looks_exactly(lower, claim, most_looks=1).violations)
 
@@ -82,7 +77,7 @@ def test_a_sound_plan_of_rounds_in_windows_passes_and_its_claims_are_nearly_atta
 @pytest.mark.parametrize(
     ("later_open", "of_facets"), [((), 0), ((58, 66), 0), ((), 80)], ids=["blocks", "windows", "facets"]
 )
-def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int, ...], of_facets: int) -> None:
+def test_all_rounds_together_show_what_the_definition_says(later_open, of_facets):
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
@@ -104,20 +99,20 @@ def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int
             assert _walked(law, mechanism, other, epsilon) < found.delta * 1.001
 
 
-def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon: float) -> float:
-    def chances(named: tuple[bool, ...], weight: int, margin: int) -> list[float]:
+def _walked(law, mechanism, looks, epsilon):
+    def chances(named, weight, margin):
         return [
             math.prod(law.tail(margin - w) if each else law.tail(1 - margin + w) for each in named) for w in (weight, 0)
         ]
 
-    def stays_of(weight: int, margin: int) -> list[float]:
+    def stays_of(weight, margin):
         """Of a pair that is not named: not left out, if the round leaves out."""
         return [
             (law.tail(margin - mechanism.spacing - w) - law.tail(margin - w)) / law.tail(1 - margin + w)
             for w in (weight, 0)
         ]
 
-    def walk(number: int, left: int, done: int, p: float, q: float) -> float:
+    def walk(number, left, done, p, q):
         """done: named already. p, q: of what was named so far, with the user and without."""
         if number == len(mechanism.rounds) and done and mechanism.facets is not None:
             of_facets, total = mechanism.facets.replay_weight(done), 0.0
@@ -160,12 +155,12 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
 PURSE, MOST, ALONE, LOOKS = "a full purse of", "a purse pays for", "holds alone", "that others hold too attain"
 
 
-def _threshold_of_a_smaller_purse() -> tuple[LooksMechanism, LooksClaim]:
+def _threshold_of_a_smaller_purse():
     mechanism, _ = mechanism_and_claim(plan_in_rounds())
     return _changed(boundaries=tuple(bound - 600 for bound in mechanism.boundaries))
 
 
-def _rounds_that_cost(*shares: float) -> tuple[LooksMechanism, LooksClaim]:
+def _rounds_that_cost(*shares):
     mechanism, _ = mechanism_and_claim(plan_in_rounds())
     purses = [int(share * PURSE_UNITS) for share in shares]
     return _changed(rounds=tuple(dataclasses.replace(mechanism.looks_list, purse=purse) for purse in purses))
@@ -180,7 +175,7 @@ def _rounds_that_cost(*shares: float) -> tuple[LooksMechanism, LooksClaim]:
         (functools.partial(_rounds_that_cost, 1, 1, 1, 1), {PURSE, MOST, ALONE, LOOKS}),
     ],
 )
-def test_a_planted_fault_is_found_by_its_check(faulty: functools.partial, found_by: set[str]) -> None:
+def test_a_planted_fault_is_found_by_its_check(faulty, found_by):
     violations = " ".join(audit_looks_exactly(*faulty(), most_looks=1).violations)
     assert {check for check in (PURSE, MOST, ALONE, LOOKS) if check in violations} == found_by
 
@@ -191,33 +186,31 @@ class _LessLikelyNoise(TrialPlan):
 
     less: int
 
-    def terms_of_round(self, number: int, drawn: int, windows: int) -> object:
+    def terms_of_round(self, number, drawn, windows):
         terms = super().terms_of_round(number, drawn, windows)
         return terms._replace(likely_noise=terms.likely_noise - self.less)
 
 
 @pytest.mark.parametrize(("less", "is_found"), [(0, False), (200, True)])
-def test_likely_noise_of_rounds_is_computed_again(less: int, is_found: bool) -> None:
+def test_likely_noise_of_rounds_is_computed_again(less, is_found):
     plan = plan_in_rounds()
     trial = trial_of(plan)
     fields = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial)}
-    found = list(run_violations(plan, _LessLikelyNoise(less=less, **fields)))  # type: ignore[arg-type]
+    found = list(run_violations(plan, _LessLikelyNoise(less=less, **fields)))
     assert any("likely_noise" in each for each in found) == is_found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# By the code that runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- By the code that runs
 
 
-def _sample(run: TrialPlan, runs: int = RUNS, most_looks: int = 20, kind: str = "rounds") -> SampledAudit:
+def _sample(run, runs=RUNS, most_looks=20, kind="rounds"):
     mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks, kind))
     law = law_of(mechanism)
     design = design_looks_sampling(mechanism, claim, law, runs, 1)
     return sample_names(mechanism, claim, run, design, law, SECRET)
 
 
-def test_the_real_code_agrees_with_its_law() -> None:
+def test_the_real_code_agrees_with_its_law():
     audit = _sample(trial_of(plan_in_rounds()))
     assert audit.violations == ()
     assert audit.p_value > 0.001
@@ -226,7 +219,7 @@ def test_the_real_code_agrees_with_its_law() -> None:
     assert 0 < audit.epsilon < 2
 
 
-def test_the_real_code_agrees_with_its_law_in_windows() -> None:
+def test_the_real_code_agrees_with_its_law_in_windows():
     """In one window, and after one in which all items were named: then also those that nobody holds are drawn for."""
     audit = _sample(trial_of(plan_in_rounds(kind="window_rounds")), kind="window_rounds")
     assert audit.violations == ()
@@ -235,7 +228,7 @@ def test_the_real_code_agrees_with_its_law_in_windows() -> None:
     assert 0.1 < audit.design.expected_epsilon < 2
 
 
-def test_rounds_that_pay_for_one_look_pass() -> None:
+def test_rounds_that_pay_for_one_look_pass():
     """Of more pairs than a round pays for some count, by keyed hash: so no more are taken for looks."""
     plan = plan_in_rounds(3)
     mechanism, claim = mechanism_and_claim(plan)
@@ -247,7 +240,7 @@ def test_rounds_that_pay_for_one_look_pass() -> None:
 
 
 @pytest.mark.parametrize("kind", ["by", "weight"])
-def test_a_plan_with_facets_or_a_weight_passes_and_another_purse_of_them_is_found(kind: str) -> None:
+def test_a_plan_with_facets_or_a_weight_passes_and_another_purse_of_them_is_found(kind):
     plan = plan_in_rounds(kind=kind)
     mechanism, claim = mechanism_and_claim(plan)
     exact = audit_looks_exactly(mechanism, claim, most_looks=1)
@@ -267,12 +260,12 @@ def test_a_plan_with_facets_or_a_weight_passes_and_another_purse_of_them_is_foun
 
 
 @pytest.mark.parametrize("runs", [1, 20])
-def test_a_handful_of_runs_raises_no_alarm(runs: int) -> None:
+def test_a_handful_of_runs_raises_no_alarm(runs):
     audit = _sample(trial_of(plan_in_rounds()), runs)
     assert (audit.violations, audit.epsilon) == ((), 0)
 
 
-def test_the_real_code_overdraws_no_purse() -> None:
+def test_the_real_code_overdraws_no_purse():
     plan = plan_in_rounds()
     audit = audit_payments(mechanism_and_claim(plan)[0], trial_of(plan), SECRET)
     assert audit.violations == ()
@@ -281,7 +274,7 @@ def test_the_real_code_overdraws_no_purse() -> None:
     assert audit.stream_share is None
 
 
-def test_the_real_code_overdraws_no_purse_in_windows() -> None:
+def test_the_real_code_overdraws_no_purse_in_windows():
     plan = plan_in_rounds(kind="window_rounds")
     audit = audit_payments(mechanism_and_claim(plan)[0], trial_of(plan), SECRET)
     assert audit.violations == ()
@@ -289,7 +282,7 @@ def test_the_real_code_overdraws_no_purse_in_windows() -> None:
     assert 0.9 < audit.parts_share <= 1
 
 
-def test_half_the_noise_is_found() -> None:
+def test_half_the_noise_is_found():
     plan = trial_of(plan_in_rounds())
     less = ExponentialPower(plan.paid_looks.shape, plan.paid_looks.scale // 2)
     audit = _sample(dataclasses.replace(plan, looks=dataclasses.replace(plan.paid_looks, scale=less.scale)))
@@ -301,23 +294,23 @@ def test_half_the_noise_is_found() -> None:
     [(0.2, 0.045, 0.171, 0.584), (0.1, 0.145, 0.171, 0.584), (0.1, 0.045, 0.271, 0.584)],
     ids=["round 0", "round 1", "round 2"],
 )
-def test_other_purses_of_rounds_are_found_by_what_is_named(units: tuple[float, ...]) -> None:
+def test_other_purses_of_rounds_are_found_by_what_is_named(units):
     """The same in all, but shared out otherwise."""
     plan = trial_of(plan_in_rounds())
     rounds = dataclasses.replace(plan.paid_rounds, units=tuple(int(share * PURSE_UNITS) for share in units))
     assert min(_p_values(dataclasses.replace(plan, rounds=rounds)).values()) < FALSE_ALARM / 100
 
 
-def _trials() -> list[Trial]:
+def _trials():
     mechanism, _ = mechanism_and_claim(plan_in_rounds())
     return list(round_trials(mechanism, law_of(mechanism), RUNS))
 
 
-def _p_values(run: TrialPlan) -> dict[str, float]:
+def _p_values(run):
     return p_values_of(_trials(), run)
 
 
-def test_the_scenes_show_what_they_are_made_for() -> None:
+def test_the_scenes_show_what_they_are_made_for():
     """Lone holders that are named in their block and not, pairs that nobody holds, and levels."""
     rounds, levels = _trials()
     assert [cell.others > 0 for cell in rounds.scene.cells] == [False, True, True, False]
@@ -332,7 +325,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     assert 0.1 < law.tail(threshold + mechanism.spacing - total) < 0.9
 
 
-def test_what_was_not_drawn_for_must_not_be_named() -> None:
+def test_what_was_not_drawn_for_must_not_be_named():
     """A pair of an item that was not named in its block, and one that was named in a round before."""
     rounds, _ = _trials()
     quiet = np.zeros((4, rounds.copies, rounds.scene.windows, rounds.scene.items), dtype=np.int64)
@@ -345,6 +338,6 @@ def test_what_was_not_drawn_for_must_not_be_named() -> None:
     assert _is_not_drawn_for(rounds, levels, 2)
 
 
-def _is_not_drawn_for(trial: Trial, levels: np.ndarray, number: int) -> bool:
+def _is_not_drawn_for(trial, levels, number):
     p_values = dict(trial.p_values({True: levels, False: np.zeros_like(levels)}))
     return p_values[f"rounds, round {number}, what is not drawn for, with the user"] == 0

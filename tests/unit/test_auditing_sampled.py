@@ -4,8 +4,6 @@ Keys are fixed, so a test that passes keeps passing; over a random key the agree
 probability 1e-6, and a bound on epsilon above the truth has probability at most 1e-3.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -14,21 +12,18 @@ import pytest
 from scipy import stats
 
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
-from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
+from dp_transforms.audit.query_law import CappedSumLaw, ThresholdLaw
 from dp_transforms.audit.sampled_hits import (
     VALUE_REACH,
     Observed,
-    StreamDesign,
     design_sampling,
     judge_stream,
     run_stream,
     sample_stream,
     trial_of_stream,
 )
-from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.audit.streams import default_rounds
-from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from tests.helpers.exact_monitor import settings_for
 from tests.helpers.trials import changed
@@ -38,7 +33,7 @@ SECRET = bytes(range(40, 80))
 CLAIM = HitsClaim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e-10)
 
 
-def _law(settings: TrialPlan) -> QueryLaw:
+def _law(settings):
     if settings.mode == "kms21":
         return CappedSumLaw(
             wide_epsilon=settings.hits.noise.wide_epsilon_per_query,
@@ -48,44 +43,44 @@ def _law(settings: TrialPlan) -> QueryLaw:
     return ThresholdLaw(settings.hits.epsilon_per_query, settings.hits.zone_width)
 
 
-def _mechanism(settings: TrialPlan) -> Mechanism:
+def _mechanism(settings):
     return Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 10**6, 1)
 
 
-def _sampling(settings: TrialPlan, runs: int = RUNS) -> StreamDesign:
+def _sampling(settings, runs=RUNS):
     mechanism = _mechanism(settings)
     return design_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
 
 
 def _audit(
-    claimed: TrialPlan,
+    claimed,
     *,
-    real: TrialPlan | None = None,
-    monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
-    claim: HitsClaim = CLAIM,
-    runs: int = RUNS,
-) -> SampledAudit:
+    real=None,
+    monitor=HeavyHitterMonitor,
+    claim=CLAIM,
+    runs=RUNS,
+):
     """The law is that of the claimed settings, the code runs on the real ones."""
     mechanism = _mechanism(claimed)
     return sample_stream(mechanism, claim, real or claimed, _sampling(claimed, runs), SECRET, monitor=monitor)
 
 
-def _run(settings: TrialPlan, sampling: StreamDesign, with_user: bool, copies: int, name: str = "") -> Observed:
+def _run(settings, sampling, with_user, copies, name=""):
     run = trial_of_stream(settings, sampling.stream, name)
     return run_stream(sampling, _law(settings), run, copies, SECRET, with_user=with_user)
 
 
-def _settings(mode: str, hits: int = 2, epsilon: float = 0.25) -> TrialPlan:
+def _settings(mode, hits=2, epsilon=0.25):
     return settings_for(mode, epsilon, hits, 60, math.ceil(2 / epsilon))
 
 
-def _kms21() -> TrialPlan:
+def _kms21():
     settings = settings_for("kms21", 0.02, 2, 5_000)
     return changed(settings, wide_epsilon_per_query=0.002, noise_cap=50)
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_the_real_code_agrees_with_its_law(mode: str) -> None:
+def test_the_real_code_agrees_with_its_law(mode):
     settings = _kms21() if mode == "kms21" else _settings(mode)
     audit = _audit(settings)
     assert audit.violations == ()
@@ -99,7 +94,7 @@ def test_the_real_code_agrees_with_its_law(mode: str) -> None:
         assert abs(audit.p_seen - RUNS * sampling.p) < 5 * deviation
 
 
-def test_the_adaptive_stream_of_labels_is_run() -> None:
+def test_the_adaptive_stream_of_labels_is_run():
     """Both distances occur in the sample, with counts on both edges of the zone."""
     settings = _settings("hits")
     sampling = _sampling(settings)
@@ -113,14 +108,14 @@ def test_the_adaptive_stream_of_labels_is_run() -> None:
     assert all(getattr(small, name) == getattr(settings, name) for name in unchanged)
 
 
-def test_more_runs_show_more() -> None:
+def test_more_runs_show_more():
     settings = _settings("hits-with-counts")
     bounds = [_sampling(settings, runs).expected_epsilon for runs in (1_000, 10_000, 100_000, 10_000_000)]
     assert bounds == sorted(bounds)
     assert bounds[0] < 0.5 * bounds[-1]
 
 
-def test_a_bound_above_the_claim_is_a_violation() -> None:
+def test_a_bound_above_the_claim_is_a_violation():
     """A claim that is far too small: no law is needed to see that, only counts."""
     audit = _audit(_settings("hits-with-counts"), claim=dataclasses.replace(CLAIM, epsilon=0.1))
     (violation,) = audit.violations
@@ -128,7 +123,7 @@ def test_a_bound_above_the_claim_is_a_violation() -> None:
     assert "99.9 %" in violation
 
 
-def test_parts_are_independent_of_each_other() -> None:
+def test_parts_are_independent_of_each_other():
     """The same copies in another part, or in the other world, draw other noise; in the same part they repeat."""
     settings = _settings("hits-with-counts")
     sampling = _sampling(settings)
@@ -137,12 +132,12 @@ def test_parts_are_independent_of_each_other() -> None:
     assert (ends[0] != ends[2]).any()
 
 
-def test_each_part_has_a_name_of_its_own() -> None:
+def test_each_part_has_a_name_of_its_own():
     """And all of them together are the runs of the design: else two parts would draw the same."""
     names = []
 
     class Noted(HeavyHitterMonitor):
-        def __init__(self, plan: TrialPlan, keys: StreamKeys) -> None:
+        def __init__(self, plan, keys):
             super().__init__(plan, keys)
             names.append(plan.run_id)
 
@@ -151,14 +146,14 @@ def test_each_part_has_a_name_of_its_own() -> None:
     assert audit.p_value > 0.001
 
 
-def _as_expected(masses: np.ndarray, runs: int) -> np.ndarray:
+def _as_expected(masses, runs):
     """Counts that differ from their expectation by less than one, so that no test finds anything in them."""
     shape, total = masses.shape, np.concatenate([[0.0], np.cumsum(masses.reshape(-1))])
     return np.diff(np.rint(runs * np.minimum(total, 1.0))).astype(np.int64).reshape(shape)
 
 
 @pytest.mark.parametrize(("mode", "tests"), [("hits-with-counts", 8), ("kms21", 8)])
-def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode: str, tests: int) -> None:
+def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode, tests):
     """Two tests of the ends in each world, one of those that were excluded, and one of the values, also where there
     are none.
 
@@ -170,7 +165,7 @@ def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode: str, te
     shown = 10**6
     published = math.fsum(result[1] for result in law.results(sampling.stream.distance) if result.log_ratio > 0)
 
-    def judged(excluded_published: int) -> SampledAudit:
+    def judged(excluded_published):
         worlds = []
         for masses, with_user in ((sampling.law.without_user, False), (sampling.law.with_user, True)):
             values = {}
@@ -193,30 +188,28 @@ def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode: str, te
     assert alarms == {(False, False), (True, False), (True, True)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults
 
 
-def _assert_found(audit: SampledAudit) -> None:
+def _assert_found(audit):
     assert audit.p_value < FALSE_ALARM
     assert any("does not publish what its exact law says" in text for text in audit.violations)
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_half_the_noise_is_found(mode: str) -> None:
+def test_half_the_noise_is_found(mode):
     claimed = _settings(mode)
     _assert_found(_audit(claimed, real=changed(claimed, epsilon_per_query=0.5)))
 
 
-def test_half_the_noise_of_kms21_is_found() -> None:
+def test_half_the_noise_of_kms21_is_found():
     claimed = _kms21()
     _assert_found(_audit(claimed, real=changed(claimed, wide_epsilon_per_query=0.004)))
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 3])
-def test_an_exclusion_too_early_or_too_late_is_found(mode: str, hits: int) -> None:
+def test_an_exclusion_too_early_or_too_late_is_found(mode, hits):
     """Of two hits. Too late: the user still counts when it is shown once more."""
     claimed = _settings(mode)
     figures = tuple(float(hit) for hit in range(1, hits + 1))
@@ -225,14 +218,14 @@ def test_an_exclusion_too_early_or_too_late_is_found(mode: str, hits: int) -> No
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_a_handful_of_runs_raises_no_alarm(mode: str, runs: int) -> None:
+def test_a_handful_of_runs_raises_no_alarm(mode, runs):
     """So few show nothing: the event is then the certain one, which happens in every run of both worlds."""
     audit = _audit(_settings(mode), runs=runs)
     assert audit.violations == ()
     assert audit.epsilon == 0
 
 
-def test_no_more_windows_are_run_than_the_plan_has() -> None:
+def test_no_more_windows_are_run_than_the_plan_has():
     """Else the bound would be above what the plan can give away: here, in one window, the epsilon of one count."""
     settings = _settings("hits")
     mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 1, 1)

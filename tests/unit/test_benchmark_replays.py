@@ -1,9 +1,6 @@
 """The benchmark of replays beside peers: what it runs, subtracts and writes. No clock is tested."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,14 +14,14 @@ HOUR = 3600
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def log(tmp_path_factory):
     path = tmp_path_factory.mktemp("peers") / "log.parquet"
     main(["simulate", "--events", "20000", "--users", "4000", "--items", "20", "--start", "2026-01-01T00:00:00Z",
           "--days", "16", "--seed", "3", "--output", str(path)])  # fmt: skip
     return path
 
 
-def test_all_peers_see_the_same_items_in_the_same_windows(log: pathlib.Path) -> None:
+def test_all_peers_see_the_same_items_in_the_same_windows(log):
     table = pq.read_table(log)
     cells = [
         (int(at.timestamp()) // HOUR, item)
@@ -35,11 +32,11 @@ def test_all_peers_see_the_same_items_in_the_same_windows(log: pathlib.Path) -> 
     assert list(rows) == list(zip(table["user"].to_pylist(), cells, strict=True))
 
 
-def measurement(seconds: float, cpu: float, peak: int) -> Measurement:
+def measurement(seconds, cpu, peak):
     return Measurement(seconds, cpu, 0.0, peak, "")
 
 
-def test_a_row_is_the_smallest_of_its_rounds_beside_ours_without_start() -> None:
+def test_a_row_is_the_smallest_of_its_rounds_beside_ours_without_start():
     starts = [measurement(2.0, 1.5, 1), measurement(1.0, 1.0, 1)]
     ours = [
         peers._row(name, 1000, [measurement(4.0, 3.0, 5), measurement(3.0, 3.5, 7)], starts, 8) for name in peers.OURS

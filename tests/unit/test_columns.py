@@ -1,28 +1,24 @@
 """Every table of columns against a dict of its rows: packed, cut, merged and selected; and bytes that are damaged."""
 
-from __future__ import annotations
-
 import dataclasses
-import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.columns import Cells, Columns
+from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.packed_arrays import pack_arrays, unpack_arrays
-from dp_transforms.monitor.pairs import ItemPairs, Pairs, UserPairs
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits
 
@@ -42,24 +38,24 @@ class Case:
     join: Callable[[Any, Any], Any]
 
 
-def numbers(values: Any, dtype: str = "int64") -> npt.NDArray:
+def numbers(values, dtype="int64"):
     return np.array(list(values), dtype=dtype)
 
 
-def table_of(labels: Any) -> tuple[ItemTable, dict[str, int]]:
+def table_of(labels):
     labels = sorted(set(labels))
     table, places = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
     return table, dict(zip(labels, places.tolist(), strict=True))
 
 
-def build_cells(kind: type[Cells], rows: Rows, columns: Callable[[list[Any]], dict[str, Any]]) -> Cells:
+def build_cells(kind, rows, columns):
     table, place = table_of(label for _, label in rows)
     keys = sorted(rows, key=lambda key: (key[0], place[key[1]]))
     windows, items = numbers(window for window, _ in keys), numbers(place[label] for _, label in keys)
     return kind(windows=windows, items=items, table=table, **columns([rows[key] for key in keys]))
 
 
-def cells_of(cells: Any, values: list[Any]) -> Rows:
+def cells_of(cells, values):
     labels = cells.table.labels.to_pylist()
     keys = list(zip(cells.windows.tolist(), cells.items.tolist(), strict=True))
     assert keys == sorted(set(keys))
@@ -68,7 +64,7 @@ def cells_of(cells: Any, values: list[Any]) -> Rows:
     return {(window, labels[item]): value for (window, item), value in zip(keys, values, strict=True)}
 
 
-def build_pairs(kind: type[Pairs], rows: Rows) -> Pairs:
+def build_pairs(kind, rows):
     table, place = table_of(label for _, _, label in rows)
     users = sorted({user for user, _, _ in rows})
     codes = [(users.index(user), window, place[label]) for user, window, label in rows]
@@ -77,7 +73,7 @@ def build_pairs(kind: type[Pairs], rows: Rows) -> Pairs:
     return kind(numbers(users, "uint64"), *columns, table)
 
 
-def pairs_of(pairs: Pairs) -> Rows:
+def pairs_of(pairs):
     rows = {"codes": pairs.codes.tolist(), "windows": pairs.windows.tolist(), "items": pairs.items.tolist()}
     ordered = list(zip(*(rows[name] for name in pairs.ORDER), strict=True))
     assert ordered == sorted(set(ordered))
@@ -88,8 +84,8 @@ def pairs_of(pairs: Pairs) -> Rows:
     return {(users[code], window, labels[item]): True for code, window, item in zip(*rows.values(), strict=True)}
 
 
-def build_holders(rows: Rows, *, have_terms: bool) -> Cells:
-    def columns(cells: list[Any]) -> dict[str, Any]:
+def build_holders(rows, *, have_terms):
+    def columns(cells):
         held = [holder for cell in cells for holder in cell.items()]
         terms = numbers(term for _, term in held) if have_terms else None
         splits = np.cumsum([0, *map(len, cells)])
@@ -98,7 +94,7 @@ def build_holders(rows: Rows, *, have_terms: bool) -> Cells:
     return build_cells(ItemHolders, rows, columns)
 
 
-def holders_of(cells: ItemHolders) -> Rows:
+def holders_of(cells):
     terms = [2] * len(cells.holders) if cells.terms is None else cells.terms.tolist()
     held = list(zip(cells.holders.tolist(), terms, strict=True))
     found = [dict(held[low:high]) for low, high in zip(cells.splits[:-1], cells.splits[1:], strict=True)]
@@ -107,64 +103,59 @@ def holders_of(cells: ItemHolders) -> Rows:
     return cells_of(cells, found)
 
 
-def build_sums(rows: Rows) -> Cells:
-    def columns(values: list[Any]) -> dict[str, Any]:
+def build_sums(rows):
+    def columns(values):
         digests = numbers((divmod(digest, 2**64) for _, digest in values), "uint64").reshape(-1, 2)
         return {"sums": numbers(total for total, _ in values), "digests": digests}
 
     return build_cells(ItemSums, rows, columns)
 
 
-def whole(words: list[int]) -> int:
-    return words[0] << 64 | words[1]
+def sums_of(sums):
+    digests = [high << 64 | low for high, low in sums.digests.tolist()]
+    return cells_of(sums, list(zip(sums.sums.tolist(), digests, strict=True)))
 
 
-def build_named(rows: Rows) -> Cells:
-    def columns(values: list[Any]) -> dict[str, Any]:
-        return {
-            "levels": numbers(level for level, _ in values),
-            "at_least_users": numbers(least for _, least in values),
-        }
+def build_named(rows):
+    def columns(values):
+        levels, sizes = (numbers(value[at] for value in values) for at in (0, 1))
+        return {"levels": levels, "at_least_users": sizes}
 
     return build_cells(NamedItems, rows, columns)
 
 
-def build_known(rows: Rows) -> KnownItems:
+def build_known(rows):
     table, place = table_of(rows)
     return KnownItems(table, numbers(rows[label] for label in sorted(rows, key=place.__getitem__)))
 
 
-def build_purses(rows: Rows, *, have_hits: bool) -> PurseEntries:
+def build_purses(rows, *, have_hits):
     columns = [numbers((rows[user][at] for user in sorted(rows)), dtype) for at, dtype in enumerate(["i8", "u4", "u4"])]
     lists = numbers((rows[user][3] for user in sorted(rows)), "uint8") if have_hits else None
     return PurseEntries(numbers(sorted(rows), "uint64"), *columns, lists)
 
 
-def purses_of(entries: PurseEntries) -> Rows:
+def purses_of(entries):
     lists = [0] * len(entries) if entries.pays_hits is None else entries.pays_hits.tolist()
     columns = (entries.left.tolist(), entries.looks.tolist(), entries.first_windows.tolist(), lists)
     assert entries.users.tolist() == sorted(set(entries.users.tolist()))
     return dict(zip(entries.users.tolist(), zip(*columns, strict=True), strict=True))
 
 
-def newest(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def newest(one, other):
     return tuple(which(pair) for which, pair in zip((min, max, min, max), zip(one, other, strict=True), strict=True))
 
 
 user = st.sampled_from([0, 7, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 40)
 window = st.integers(0, 5) | st.sampled_from([300, 2**31 - 1])
 label = st.sampled_from([*"abcdefgh", "é", "long " * 60])
-cell = st.tuples(window, label)
+cell, pair = st.tuples(window, label), st.tuples(user, window, label)
 word = st.integers(0, 2**32 - 1)
 terms = st.dictionaries(user, st.sampled_from([2, 3, 2**40]), max_size=4)
 purse = st.tuples(st.integers(0, 2**62), word, word)
 CASES = {
-    "user pairs": Case(
-        st.tuples(user, window, label), st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max
-    ),
-    "item pairs": Case(
-        st.tuples(user, window, label), st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max
-    ),
+    "user pairs": Case(pair, st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max),
+    "item pairs": Case(pair, st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max),
     "holders": Case(
         cell,
         st.dictionaries(user, st.just(2), max_size=4),
@@ -177,13 +168,7 @@ CASES = {
         cell,
         st.tuples(st.sampled_from([0, 2**32 - 1, 2**32]) | st.integers(0, 10**15), st.integers(0, ONE - 1)),
         build_sums,
-        lambda sums: cells_of(
-            sums,
-            [
-                (total, high << 64 | low)
-                for total, (high, low) in zip(sums.sums.tolist(), sums.digests.tolist(), strict=True)
-            ],
-        ),
+        sums_of,
         lambda one, other: (one[0] + other[0], (one[1] + other[1]) % ONE),
     ),
     "named": Case(
@@ -225,18 +210,14 @@ CASES = {
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def drawn(data: st.DataObject, case: Case) -> Rows:
+def drawn(data, case):
     return data.draw(st.dictionaries(case.keys, case.values, max_size=24))
-
-
-def is_of_other_users(case: Case) -> bool:
-    return case.join in (dict.__or__, CASES["sums"].join)
 
 
 @each_case
 @given(data=st.data(), order=st.randoms(use_true_random=False))
 @settings(max_examples=15, deadline=None)
-def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObject, order: random.Random) -> None:
+def test_parts_are_packed_and_merged_in_any_order(case, data, order):
     parts = [drawn(data, case) for _ in range(data.draw(st.integers(1, 4)))]
     if case.join is dict.__or__:  # parts have different users
         parts = [
@@ -245,7 +226,7 @@ def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObjec
         ]
     if case is CASES["named"]:  # parts have different cells
         parts = [{key: value for key, value in part.items() if len(key[1]) % 4 == at} for at, part in enumerate(parts)]
-    expected: Rows = {}
+    expected = {}
     for part in parts:
         for key, value in part.items():
             expected[key] = case.join(expected[key], value) if key in expected else value
@@ -255,7 +236,7 @@ def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObjec
     merged = kind.merge([kind.from_bytes(blob) for blob in blobs])
     assert case.rows_of(merged) == expected
     assert len(merged) == len(expected)
-    if not is_of_other_users(case):
+    if case.join not in (dict.__or__, CASES["sums"].join):  # else it would be of other users
         again = kind.merge([merged, *(kind.from_bytes(blob) for blob in blobs), merged])
         assert case.rows_of(again) == expected, "a part that is there twice changes nothing"
 
@@ -263,14 +244,14 @@ def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObjec
 @each_case
 @given(data=st.data(), most_bytes=st.sampled_from([1, 300, 1000, 10**6]))
 @settings(max_examples=15, deadline=None)
-def test_messages_are_small_and_hold_every_row_once(case: Case, data: st.DataObject, most_bytes: int) -> None:
+def test_messages_are_small_and_hold_every_row_once(case, data, most_bytes):
     rows = drawn(data, case)
     table = case.build(rows)
     kind = type(table)
     assert case.rows_of(table) == rows
     assert kind.from_bytes(table.to_bytes()).to_bytes() == table.to_bytes()
     messages = list(table.messages(most_bytes))
-    parts: list[Any] = [kind.from_bytes(message) for message in messages]
+    parts = [kind.from_bytes(message) for message in messages]
     assert case.rows_of(kind.merge(parts)) == rows
     for part, message in zip(parts, messages, strict=True):
         assert len(part) >= 1
@@ -286,8 +267,8 @@ def test_messages_are_small_and_hold_every_row_once(case: Case, data: st.DataObj
 @each_case
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
-def test_rows_are_selected_with_what_they_name_alone(case: Case, data: st.DataObject) -> None:
-    table: Any = case.build(drawn(data, case))
+def test_rows_are_selected_with_what_they_name_alone(case, data):
+    table = case.build(drawn(data, case))
     rows = list(case.rows_of(table).items())
     chosen = numbers((data.draw(st.booleans()) for _ in rows), "bool")
     low, high = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
@@ -302,11 +283,9 @@ def test_rows_are_selected_with_what_they_name_alone(case: Case, data: st.DataOb
 @pytest.mark.parametrize("name", ["holders", "holders with terms", "sums", "named"])
 @given(data=st.data(), windows=st.integers(1, 4), shards=st.integers(1, 4))
 @settings(max_examples=15, deadline=None)
-def test_cells_are_cut_by_window_and_by_shard_of_items(
-    name: str, data: st.DataObject, windows: int, shards: int
-) -> None:
+def test_cells_are_cut_by_window_and_by_shard_of_items(name, data, windows, shards):
     case = CASES[name]
-    cells: Any = case.build(drawn(data, case))
+    cells = case.build(drawn(data, case))
     rows = case.rows_of(cells)
     low_words = {label: int(KEYS.hash_items(pa.array([label]))[0, 1]) for _, label in rows}
     for parts, place in (
@@ -321,13 +300,11 @@ def test_cells_are_cut_by_window_and_by_shard_of_items(
         }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Damage
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Damage
 
 
 @each_case
-def test_no_rows_are_a_table_too(case: Case) -> None:
+def test_no_rows_are_a_table_too(case):
     kind = type(case.build({}))
     for nothing in (
         kind.none(),
@@ -351,16 +328,17 @@ LARGE = {
 }
 LARGE |= {"item pairs": LARGE["user pairs"], "purses with hits": dict.fromkeys((3, 9), (5, 6, 7, 1))}
 LARGE["holders with terms"] = LARGE["holders"]
+WRONG = {"left": -1, "pays_hits": 2, "sums": -1, "terms": 1}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_damaged_bytes_are_refused(name: str) -> None:
+def test_damaged_bytes_are_refused(name):
     table = CASES[name].build(LARGE[name])
     kind, good = type(table), unpack_arrays(table.to_bytes())
     names = [name for name, values in vars(table).items() if values is not None]
     kinds = [(name, at) for name in kind.SCHEMA if name in names for at in range(len(kind.SCHEMA[name].kinds))]
     assert len(kinds) == len(good)
-    damages: list[tuple[int, npt.NDArray]] = []
+    damages = []
     for number, (column, at) in enumerate(kinds):
         array = good[number]
         damages += [(number, array[:-1]), (number, array[:0])]
@@ -371,14 +349,10 @@ def test_damaged_bytes_are_refused(name: str) -> None:
             damages += [(number, array[::-1].copy()), (number, np.zeros_like(array))]
         if kind.SCHEMA[column].into is not None and name != "user pairs":
             damages += [(number, array + array.dtype.type(3))]
+        if column in WRONG:
+            damages.append((number, np.full(len(array), WRONG[column], "u1" if column == "pays_hits" else "i8")))
         if column == "users":
             damages += [(number, array[::-1].copy()), (number, array[[0, 0]]), (number, array.astype("i8"))]
-    wrong = {"left": -1, "pays_hits": 2, "sums": -1, "terms": 1}
-    for number, (column, _) in enumerate(kinds):
-        if column in wrong:
-            damages.append(
-                (number, np.full(len(good[number]), wrong[column], dtype="u1" if column == "pays_hits" else "i8"))
-            )
     for number, damaged in damages:
         if np.array_equal(damaged, good[number]) and damaged.dtype == good[number].dtype:
             continue
@@ -393,13 +367,13 @@ def test_damaged_bytes_are_refused(name: str) -> None:
             kind.from_bytes(data)
 
 
-def test_counts_of_more_rows_than_there_are_bytes_are_refused_before_memory_is_taken() -> None:
+def test_counts_of_more_rows_than_there_are_bytes_are_refused_before_memory_is_taken():
     users, counts, *rest = unpack_arrays(build_pairs(UserPairs, LARGE["user pairs"]).to_bytes())
     with pytest.raises(ValueError, match="damaged"):
         UserPairs.from_bytes(pack_arrays(users, np.full(len(counts), 2**32 - 1, dtype=np.uint32), *rest))
 
 
-def test_a_table_with_an_optional_column_is_not_merged_with_one_without() -> None:
+def test_a_table_with_an_optional_column_is_not_merged_with_one_without():
     with_hits, without = (build_purses(LARGE["purses"], have_hits=have_hits) for have_hits in (True, False))
     with pytest.raises(ValueError, match="damaged"):
         PurseEntries.merge([with_hits, without])
@@ -407,17 +381,17 @@ def test_a_table_with_an_optional_column_is_not_merged_with_one_without() -> Non
 
 @given(st.lists(st.tuples(st.sampled_from(["u1", "u2", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))
 @settings(deadline=None)
-def test_arrays_are_packed_and_unpacked(shapes: list[tuple[str, int]]) -> None:
+def test_arrays_are_packed_and_unpacked(shapes):
     arrays = [np.arange(length).astype(f"<{kind}") * np.dtype(kind).type(37) for kind, length in shapes]
     again = unpack_arrays(pack_arrays(*arrays))
     assert [array.dtype for array in again] == [array.dtype for array in arrays]
     assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
 
 
-def test_labels_that_are_not_text_or_not_there_are_refused() -> None:
+def test_labels_that_are_not_text_or_not_there_are_refused():
     hashes, offsets = np.arange(4, dtype=np.uint64), np.array([0, 1, 3], dtype=np.uint32)
 
-    def labels_of(text: bytes, offsets: npt.NDArray[np.uint32] = offsets) -> list[str]:
+    def labels_of(text, offsets=offsets):
         return ItemTable.from_arrays(hashes, offsets, np.frombuffer(text, dtype=np.uint8)).labels.to_pylist()
 
     assert labels_of("aé".encode()) == ["a", "é"]

@@ -1,7 +1,5 @@
 """The streaming core, driven the way the DoFns drive it, publishes what the oracle publishes: no Beam here."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from unittest import mock
@@ -19,7 +17,8 @@ from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.pairs import UserPairs, bound_contributions, pairs_of_events
 from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.user_budgets import UserBudgets
-from tests.helpers.core_runs import MICROS, START, WINDOWS, busy_log, monitor_settings
+from tests.helpers.core_runs import busy_log, monitor_settings
+from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import SECRET, batches_of
 
@@ -45,8 +44,8 @@ def run_core(
     """
     keys = chosen.stream_keys(secret)
     order = order or random.Random(0)
-    by_users: dict = {}
-    by_items: dict = {}
+    by_users = {}
+    by_items = {}
     known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
         empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
@@ -67,7 +66,7 @@ def run_core(
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
-    pending: dict = {}
+    pending = {}
     for (slab, _), blobs in shuffled(by_items.items(), order):
         cells = ItemHolders.of_messages(shuffled(blobs, order))
         candidates = find_candidates(cells, chosen, keys)
@@ -86,26 +85,6 @@ def run_core(
             state.budgets = UserBudgets(state.budgets.to_blobs())
             reports += [report] if report is not None else []
     return reports
-
-
-def shuffled(entries, order):
-    entries = list(entries)
-    order.shuffle(entries)
-    return entries
-
-
-EVENT = st.tuples(
-    st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
-    st.sampled_from(["a", "b", "c", "a much longer label of an item, over several blocks", "0", "é"]),
-    # Mostly inside the range, also at the very edges of windows and of the range, and far outside.
-    st.one_of(
-        st.integers(START * MICROS, (START + 10 * WINDOWS) * MICROS - 1),
-        st.sampled_from([START, START + 10, START + 10 * WINDOWS]).flatmap(
-            lambda second: st.sampled_from([second * MICROS - 1, second * MICROS])
-        ),
-        st.sampled_from([-(2**63), 2**63 - 1, 0]),
-    ),
-)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

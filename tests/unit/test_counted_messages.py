@@ -1,21 +1,14 @@
 """Messages that are gathered by counting: cut small, announced, and complete when all have come."""
 
-from __future__ import annotations
-
-from dp_transforms.monitor.counted_messages import (
-    GatheredCount,
-    Message,
-    batches_of_blobs,
-    messages_of,
-)
+from dp_transforms.monitor.counted_messages import GatheredCount, Message, batches_of_blobs, messages_of
 
 
-def test_the_last_message_announces_all_and_none_is_one_without_content() -> None:
+def test_the_last_message_announces_all_and_none_is_one_without_content():
     assert messages_of([]) == [Message(1, b"")]
     assert messages_of([b"a", b"b", b"c"]) == [Message(0, b"a"), Message(0, b"b"), Message(3, b"c")]
 
 
-def test_a_count_is_complete_when_all_senders_announced_and_all_messages_came() -> None:
+def test_a_count_is_complete_when_all_senders_announced_and_all_messages_came():
     """Two senders of 3 and 1 messages, in an order in which the announcements come early."""
     count = GatheredCount()
     for announcement, is_complete in ((0, False), (1, False), (3, False), (0, True)):
@@ -29,7 +22,7 @@ def test_a_count_is_complete_when_all_senders_announced_and_all_messages_came() 
     assert len(count.to_bytes()) == GatheredCount.SIZE
 
 
-def test_blobs_are_batched_in_order_and_never_cut() -> None:
+def test_blobs_are_batched_in_order_and_never_cut():
     blobs = [b"aaa", b"bb", b"c", b"dddddd", b"e"]
     assert batches_of_blobs(blobs, 5) == [[b"aaa", b"bb"], [b"c"], [b"dddddd"], [b"e"]]
     assert batches_of_blobs(blobs, 100) == [blobs]

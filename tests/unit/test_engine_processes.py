@@ -1,7 +1,5 @@
 """Processes of engines end with their starter, and errors name a remedy. No engine is started."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal
@@ -19,7 +17,7 @@ from examples.demos.kafka_server import KAFKA_LIBRARIES
 from tests.engines import skip_reason
 
 
-def _sleepers(seconds: str) -> set[int]:
+def _sleepers(seconds):
     return {p.pid for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-1:] == [seconds]}
 
 

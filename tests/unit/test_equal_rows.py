@@ -1,7 +1,5 @@
 """Sorting rows together with their places."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -24,7 +22,7 @@ from dp_transforms.monitor.equal_rows import (
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])
 @given(rows=st.lists(st.integers(0, 9) | st.integers(0, 2**62 - 1), max_size=40))
-def test_rows_come_ascending_with_their_places_and_equal_ones_in_order(limit: int, rows: list[int]) -> None:
+def test_rows_come_ascending_with_their_places_and_equal_ones_in_order(limit, rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)
         ascending, order = sort_rows(np.array(rows, dtype=np.int64))
@@ -40,21 +38,21 @@ ALIKE = st.integers(0, 63).map(
 
 
 @given(hashes=st.lists(SPREAD | ALIKE, max_size=40))
-def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hashes: list[int]) -> None:
+def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hashes):
     order = hash_order(np.array(hashes, dtype=np.uint64))
     assert order.tolist() == sorted(range(len(hashes)), key=lambda place: (hashes[place], place))
     assert order.dtype == np.int64
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 5) | st.integers(0, 2**40), SPREAD | ALIKE, SPREAD), max_size=40))
-def test_rows_are_ordered_by_code_then_hash_also_where_hashes_begin_alike(rows: list[tuple[int, int, int]]) -> None:
+def test_rows_are_ordered_by_code_then_hash_also_where_hashes_begin_alike(rows):
     codes = np.array([code for code, _, _ in rows], dtype=np.int64)
     hashes = np.array([row[1:] for row in rows], dtype=np.uint64).reshape(-1, 2)
     assert order_in_groups(codes, hashes).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
 
 @given(hashes=st.lists(SPREAD | ALIKE, max_size=40).flatmap(lambda few: st.lists(st.sampled_from(few or [7]))))
-def test_distinct_hashes_and_where_each_one_is(hashes: list[int]) -> None:
+def test_distinct_hashes_and_where_each_one_is(hashes):
     found, places = distinct_hashes(np.array(hashes, dtype=np.uint64))
     assert found.tolist() == sorted(set(hashes))
     assert [found[place] for place in places] == hashes
@@ -63,7 +61,7 @@ def test_distinct_hashes_and_where_each_one_is(hashes: list[int]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
 @settings(deadline=None)
-def test_groups_of_equal_rows(rows: list[tuple[int, int]]) -> None:
+def test_groups_of_equal_rows(rows):
     columns = np.array(rows, dtype=np.int64).reshape(-1, 2)
     slices = group_slices(columns[:, 0], columns[:, 1])
     assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]

@@ -1,7 +1,5 @@
 """Event batches hold ids as one type of column: anything else is refused, for it would make other users of the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -27,7 +25,7 @@ IDS = pa.array(["a", "b", "a"]).dictionary_encode()
         np.array([7, 8, 7]),
     ],
 )
-def test_columns_of_any_layout_become_the_same_ids(column: pa.Array) -> None:
+def test_columns_of_any_layout_become_the_same_ids(column):
     batch = EventBatch.of_columns(column, column, TIMES[: len(column)])
     for ids in (batch.user, batch.item):
         assert ids.type == pa.dictionary(pa.int32(), pa.string())
@@ -47,14 +45,14 @@ def test_columns_of_any_layout_become_the_same_ids(column: pa.Array) -> None:
         (IDS.slice(0, 2), "one length"),
     ],
 )
-def test_what_would_blur_identities_is_refused(column: pa.Array, named: str) -> None:
+def test_what_would_blur_identities_is_refused(column, named):
     with pytest.raises(ValueError, match=named):
         EventBatch(column, IDS, TIMES)
     with pytest.raises(ValueError, match=named.replace("user", "item")):
         EventBatch(IDS, column, TIMES)
 
 
-def test_times_and_types_are_checked() -> None:
+def test_times_and_types_are_checked():
     with pytest.raises(ValueError, match="int64, got float64"):
         EventBatch(IDS, IDS, TIMES.astype(np.float64))
     invalid = pa.array([b"a", b"\xff", b"a"]).view(pa.string())
@@ -68,7 +66,7 @@ def test_times_and_types_are_checked() -> None:
         IdHasher(b"k" * 32)(pa.array(["a"], pa.large_string()))
 
 
-def test_bytes_come_back_and_other_bytes_are_refused() -> None:
+def test_bytes_come_back_and_other_bytes_are_refused():
     batch = EventBatch(IDS, IDS, TIMES)
     copy = EventBatch.from_bytes(batch.to_bytes())
     assert (copy.user.to_pylist(), copy.time_micros.tolist()) == (["a", "b", "a"], [1, 2, 3])
@@ -78,7 +76,7 @@ def test_bytes_come_back_and_other_bytes_are_refused() -> None:
             EventBatch.from_bytes(wrong)
 
 
-def test_batches_are_joined_in_order() -> None:
+def test_batches_are_joined_in_order():
     others = EventBatch.of_columns(["b", "c"], ["a", "d"], [5, 4])
     joined = concatenate([EventBatch(IDS, IDS, TIMES), others, EventBatch(IDS, IDS, TIMES)])
     assert joined.user.to_pylist() == ["a", "b", "a", "b", "c", "a", "b", "a"]

@@ -1,10 +1,6 @@
 """Avro logs: round trips over types and codecs, rejected rows, and files that mean harm."""
 
-from __future__ import annotations
-
 import json
-import pathlib
-from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -19,7 +15,7 @@ TIME = 1_506_826_800_000_000
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
-ROWS: list[tuple[Any, Any, Any]] = [
+ROWS = [
     ("7", "a", TIME),
     ("007", "ä€𝄞", TIME + 1),
     (None, "a", TIME),
@@ -33,22 +29,20 @@ ROWS: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.fixture(params=["whole", "one by one"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def way(request, monkeypatch):
     """Both ways of decoding a block."""
     if request.param == "one by one":
         monkeypatch.setattr(avro, "_WHOLE_BLOCK_BYTES", -1)
         monkeypatch.setattr(avro, "_WHOLE_BLOCK_BYTES_OF_REPEATS", -1)
 
 
-def _nullable(kind: Any) -> list[Any]:
+def _nullable(kind):
     return ["null", kind]
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("codec", "interval"), [("null", 1), ("deflate", 300), ("null", 16_000)])
-def test_text_ids_in_blocks_of_any_size(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: str, interval: int
-) -> None:
+def test_text_ids_in_blocks_of_any_size(tmp_path, monkeypatch, codec, interval):
     types = (_nullable("string"), _nullable("string"), _nullable(MICROS))
     path = write_avro(tmp_path / "log.avro", ROWS, types, codec, interval)
     for rows_together in (1 << 18, 1, 100):
@@ -73,13 +67,13 @@ def test_text_ids_in_blocks_of_any_size(
         (("string", "string", "string"), [("u", "i", "1506826800"), ("u", "i", "x")], "s"),
     ],
 )  # fmt: skip
-def test_types_of_ids_and_times(tmp_path: pathlib.Path, types: Any, rows: Any, unit: str | None) -> None:
+def test_types_of_ids_and_times(tmp_path, types, rows, unit):
     path = write_avro(tmp_path / "log.avro", rows, types)
     assert read_all(path, EventFields(time_unit=unit)) == expected(rows, unit)
 
 
 @pytest.mark.usefixtures("way")
-def test_dates_and_nanoseconds(tmp_path: pathlib.Path) -> None:
+def test_dates_and_nanoseconds(tmp_path):
     for logical, kind, value, micros in (
         ("date", "int", 17_440, 1_506_816_000_000_000),
         ("date", "int", 2**31 - 1, None),
@@ -94,7 +88,7 @@ def test_dates_and_nanoseconds(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_other_fields_of_every_type_are_passed_over(tmp_path: pathlib.Path) -> None:
+def test_other_fields_of_every_type_are_passed_over(tmp_path):
     inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
     extra = [
         {"name": "r", "type": inner},
@@ -141,7 +135,7 @@ def test_other_fields_of_every_type_are_passed_over(tmp_path: pathlib.Path) -> N
         (("string", "string", ["long", "string"]), "s", ["a union of 2 types"]),
     ],
 )
-def test_a_schema_that_cannot_serve(tmp_path: pathlib.Path, types: Any, unit: str | None, words: list[str]) -> None:
+def test_a_schema_that_cannot_serve(tmp_path, types, unit, words):
     path = write_avro(tmp_path / "log.avro", [], types)
     with pytest.raises(EventFileError) as caught:
         find_log_chunks([path], EventFields(time_unit=unit))
@@ -149,7 +143,7 @@ def test_a_schema_that_cannot_serve(tmp_path: pathlib.Path, types: Any, unit: st
     assert SECRET not in str(caught.value)
 
 
-def test_a_missing_field_names_the_option(tmp_path: pathlib.Path) -> None:
+def test_a_missing_field_names_the_option(tmp_path):
     path = write_avro(tmp_path / "log.avro", [], ("string", "string", MICROS))
     with pytest.raises(EventFileError, match=r"its fields are: user, item, timestamp\. Name one with --item-field"):
         find_log_chunks([path], EventFields(item="what"))
@@ -159,11 +153,11 @@ def test_a_missing_field_names_the_option(tmp_path: pathlib.Path) -> None:
 # --- files that mean harm
 
 
-def _cell(data: bytes) -> bytes:
+def _cell(data):
     return zigzag(len(data)) + data
 
 
-def _file(schema: Any, blocks: list[tuple[int, bytes]], codec: str = "null") -> bytes:
+def _file(schema, blocks, codec="null"):
     """A container with claims of one's own choice: (number of records, bytes)."""
     text = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
     return avro_container({"avro.schema": text, "avro.codec": codec.encode()}, blocks)
@@ -173,27 +167,27 @@ EVENT = _cell(b"u") + _cell(b"i") + zigzag(TIME)
 PLAIN = avro_schema(("string", "string", MICROS))
 
 
-def _read(tmp_path: pathlib.Path, data: bytes) -> Any:
+def _read(tmp_path, data):
     (tmp_path / "log.avro").write_bytes(data)
     return read_all(str(tmp_path / "log.avro"))
 
 
-def test_the_containers_of_these_tests_are_fine_where_they_claim_the_truth(tmp_path: pathlib.Path) -> None:
+def test_the_containers_of_these_tests_are_fine_where_they_claim_the_truth(tmp_path):
     one = [("u", "i", TIME)]
     assert _read(tmp_path, _file(PLAIN, [(1, EVENT), (0, b""), (2, EVENT * 2)])) == (one * 3, {})
     for codec, pack in PACK.items():
         assert _read(tmp_path, _file(PLAIN, [(1, pack(EVENT))], codec)) == (one, {})
 
 
-def _deep(levels: int) -> Any:
-    schema: Any = "int"
+def _deep(levels):
+    schema = "int"
     for _ in range(levels):
         schema = {"type": "array", "items": schema}
     return schema
 
 
 _RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
-_DOUBLING: list[dict[str, Any]] = [{"name": "d0", "type": {"type": "record", "name": "D0", "fields": []}}]
+_DOUBLING = [{"name": "d0", "type": {"type": "record", "name": "D0", "fields": []}}]
 for _n in range(1, 25):
     _twice = [{"name": "a", "type": f"D{_n - 1}"}, {"name": "b", "type": f"D{_n - 1}"}]
     _DOUBLING.append({"name": f"d{_n}", "type": {"type": "record", "name": f"D{_n}", "fields": _twice}})
@@ -219,7 +213,7 @@ for _n in range(1, 25):
         [{"name": 7, "type": "int"}],
     ],
 )
-def test_hostile_schemas(tmp_path: pathlib.Path, extra: Any) -> None:
+def test_hostile_schemas(tmp_path, extra):
     with pytest.raises(EventFileError, match=r"log\.avro: (its schema (has|is)|it is damaged)"):
         _read(
             tmp_path,
@@ -227,7 +221,7 @@ def test_hostile_schemas(tmp_path: pathlib.Path, extra: Any) -> None:
         )
 
 
-def test_hostile_headers(tmp_path: pathlib.Path) -> None:
+def test_hostile_headers(tmp_path):
     for schema in (b"[" * 100_000, b"{", b'"string"', b"\xff", b"", b'{"type":"record","fields":[]}', b"[" * 2_000_000):
         with pytest.raises(EventFileError, match=r"log\.avro: "):
             _read(tmp_path, _file(schema, []))
@@ -239,7 +233,7 @@ def test_hostile_headers(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_blocks(tmp_path, monkeypatch):
     secret = _cell(SECRET.encode())
     good = (1, EVENT)
     nullable = avro_schema((["null", "string"], ["null", "string"], ["null", MICROS]))
@@ -271,7 +265,7 @@ def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "snappy"])
-def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path: pathlib.Path, codec: str) -> None:
+def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path, codec):
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": ["null", "string"]}])
     good = b"\0" + EVENT
     long = _cell(SECRET.encode() * (1 << 20))
@@ -287,9 +281,7 @@ def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path: pathlib.Path, codec: s
 
 
 @pytest.mark.parametrize("codec", ["deflate", "zstandard", "snappy"])
-def test_blocks_that_unpack_to_more_than_any_log_has(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: str
-) -> None:
+def test_blocks_that_unpack_to_more_than_any_log_has(tmp_path, monkeypatch, codec):
     monkeypatch.setattr(avro, "MAX_BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr("dp_transforms.stores.avro_container._MAX_SNAPPY_BYTES", 1 << 20)
     zeros = bytes(9 << 20)  # records of an empty user, an empty item and the year 1970
@@ -307,7 +299,7 @@ def test_blocks_that_unpack_to_more_than_any_log_has(
             _read(tmp_path, _file(schema, [first, (1, long[:-cut])], codec))
 
 
-def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> None:
+def test_a_snappy_block_that_claims_to_be_endless(tmp_path):
     blocks = [(1, PACK["snappy"](EVENT)), (1, b"\xff\xff\xff\xff\x0f" + bytes(9))]
     with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 1,"):
         _read(tmp_path, _file(PLAIN, blocks, "snappy"))
@@ -315,7 +307,7 @@ def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> Non
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("items", ["boolean", "float", "double", {"type": "fixed", "name": "F", "size": 1}])
-def test_arrays_that_claim_to_be_endless(tmp_path: pathlib.Path, items: Any) -> None:
+def test_arrays_that_claim_to_be_endless(tmp_path, items):
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": {"type": "array", "items": items}}])
     with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
         _read(tmp_path, _file(schema, [(1, zigzag(2**60) + b"\0" + EVENT)]))

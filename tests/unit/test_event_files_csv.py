@@ -1,7 +1,5 @@
 """CSV logs: cells as text, quoting, lines that are not rows, blocks of any size."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -12,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
-from tests.helpers.event_files_oracle import SECRET, Event, expected, read_all, write_csv
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
@@ -35,15 +33,13 @@ OVER_LINES = EventFields(csv_line_ends_in_cells=True)
 
 @pytest.mark.parametrize("over_lines", [False, True])
 @pytest.mark.parametrize("block", [64, 100, 333, 4 << 20])
-def test_cells_stay_text_in_blocks_of_any_size(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, over_lines: bool
-) -> None:
+def test_cells_stay_text_in_blocks_of_any_size(tmp_path, monkeypatch, block, over_lines):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     path = write_csv(tmp_path / "log.csv", ROWS * 20)
     assert read_all(path, EventFields(csv_line_ends_in_cells=over_lines)) == expected(ROWS * 20, first=2)
 
 
-def test_other_columns_order_delimiter_mark_and_compression(tmp_path: pathlib.Path) -> None:
+def test_other_columns_order_delimiter_mark_and_compression(tmp_path):
     rows = [(f"x{n}", "2017-10-01", f"i{n % 7}", SECRET, f"u{n}") for n in range(500)]
     wanted = expected([(row[4], row[2], row[1]) for row in rows])
     header = ("x", "timestamp", "item", "x", "user")
@@ -62,7 +58,7 @@ def test_other_columns_order_delimiter_mark_and_compression(tmp_path: pathlib.Pa
         read_all(str(tmp_path / "cut.csv.gz"))
 
 
-def test_field_names_may_be_any_text(tmp_path: pathlib.Path) -> None:
+def test_field_names_may_be_any_text(tmp_path):
     names = ("wér", "€, what", "wann\n𝄞")
     path = write_csv(tmp_path / "log.csv", ROWS, names)
     fields = EventFields(*names, csv_line_ends_in_cells=True)
@@ -74,7 +70,7 @@ def test_field_names_may_be_any_text(tmp_path: pathlib.Path) -> None:
     )
 
 
-def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path) -> None:
+def test_numbers_in_the_declared_unit(tmp_path):
     rows = [
         ("u", "i", cell) for cell in ("1506826800", "1506826800.5", "1e9", "-1", "1e400", "nan", "9" * 30, TIME, "")
     ]
@@ -82,7 +78,7 @@ def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path) -> None:
     assert read_all(path, EventFields(time_unit="s")) == expected(rows, "s", first=2)
 
 
-def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_path: pathlib.Path) -> None:
+def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_path):
     numbers = [("u", "i", "1506826800")] * 120
     for rows, words in (
         (numbers, "'timestamp' holds numbers without a unit. Give the unit with --time-unit"),
@@ -99,9 +95,7 @@ def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_
 
 @pytest.mark.parametrize("over_lines", [False, True])
 @pytest.mark.parametrize("block", [64, 200, 4 << 20])
-def test_rows_with_a_wrong_number_of_cells_are_told_by_line(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, over_lines: bool
-) -> None:
+def test_rows_with_a_wrong_number_of_cells_are_told_by_line(tmp_path, monkeypatch, block, over_lines):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     lines, wrong, empty, good = ["user,item,timestamp"], [], [], []
     name = '"u\n%d"' if over_lines else '"u %d"'
@@ -123,7 +117,7 @@ def test_rows_with_a_wrong_number_of_cells_are_told_by_line(
     assert read_all(str(path), fields) == (good, {"wrong number of cells": wrong, "empty user": empty})
 
 
-def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> None:
+def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
     path = tmp_path / "log.csv"
     secret = SECRET.encode()
     lines = [b"user,item,timestamp", b"\xff" + secret + b",i,2017-10-01", b"u,\xed\xa0\x80,2017-10-01"]
@@ -153,7 +147,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
         ("x" * 200_000 + f",{HEADER}", "its header cannot be read"),
     ],
 )
-def test_a_header_that_cannot_serve(tmp_path: pathlib.Path, content: str, words: str) -> None:
+def test_a_header_that_cannot_serve(tmp_path, content, words):
     (tmp_path / "log.csv").write_bytes(content.encode())
     with pytest.raises(EventFileError) as caught:
         find_log_chunks([str(tmp_path / "log.csv")], EventFields())
@@ -175,9 +169,7 @@ def test_a_header_that_cannot_serve(tmp_path: pathlib.Path, content: str, words:
         (f'u,i,"{TIME}', 502),
     ],
 )  # fmt: skip
-def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, odd: str, line: int
-) -> None:
+def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(tmp_path, monkeypatch, block, odd, line):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     path = tmp_path / "log.csv"
     for behind in ("", GOOD * 3, f'"u","i",{TIME}\n' * 3):
@@ -189,7 +181,7 @@ def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
         assert SECRET not in str(caught.value)
 
 
-def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 10_000)
     monkeypatch.setattr("dp_transforms.logs.csv_rows.MAX_LINE_BYTES", 10_000)
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 4_000)
@@ -206,7 +198,7 @@ def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
 
 
 # An oracle for a line, character by character, which knows nothing of blocks.
-def _cells(line: str) -> list[str] | str:
+def _cells(line):
     """The cells of a line without its line feed, or why it has none."""
     line = line.rstrip("\r")
     cells, at = [""], 0
@@ -228,9 +220,9 @@ def _cells(line: str) -> list[str] | str:
     return "carriage return inside a line" if "\r" in line else cells
 
 
-def _expected_of_lines(lines: list[str]) -> tuple[list[Event], dict[str, list[int]]]:
-    events: list[Event] = []
-    rejected: dict[str, list[int]] = {}
+def _expected_of_lines(lines):
+    events = []
+    rejected = {}
     for number, line in enumerate(lines, 2):
         if not line.strip(" \t\r"):
             continue
@@ -258,13 +250,13 @@ _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]
 @example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
 @example([f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0)
 def test_each_line_is_what_it_is_alone(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lines: list[str],
-    ends_in_feed: bool,
-    block: int,
-    members: int,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    lines,
+    ends_in_feed,
+    block,
+    members,
+):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     data = (HEADER + "\n".join(lines) + "\n" * ends_in_feed).encode()
     path = tmp_path / ("log.csv.gz" if members else "log.csv")
@@ -292,13 +284,13 @@ _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
     block=st.sampled_from([128, 4 << 20]),
 )
 def test_what_the_standard_library_writes_is_read(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: list[tuple[str, str, str]],
-    quoting: int,
-    line_end: str,
-    block: int,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    rows,
+    quoting,
+    line_end,
+    block,
+):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     if quoting != csv.QUOTE_ALL and line_end == "\n":
         # Before Python 3.13 the writer forgets to quote a lone carriage return.

@@ -1,7 +1,5 @@
 """Chunks that were cut have the rows, the positions and the errors of the whole ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import itertools
@@ -9,7 +7,6 @@ import os
 import pathlib
 import random
 import re
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +15,6 @@ from dp_transforms import WindowSchedule
 from dp_transforms.logs import (
     EventFields,
     EventFileError,
-    LogChunk,
     avro,
     count_unless_inside,
     cut_chunks,
@@ -29,7 +25,7 @@ from dp_transforms.logs import (
 from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
 
 FIELDS = EventFields(time_unit="s")
-ROWS: list[tuple[Any, Any, Any]] = [
+ROWS = [
     (f"u{number % 7}", None if number % 11 == 0 else f"i{number % 5}", -1 if number % 13 == 0 else 1000 + number)
     for number in range(400)
 ]
@@ -47,7 +43,7 @@ BAD_LINES = (
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_parts(monkeypatch):
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
     monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
@@ -55,7 +51,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "_counted", {})
 
 
-def write_log(folder: pathlib.Path, ending: str) -> str:
+def write_log(folder, ending):
     path = folder / f"log.{ending}"
     if ending == "parquet":
         return write_parquet(path, ROWS, (pa.string(), pa.string(), pa.int64()))
@@ -68,7 +64,7 @@ def write_log(folder: pathlib.Path, ending: str) -> str:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "null.avro", "deflate.avro"])
 @pytest.mark.parametrize("workers", [2, 3, 8])
-def test_cut_chunks_have_the_rows_of_the_whole(tmp_path: pathlib.Path, ending: str, workers: int) -> None:
+def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
     chunks = find_log_chunks([write_log(tmp_path, ending)], FIELDS)
     cut = cut_chunks(chunks, FIELDS, workers)
     assert len(cut) == min(workers, 4) if ending == "parquet" else len(cut) > workers
@@ -85,9 +81,7 @@ def test_cut_chunks_have_the_rows_of_the_whole(tmp_path: pathlib.Path, ending: s
 
 
 @pytest.mark.parametrize("block_rows", [1, 7, 1000])
-def test_parts_of_a_row_group_count_on_in_its_file(
-    tmp_path: pathlib.Path, block_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_a_row_group_count_on_in_its_file(tmp_path, block_rows, monkeypatch):
     monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", block_rows)
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 250)
     cut = cut_chunks(find_log_chunks([path], FIELDS), FIELDS, 4)
@@ -102,7 +96,7 @@ def test_parts_of_a_row_group_count_on_in_its_file(
         assert read_chunks([chunk], FIELDS) == expected(rows, "s", chunk.first_row + 1)
 
 
-def test_later_parts_of_a_row_group_are_smaller(tmp_path: pathlib.Path) -> None:
+def test_later_parts_of_a_row_group_are_smaller(tmp_path):
     """They skip what comes before them."""
     chunks = find_log_chunks([write_log(tmp_path, "parquet")], FIELDS)
     rows = [chunk.events or 0 for chunk in cut_chunks(chunks, FIELDS, 4)]
@@ -110,7 +104,7 @@ def test_later_parts_of_a_row_group_are_smaller(tmp_path: pathlib.Path) -> None:
     assert all(7 * later == pytest.approx(6 * row, abs=14) for row, later in itertools.pairwise(rows))
 
 
-def text_of(ending: str, seed: int) -> bytes:
+def text_of(ending, seed):
     draws = random.Random(seed)
     line = b"u1,i1,5" if ending == "csv" else b'{"user": "u1", "item": "i1", "timestamp": 5}'
     lines = [*BAD_LINES, *(draws.choice((line, line + b"\r", *BAD_LINES)) for _ in range(16))]
@@ -121,9 +115,7 @@ def text_of(ending: str, seed: int) -> bytes:
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 @pytest.mark.parametrize("seed", range(2))
-def test_text_may_be_cut_at_any_byte(
-    tmp_path: pathlib.Path, ending: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 250)
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(text_files, "_PIECE_BYTES", 17)
@@ -143,7 +135,7 @@ def test_text_may_be_cut_at_any_byte(
         assert read_chunks(parts[::-1], FIELDS)[1] == found[1], "lines are counted again where a part before is read"
 
 
-def test_a_line_over_many_parts_is_read_once(tmp_path: pathlib.Path) -> None:
+def test_a_line_over_many_parts_is_read_once(tmp_path):
     path = tmp_path / "log.jsonl"
     event = b'{"user": "u1", "item": "i1", "timestamp": 5}\n'
     path.write_bytes(event + b" " * 5000 + event + b"no row")
@@ -153,7 +145,7 @@ def test_a_line_over_many_parts_is_read_once(tmp_path: pathlib.Path) -> None:
     assert read_chunks(cut, FIELDS) == ([("u1", "i1", 5_000_000)] * 2, {"broken line": [3]})
 
 
-def test_lines_of_an_exchanged_file_are_counted_again(tmp_path: pathlib.Path) -> None:
+def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"\n" * 100)
     assert [text_files.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
@@ -162,7 +154,7 @@ def test_lines_of_an_exchanged_file_are_counted_again(tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz", "log.csv"])
-def test_what_is_packed_or_has_line_ends_in_cells_stays_whole(tmp_path: pathlib.Path, name: str) -> None:
+def test_what_is_packed_or_has_line_ends_in_cells_stays_whole(tmp_path, name):
     content = b'user,item,timestamp\n"u\n1",i1,5\n' * 300
     (tmp_path / name).write_bytes(gzip.compress(content, 0) if name.endswith(".gz") else content)
     fields = dataclasses.replace(FIELDS, csv_line_ends_in_cells=True)
@@ -172,7 +164,7 @@ def test_what_is_packed_or_has_line_ends_in_cells_stays_whole(tmp_path: pathlib.
         assert len(cut_chunks(chunks, FIELDS, 4)) > 4
 
 
-def test_even_chunks_are_not_cut(tmp_path: pathlib.Path) -> None:
+def test_even_chunks_are_not_cut(tmp_path):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 40)
     chunks = find_log_chunks([path], FIELDS)
     assert len(chunks) == 10
@@ -180,7 +172,7 @@ def test_even_chunks_are_not_cut(tmp_path: pathlib.Path) -> None:
     assert cut_chunks(chunks, FIELDS, 8) == chunks, "they are too small"
 
 
-def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path: pathlib.Path) -> None:
+def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
     path = pathlib.Path(write_log(tmp_path, "null.avro"))
     content = bytearray(path.read_bytes())
     span = cut_chunks(find_log_chunks([str(path)], FIELDS), FIELDS, 2)[3].span
@@ -196,7 +188,7 @@ def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path: pat
     assert part.first_row < row < part.first_row + (part.events or 0)
 
 
-def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path: pathlib.Path) -> None:
+def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path):
     path = pathlib.Path(write_log(tmp_path, "null.avro"))
     chunks = find_log_chunks([str(path)], FIELDS)
     assert len(avro.cut_chunk(chunks[0], FIELDS, 4)) > 3
@@ -208,9 +200,9 @@ def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path: pathlib.P
     assert avro.cut_chunk(chunks[0], FIELDS, 4) == chunks
 
 
-def test_a_row_group_that_ends_early_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_a_row_group_that_ends_early_is_an_error(tmp_path):
     (chunk,) = find_log_chunks([write_log(tmp_path, "parquet")], FIELDS)
-    late: list[LogChunk] = [
+    late = [
         dataclasses.replace(chunk, span=span, first_row=span[0], events=span[1] - span[0])
         for span in ((390, 410), (390, 399), (200, 402))
     ]
@@ -222,11 +214,9 @@ def test_a_row_group_that_ends_early_is_an_error(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.parametrize("place", [None, 0, 1_700, 3_999])
 @pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
-def test_an_event_inside_a_range_is_found_wherever_it_is(
-    tmp_path: pathlib.Path, ending: str, place: int | None
-) -> None:
+def test_an_event_inside_a_range_is_found_wherever_it_is(tmp_path, ending, place):
     """Among rows that cannot be read, in one of two files; and that there is none."""
-    rows: list[tuple[Any, Any, Any]] = [("u", "i" if row % 4 else "", 999 if row % 2 else 4600) for row in range(4_000)]
+    rows = [("u", "i" if row % 4 else "", 999 if row % 2 else 4600) for row in range(4_000)]
     if place is not None:
         rows[place] = ("u", "i", 1000 + place % 3600)
     for name, some in (("a", rows[:10]), ("b", rows[10:])):

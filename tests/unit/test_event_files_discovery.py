@@ -1,24 +1,35 @@
-"""Files, folders and globs -> logs; the errors name the remedy."""
+"""Which files are a log, and that one which is not what was found any more is refused."""
 
-from __future__ import annotations
-
+import gzip
 import os
-import pathlib
 import pickle
+import shutil
+import subprocess
 
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, hint_of_log
+from dp_transforms.logs import (
+    EventFields,
+    EventFileError,
+    check_unchanged,
+    estimate_log,
+    find_log_chunks,
+    hint_of_log,
+    read_log_chunk,
+)
+from dp_transforms.logs.log_chunk import FileState
+from tests.helpers import forked
 from tests.helpers.event_files_oracle import SECRET, read_all, write_csv, write_json
+from tests.helpers.replay_logs import BUDGET, write_log
 
 LINE = ("u", "i", "2017-10-01T03:00:00Z")
 
 
-def _paths(sources: list[str]) -> list[str]:
+def _paths(sources):
     return [chunk.path for chunk in find_log_chunks(sources, EventFields())]
 
 
-def test_folders_are_searched_and_what_is_no_log_is_passed_over(tmp_path: pathlib.Path) -> None:
+def test_folders_are_searched_and_what_is_no_log_is_passed_over(tmp_path):
     (tmp_path / "day=2" / ".hidden").mkdir(parents=True)
     (tmp_path / "_temporary").mkdir()
     wanted = [write_csv(tmp_path / "b.csv", [LINE]), write_json(tmp_path / "day=2" / "a.JSONL", [LINE])]
@@ -31,12 +42,12 @@ def test_folders_are_searched_and_what_is_no_log_is_passed_over(tmp_path: pathli
     assert _paths([wanted[1], wanted[0], folder, folder + "/b.*", folder + "/./b.csv"]) == sorted(wanted)
 
 
-def test_a_file_whose_name_looks_like_a_pattern(tmp_path: pathlib.Path) -> None:
+def test_a_file_whose_name_looks_like_a_pattern(tmp_path):
     path = write_csv(tmp_path / "log[1].csv", [LINE])
     assert _paths([path]) == [path]
 
 
-def test_a_link_to_a_log_counts_once(tmp_path: pathlib.Path) -> None:
+def test_a_link_to_a_log_counts_once(tmp_path):
     path = write_csv(tmp_path / "a.csv", [LINE])
     os.symlink(path, tmp_path / "b.csv")
     assert _paths([str(tmp_path)]) == [path]
@@ -55,7 +66,7 @@ def test_a_link_to_a_log_counts_once(tmp_path: pathlib.Path) -> None:
         ("blank.parquet", "it is damaged, or not in Parquet format."),
     ],
 )
-def test_sources_without_logs(tmp_path: pathlib.Path, source: str, words: str) -> None:
+def test_sources_without_logs(tmp_path, source, words):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("x")
     for name in ("blank.avro", "blank.parquet"):
@@ -78,7 +89,7 @@ def test_sources_without_logs(tmp_path: pathlib.Path, source: str, words: str) -
         ("blank.jsonl", "\n \n"),
     ],
 )
-def test_a_log_without_rows_is_no_error(tmp_path: pathlib.Path, name: str, content: str) -> None:
+def test_a_log_without_rows_is_no_error(tmp_path, name, content):
     """Else one user's only row would decide between an error and a report."""
     (tmp_path / name).write_text(content)
     assert read_all(str(tmp_path / name)) == ([], {})
@@ -87,14 +98,14 @@ def test_a_log_without_rows_is_no_error(tmp_path: pathlib.Path, name: str, conte
     assert estimate_log(chunks, EventFields()).events == 0
 
 
-def test_an_empty_hour_among_others_is_no_error(tmp_path: pathlib.Path) -> None:
+def test_an_empty_hour_among_others_is_no_error(tmp_path):
     write_csv(tmp_path / "hour0.csv", [])
     (tmp_path / "hour1.csv").write_text("")
     write_csv(tmp_path / "hour2.csv", [LINE])
     assert read_all(str(tmp_path)) == ([("u", "i", 1_506_826_800_000_000)], {})
 
 
-def test_no_source_and_fields_that_cannot_be() -> None:
+def test_no_source_and_fields_that_cannot_be():
     with pytest.raises(EventFileError, match="none given"):
         find_log_chunks([], EventFields())
     with pytest.raises(ValueError, match=r"^time_unit must be one of s, ms, us, iso, got 'ns'"):
@@ -103,7 +114,7 @@ def test_no_source_and_fields_that_cannot_be() -> None:
         EventFields(user="item")
 
 
-def test_errors_are_one_line_and_cross_process_boundaries(tmp_path: pathlib.Path) -> None:
+def test_errors_are_one_line_and_cross_process_boundaries(tmp_path):
     with pytest.raises(EventFileError) as caught:
         find_log_chunks([str(tmp_path / "a\n\x1b[31m.csv")], EventFields())
     assert str(caught.value).isprintable()
@@ -112,7 +123,7 @@ def test_errors_are_one_line_and_cross_process_boundaries(tmp_path: pathlib.Path
     assert isinstance(copy, ValueError)
 
 
-def test_the_estimate_knows_events_and_label_text_of_every_format(tmp_path: pathlib.Path) -> None:
+def test_the_estimate_knows_events_and_label_text_of_every_format(tmp_path):
     rows = [(f"u{n}", "x" * 50 + str(n % 100), "2017-10-01T03:00:00Z") for n in range(5000)]
     write_csv(tmp_path / "a.csv", rows)
     write_csv(tmp_path / "b.csv", rows[:2500])
@@ -125,13 +136,13 @@ def test_the_estimate_knows_events_and_label_text_of_every_format(tmp_path: path
     assert estimate.long_label_bytes == pytest.approx(125 * beyond_32, rel=0.01)
 
 
-def test_a_long_label_counts_once_for_each_group_of_windows(tmp_path: pathlib.Path) -> None:
+def test_a_long_label_counts_once_for_each_group_of_windows(tmp_path):
     write_csv(tmp_path / "a.csv", [(f"u{n}", "x" * 1032, "2017-10-01T03:00:00Z") for n in range(3000)])
     chunks = find_log_chunks([str(tmp_path)], EventFields())
     assert estimate_log(chunks, EventFields()).long_label_bytes == pytest.approx(128 * 1000, rel=0.01)
 
 
-def test_a_block_that_cannot_be_read_is_told_by_the_estimate(tmp_path: pathlib.Path) -> None:
+def test_a_block_that_cannot_be_read_is_told_by_the_estimate(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text('user,item,timestamp\nu,i,2017-10-01\n"u,i,2017-10-01\n')
     chunks = find_log_chunks([str(path)], EventFields())
@@ -140,7 +151,7 @@ def test_a_block_that_cannot_be_read_is_told_by_the_estimate(tmp_path: pathlib.P
         estimate_log(chunks, EventFields())
 
 
-def test_what_may_be_cells_is_never_listed_as_fields(tmp_path: pathlib.Path) -> None:
+def test_what_may_be_cells_is_never_listed_as_fields(tmp_path):
     """A CSV file without a header, and JSON objects keyed by user."""
     (tmp_path / "log.csv").write_text(f"{SECRET},story,2026-01-01\nu2,story,2026-01-01\n")
     (tmp_path / "log.jsonl").write_text(f'{{"{SECRET}": "news"}}\n')
@@ -152,3 +163,102 @@ def test_what_may_be_cells_is_never_listed_as_fields(tmp_path: pathlib.Path) -> 
         assert "--user-field" in words
         assert SECRET not in words
         assert "story" not in words
+
+
+# --- A log that is not what was found any more is refused, in whatever format it is and whenever that is noticed.
+
+CHANGED = "it was changed while it was read"
+
+
+def grown(path):
+    with path.open("ab") as file:
+        file.write(path.read_bytes())
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replaced(path):
+    """By a file of the same size and time, as tools do that keep times."""
+    shutil.copy2(path, path.with_name("other"))
+    os.replace(path.with_name("other"), path)
+
+
+def written_in_place(path):
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        file.write(b"\0" * 64)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def removed(path):
+    path.unlink()
+
+
+def change_at_another_time(change, path):
+    """The clock of a file system goes by some milliseconds."""
+    other, before = path.with_name("clock"), path.stat().st_ctime_ns
+    other.touch()
+    while other.stat().st_ctime_ns <= before:
+        other.touch()
+    change(path)
+
+
+@pytest.fixture(params=["jsonl", "csv", "csv.gz", "parquet", "avro"])
+def log(request, tmp_path):
+    path = tmp_path / f"log.{request.param}"
+    write_log(path.with_suffix("") if path.suffix == ".gz" else path)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+    return path
+
+
+def read(chunks):
+    for chunk in chunks:
+        for _ in read_log_chunk(chunk, EventFields()):
+            pass
+
+
+@pytest.mark.parametrize("change", [grown, cut, replaced, written_in_place, removed])
+def test_a_log_that_changes_is_refused_whatever_the_change_looks_like(log, change):
+    """Before it is read, where some changes look like damage; while it is; and after, before anything is published."""
+    chunks = find_log_chunks([str(log)], EventFields())
+    read(chunks)
+    check_unchanged(chunks)
+    blocks = read_log_chunk(chunks[-1], EventFields())
+    next(blocks)
+    change_at_another_time(change, log)
+    for look in (lambda: list(blocks), lambda: read(chunks), lambda: check_unchanged(chunks)):
+        with pytest.raises(EventFileError, match=CHANGED):
+            look()
+
+
+def test_a_copy_on_another_machine_may_have_its_own_times_and_not_another_size(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"content")
+    here = FileState.of(str(path))
+    assert here is not None
+    there = FileState("elsewhere", here.size, 1, 1)
+    assert there.fits(here)
+    assert not there.fits(FileState(here.machine, here.size + 1, 1, 1))
+    assert FileState.of(str(tmp_path / "absent")) is None
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_replay_of_a_log_that_grows_publishes_nothing(tmp_path, processes):
+    """Whole rows come one after the other, so that no row is damaged."""
+    write_log(tmp_path / "log.jsonl")
+    line = (tmp_path / "log.jsonl").read_text().splitlines()[0]
+    words = ("replay", "log.jsonl", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl")
+    command = ("-m", "dp_transforms.cli.main", *words, "--processes", processes)
+    with forked.python(*command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        while process.poll() is None:
+            with (tmp_path / "log.jsonl").open("a") as file:
+                file.write(f"{line}\n")
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert process.returncode == 1
+    assert said == f"shh: log.jsonl: {CHANGED}. Use files that nobody writes to any more.\n"
+    assert os.listdir(tmp_path) == ["log.jsonl"]

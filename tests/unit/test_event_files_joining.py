@@ -1,14 +1,9 @@
 """Small blocks and small chunks together: the same events, positions and pairs in fewer messages, in bounded memory."""
 
-from __future__ import annotations
-
 import itertools
-import pathlib
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +12,6 @@ import pytest
 from dp_transforms.logs import (
     EventFields,
     JoinedChunks,
-    LogChunk,
     ReadBlock,
     cut_chunks,
     discovery,
@@ -42,7 +36,7 @@ FIELDS = EventFields(time_unit="s")
 HOUR = 3600
 SCHEDULE = WindowSchedule(0, 9 * HOUR, 2 * HOUR, HOUR)
 LIMIT = 10
-WRITERS: dict[str, Callable[[pathlib.Path, list[Any]], str]] = {
+WRITERS = {
     "csv": write_csv,
     "jsonl": write_json,
     "avro": lambda path, rows: write_avro(path, rows, ["string", ["null", "string"], "long"], "deflate", 200),
@@ -50,7 +44,7 @@ WRITERS: dict[str, Callable[[pathlib.Path, list[Any]], str]] = {
 }
 
 
-def rows_of(count: int, seed: int) -> list[tuple[Any, Any, Any]]:
+def rows_of(count, seed):
     draws = random.Random(seed)
     return [
         (f"u{draws.randrange(30)}", None if number % 11 == 0 else f"i{draws.randrange(9)}", draws.randrange(9 * HOUR))
@@ -58,7 +52,7 @@ def rows_of(count: int, seed: int) -> list[tuple[Any, Any, Any]]:
     ]
 
 
-def block_of(count: int, first: int = 0, width: int = 0, rejected: int = 0) -> ReadBlock:
+def block_of(count, first=0, width=0, rejected=0):
     """Users have names of their own, so none can be lost or be there twice."""
     users = [f"u{first + number}".ljust(width, "-") for number in range(count)]
     batch = EventBatch.of_columns(users, ["i"] * count, np.arange(first, first + count)) if count else empty_batch()
@@ -66,12 +60,12 @@ def block_of(count: int, first: int = 0, width: int = 0, rejected: int = 0) -> R
     return ReadBlock(batch, bad, count + rejected, 7 * count)
 
 
-def blocks_of(sizes: list[int], width: int = 0) -> list[ReadBlock]:
+def blocks_of(sizes, width=0):
     firsts = np.cumsum([0, *sizes]).tolist()
     return [block_of(size, first, width, rejected=first % 3) for size, first in zip(sizes, firsts, strict=False)]
 
 
-def events_of(blocks: list[ReadBlock]) -> list[tuple[str, str, int]]:
+def events_of(blocks):
     return sorted(
         event
         for block in blocks
@@ -81,7 +75,7 @@ def events_of(blocks: list[ReadBlock]) -> list[tuple[str, str, int]]:
     )
 
 
-def lengths(blocks: list[ReadBlock]) -> list[int]:
+def lengths(blocks):
     return [len(block.batch) for block in blocks]
 
 
@@ -98,7 +92,7 @@ def lengths(blocks: list[ReadBlock]) -> list[int]:
         ([1] * 25, [*[0] * 9, 10, *[0] * 9, 10, *[0] * 5, 5]),
     ],
 )
-def test_events_of_small_blocks_wait_and_nothing_else_does(sizes: list[int], joined: list[int]) -> None:
+def test_events_of_small_blocks_wait_and_nothing_else_does(sizes, joined):
     blocks = blocks_of(sizes)
     found = list(join_blocks(blocks, LIMIT))
     assert lengths(found) == joined
@@ -108,7 +102,7 @@ def test_events_of_small_blocks_wait_and_nothing_else_does(sizes: list[int], joi
     assert said[len(blocks) :] in ([], [((), 0, 0)])
 
 
-def test_wide_rows_are_joined_up_to_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_rows_are_joined_up_to_some_bytes(monkeypatch):
     """Each event takes its id of 1,000 bytes, and some 30 more."""
     monkeypatch.setattr(discovery, "_JOINED_BYTES", 10_000)
     blocks = blocks_of([4, 4, 4, 4, 20, 1], width=1000)
@@ -117,10 +111,10 @@ def test_wide_rows_are_joined_up_to_some_bytes(monkeypatch: pytest.MonkeyPatch) 
     assert events_of(found) == events_of(blocks)
 
 
-def test_what_was_joined_is_not_kept_while_the_next_block_is_read() -> None:
-    seen: list[weakref.ref[EventBatch]] = []
+def test_what_was_joined_is_not_kept_while_the_next_block_is_read():
+    seen = []
 
-    def read() -> Iterator[ReadBlock]:
+    def read():
         for first in range(0, 40, 5):
             assert not [batch for batch in seen if batch() is not None]
             yield block_of(5, first)
@@ -133,7 +127,7 @@ def test_what_was_joined_is_not_kept_while_the_next_block_is_read() -> None:
 
 
 @pytest.fixture
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_limits(monkeypatch):
     monkeypatch.setattr(discovery, "JOINED_ROWS", 100)
     monkeypatch.setattr(discovery, "_BYTES_PER_ROW", 20)
     monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
@@ -142,22 +136,20 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
 
 
-def write_files(folder: pathlib.Path, sizes: dict[str, int]) -> list[LogChunk]:
+def write_files(folder, sizes):
     """Files of so many rows, in the order of their names."""
     for seed, (name, rows) in enumerate(sizes.items()):
         WRITERS[name.partition(".")[2]](folder / name, rows_of(rows, seed))
     return find_log_chunks([str(folder)], FIELDS)
 
 
-def flat(spread: list[JoinedChunks]) -> list[LogChunk]:
+def flat(spread):
     return [chunk for joined in spread for chunk in joined.chunks]
 
 
 @pytest.mark.parametrize("ending", WRITERS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_small_files_are_joined_as_far_as_workers_have_enough(
-    tmp_path: pathlib.Path, ending: str, workers: int, small_limits: None
-) -> None:
+def test_small_files_are_joined_as_far_as_workers_have_enough(tmp_path, ending, workers, small_limits):
     chunks = write_files(tmp_path, {f"{number:02}.{ending}": 6 + number % 5 for number in range(60)})
     spread = spread_chunks(chunks, FIELDS, workers)
     assert flat(spread) == chunks, "in their order"
@@ -165,7 +157,7 @@ def test_small_files_are_joined_as_far_as_workers_have_enough(
     assert 4 * workers <= len(spread) <= len(chunks) // 2
     share = sum(chunk.bytes for chunk in chunks) // (4 * workers) if workers > 1 else 1 << 30
 
-    def is_small(chunks: tuple[LogChunk, ...]) -> bool:
+    def is_small(chunks):
         rows = sum(chunk.bytes // 20 if chunk.events is None else chunk.events for chunk in chunks)
         return rows <= 100 and sum(chunk.bytes for chunk in chunks) <= share
 
@@ -173,7 +165,7 @@ def test_small_files_are_joined_as_far_as_workers_have_enough(
     assert not any(is_small((*joined.chunks, after.chunks[0])) for joined, after in itertools.pairwise(spread))
 
 
-def test_small_row_groups_are_joined(tmp_path: pathlib.Path, small_limits: None) -> None:
+def test_small_row_groups_are_joined(tmp_path, small_limits):
     """40 rows each; with the next one more than 100."""
     chunks = write_files(tmp_path, {"a.parquet": 400})
     assert [len(joined.chunks) for joined in spread_chunks(chunks, FIELDS, 1)] == [2] * 5
@@ -181,7 +173,7 @@ def test_small_row_groups_are_joined(tmp_path: pathlib.Path, small_limits: None)
     assert len([block for block in blocks if len(block.batch)]) == 5
 
 
-def test_large_chunks_are_cut_and_their_parts_stay_alone(tmp_path: pathlib.Path, small_limits: None) -> None:
+def test_large_chunks_are_cut_and_their_parts_stay_alone(tmp_path, small_limits):
     chunks = write_files(tmp_path, {"a.jsonl": 3, "b.jsonl": 600, "c.jsonl": 3, "d.jsonl": 3})
     spread = spread_chunks(chunks, FIELDS, 2)
     assert flat(spread) == cut_chunks(chunks, FIELDS, 2)
@@ -190,7 +182,7 @@ def test_large_chunks_are_cut_and_their_parts_stay_alone(tmp_path: pathlib.Path,
     assert [chunk.path[-7] for chunk in spread[-1].chunks] == ["c", "d"]
 
 
-def test_no_chunks_are_no_work() -> None:
+def test_no_chunks_are_no_work():
     assert spread_chunks([], FIELDS, 1) == []
     assert spread_chunks([], FIELDS, 2) == []
 
@@ -199,9 +191,7 @@ SMALL_FILES = {f"{number:02}.{ending}": 40 for number in range(4) for ending in 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(
-    tmp_path: pathlib.Path, workers: int, small_limits: None
-) -> None:
+def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(tmp_path, workers, small_limits):
     chunks = write_files(tmp_path, SMALL_FILES)
     events, rejected = read_chunks(chunks, FIELDS)
     blocks = [block for joined in spread_chunks(chunks, FIELDS, workers) for block in read_joined(joined, FIELDS)]
@@ -213,11 +203,11 @@ def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(
     assert sorted(at for _, positions in found for at in positions) == sorted(itertools.chain(*rejected.values()))
 
 
-def pack(chunks: list[JoinedChunks], *, by_item: bool) -> dict[Any, list[bytes]]:
+def pack(chunks, *, by_item):
     """What goes to each shard."""
     sharding = Sharding(SCHEDULE.horizon, 4) if by_item else Sharding(3, 4)
     work = ReadPairsStep(PackPairs(SCHEDULE, sharding, by_item=by_item), FIELDS).start(SECRET)
-    messages: dict[Any, list[bytes]] = {}
+    messages = {}
     for joined in chunks:
         for output in work(joined, Counter()):
             if not isinstance(output, RejectedEvents):
@@ -226,9 +216,9 @@ def pack(chunks: list[JoinedChunks], *, by_item: bool) -> dict[Any, list[bytes]]
 
 
 @pytest.mark.parametrize("by_item", [True, False])
-def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path: pathlib.Path, by_item: bool, small_limits: None) -> None:
+def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path, by_item, small_limits):
     chunks = write_files(tmp_path, {**SMALL_FILES, "large.jsonl": 900})
-    kind: Any = ItemPairs if by_item else UserPairs
+    kind = ItemPairs if by_item else UserPairs
     joined = pack(spread_chunks(chunks, FIELDS, 2), by_item=by_item)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "JOINED_ROWS", 1)

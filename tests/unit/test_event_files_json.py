@@ -1,25 +1,14 @@
 """JSON lines: both ways of reading agree; a broken line costs only itself."""
 
-from __future__ import annotations
-
 import gzip
 import json
-import pathlib
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import (
-    EventFields,
-    find_log_chunks,
-    hint_of_log,
-    id_columns,
-    json_lines,
-    text_files,
-)
+from dp_transforms.logs import EventFields, find_log_chunks, hint_of_log, id_columns, json_lines, text_files
 from dp_transforms.logs.rejected_events import Reasons
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
@@ -28,7 +17,7 @@ MICROS = 1_506_826_800_000_000
 GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 BIG = 10**40 + 7
 MARK = text_files.UTF8_MARK
-ROWS: list[tuple[Any, Any, Any]] = [
+ROWS = [
     ("7", "a", TIME),
     (7, 7, TIME),
     ("007", BIG, "2017-10-01"),
@@ -49,22 +38,20 @@ ROWS: list[tuple[Any, Any, Any]] = [
 ]
 
 
-def _write(path: pathlib.Path, *lines: str | bytes) -> str:
+def _write(path, *lines):
     path.write_bytes(b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines))
     return str(path)
 
 
 @pytest.mark.parametrize("block", [50, 400, 16 << 20])
-def test_values_of_every_kind_in_blocks_of_any_size(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_values_of_every_kind_in_blocks_of_any_size(tmp_path, monkeypatch, block):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     rows = ROWS[:3] * 5 + ROWS + ROWS[:1] * 9
     assert read_all(write_json(tmp_path / "log.jsonl", rows)) == expected(rows)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
-def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path, unit: str) -> None:
+def test_numbers_in_the_declared_unit(tmp_path, unit):
     for times in (
         [1506826800, 0, -5],
         [1506826800.25, 3, None],
@@ -76,10 +63,10 @@ def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path, unit: str) -> None
         assert read_all(write_json(tmp_path / "log.jsonl", rows), EventFields(time_unit=unit)) == expected(rows, unit)
 
 
-def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 40_000)
     long = f'{{"user":"{SECRET}","item":"i","timestamp":"{TIME}","x":"%s"}}'
-    broken: list[str | bytes] = [
+    broken = [
         SECRET,
         f'{{"user":"{SECRET}"',
         f'["{SECRET}"]',
@@ -99,7 +86,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
         long % ("y" * 40_000),
         long % ("y" * 90_000),
     ]
-    fine: list[str | bytes] = [
+    fine = [
         GOOD,
         f"  {GOOD} \r",
         GOOD.replace("user", "us\\u0065r"),
@@ -111,7 +98,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
         GOOD[:-1].encode() + b',"x":"\xff"}',
         long.replace(SECRET, "u") % ("y" * (40_000 - len(long.replace(SECRET, "u")) + 2)),
     ]
-    lines: list[str | bytes] = []
+    lines = []
     positions = []
     for n in range(max(len(broken), len(fine))):
         for kind in (broken, fine):
@@ -127,7 +114,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
         assert events == [("u", "i", MICROS)] * count
 
 
-def test_lines_of_very_many_values(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_very_many_values(tmp_path, monkeypatch):
     """Each of their values would become hundreds of bytes of Python's memory."""
     assert json_lines.MAX_VALUES == 500_000
     monkeypatch.setattr(json_lines, "MAX_VALUES", 5_000)
@@ -144,8 +131,8 @@ def test_lines_of_very_many_values(tmp_path: pathlib.Path, monkeypatch: pytest.M
             assert found == ([("u", "i", MICROS)] * (3 - is_broken), broken)
 
 
-def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(*_: object) -> None:
+def test_plain_logs_are_read_fast(tmp_path, monkeypatch):
+    def slow(*_):
         raise AssertionError("line by line")
 
     monkeypatch.setattr(json_lines, "read_one_by_one", slow)
@@ -172,9 +159,7 @@ def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         ([f"{SECRET},b,c"], "broken line", "none of 120 lines that were looked at is a JSON object"),
     ],
 )
-def test_first_lines_of_another_kind_are_hinted_at_and_lines_behind_them_read(
-    tmp_path: pathlib.Path, lines: list[str], reason: str, words: str
-) -> None:
+def test_first_lines_of_another_kind_are_hinted_at_and_lines_behind_them_read(tmp_path, lines, reason, words):
     lines = (lines * 120)[:120]
     path = _write(tmp_path / "log.jsonl", *lines)
     chunks = find_log_chunks([path], EventFields())
@@ -189,7 +174,7 @@ def test_first_lines_of_another_kind_are_hinted_at_and_lines_behind_them_read(
     assert read_all(good_first) == ([("u", "i", MICROS)], {reason: [number + 1 for number in numbers]})
 
 
-def test_utf16_is_hinted_at(tmp_path: pathlib.Path) -> None:
+def test_utf16_is_hinted_at(tmp_path):
     path = tmp_path / "log.jsonl"
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
@@ -216,7 +201,7 @@ _TIMES = st.one_of(
 
 
 @st.composite
-def _blocks(draw: st.DrawFn) -> bytes:
+def _blocks(draw):
     """Lines that are mostly of one kind, so that often the fast way can read them, and a few odd ones."""
     user, item, time = (
         draw(st.sampled_from([st.text(min_size=1, max_size=4), st.integers(0, 99), st.just("a"), _IDS])),
@@ -241,9 +226,7 @@ def _blocks(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"\n", b"\r\n", b"\n\n "])).join(lines)
 
 
-def _lines(
-    block: text_files.LineBlock, fields: EventFields, schema: pa.Schema | None = None
-) -> dict[int, tuple[str, str, int] | str]:
+def _lines(block, fields, schema=None):
     """By the number of each line that is not blank its event, or why it is not one."""
     columns, kept, count = json_lines.JsonDecoder(fields, schema).decode(block)
     reasons, numbers = Reasons(count), block.numbers()
@@ -289,9 +272,7 @@ _EXACT = (None, 0, "us", 0, (pa.int64(), pa.int64(), pa.float64()))
 @example(b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', None, 0, None, 0, None)
 @example(b'{"user":"a"}\n{"user":"b","x":NaN}', None, 0, None, 0, (pa.string(), pa.string(), pa.string()))
 @example(b'{"user":1,"item":2,"timestamp":1.5}\n{"user":1,"item":2,"timestamp":9007199254740993}', *_EXACT)
-def test_each_line_is_what_it_is_alone(
-    block: bytes, hostile: bytes | None, at: int, unit: str | None, few: int, known: tuple[pa.DataType, ...] | None
-) -> None:
+def test_each_line_is_what_it_is_alone(block, hostile, at, unit, few, known):
     """By both ways of reading, and by every mixture of them: one line alone is read the slow way. known: the types that
     other lines had, which change nothing either."""
     fields, lines = EventFields(time_unit=unit), block.split(b"\n")
@@ -307,7 +288,7 @@ def test_each_line_is_what_it_is_alone(
         assert _lines(text_files.LineBlock(b"\n".join(lines)), fields, schema) == wanted
 
 
-def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path: pathlib.Path) -> None:
+def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path):
     good = GOOD.encode()
     lines = [MARK + good, good, MARK + good, MARK + MARK + good, good + MARK, b" " + MARK + b" " + good, MARK]
     inside = good.replace(b'"u"', b'"u' + MARK + b'"')
@@ -349,7 +330,7 @@ NUMBER_TIMES = (
 )
 
 
-def test_values_of_one_kind_mean_the_same_beside_an_odd_line() -> None:
+def test_values_of_one_kind_mean_the_same_beside_an_odd_line():
     """So many lines are read in columns, unless one of them is odd."""
     cases = [(None, item, f'"{TIME}"') for item in ITEMS] + [(None, '"i"', f'"{time}"') for time in TEXT_TIMES]
     cases += [("s", '"i"', spelled) for time in NUMBER_TIMES for spelled in (time, f'"{time}"')]

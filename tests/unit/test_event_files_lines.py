@@ -1,39 +1,22 @@
 """The framing of text: lines of any length in blocks of any size, runs of blank lines, members of gzip."""
 
-from __future__ import annotations
-
 import array
 import gzip
 import io
 import itertools
 import json
-import pathlib
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import (
-    EventFields,
-    EventFileError,
-    cut_chunks,
-    find_log_chunks,
-    read_log_chunk,
-    text_files,
-)
-from dp_transforms.logs.rejected_events import (
-    RejectedEvents,
-    as_array,
-    compact,
-    pack_rejected,
-    write_rejected_lines,
-)
+from dp_transforms.logs import EventFields, EventFileError, cut_chunks, find_log_chunks, read_log_chunk, text_files
+from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact, pack_rejected, write_rejected_lines
 from dp_transforms.logs.text_files import LineBlock
 from tests.helpers.event_files_oracle import SECRET, read_all
 
@@ -50,10 +33,10 @@ _LIMIT = 40
     ends_in_feed=st.booleans(),
     block=st.integers(1, _LIMIT),
 )
-def test_lines_and_their_numbers_do_not_depend_on_blocks(lines: list[str], ends_in_feed: bool, block: int) -> None:
+def test_lines_and_their_numbers_do_not_depend_on_blocks(lines, ends_in_feed, block):
     data = ("\n".join(lines) + "\n" * ends_in_feed).encode()
-    filled: list[tuple[int, bytes]] = []
-    too_long: list[int] = []
+    filled = []
+    too_long = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_files, "MAX_LINE_BYTES", _LIMIT)
         patch.setattr(text_files, "BLOCK_BYTES", block)
@@ -67,7 +50,7 @@ def test_lines_and_their_numbers_do_not_depend_on_blocks(lines: list[str], ends_
     assert filled == [(number, line) for number, line in numbered if len(line) <= _LIMIT and line.strip()]
 
 
-def test_a_block_without_lines() -> None:
+def test_a_block_without_lines():
     for raw in (b"", b"\n", b" \n\r\n\t"):
         assert LineBlock(raw).filled_text() == b""
         assert LineBlock(raw).numbers().tolist() == []
@@ -75,9 +58,7 @@ def test_a_block_without_lines() -> None:
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])
 @pytest.mark.parametrize(("blank", "every"), [(b"\n", None), (b" \r\n", 1 << 22)])
-def test_runs_of_blank_lines_take_little_more_than_to_unpack_them(
-    tmp_path: pathlib.Path, name: str, blank: bytes, every: int | None
-) -> None:
+def test_runs_of_blank_lines_take_little_more_than_to_unpack_them(tmp_path, name, blank, every):
     """Against the time that Python's own gunzip takes on this machine, here and now. every: bytes between two lines."""
     line = (GOOD if "json" in name else "u,i,2017-10-01T03:00:00Z\n").encode()
     size, step = 32 << 20, every or 32 << 20
@@ -100,7 +81,7 @@ def test_runs_of_blank_lines_take_little_more_than_to_unpack_them(
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])
-def test_members_are_joined_and_garbage_behind_them_ends_the_reading(tmp_path: pathlib.Path, name: str) -> None:
+def test_members_are_joined_and_garbage_behind_them_ends_the_reading(tmp_path, name):
     line = GOOD if "json" in name else "u,i,2017-10-01T03:00:00Z\n"
     text = ("" if "json" in name else "user,item,timestamp\n") + line * 500
     cuts = [0, 7, len(text) // 2, len(text) // 2 + 3, len(text)]
@@ -126,7 +107,7 @@ print(sum(row for row, _ in rows), sum(good for _, good in rows), peak)
 """
 
 
-def test_a_line_of_a_quarter_of_a_gigabyte_is_passed_over_in_little_memory(tmp_path: pathlib.Path) -> None:
+def test_a_line_of_a_quarter_of_a_gigabyte_is_passed_over_in_little_memory(tmp_path):
     """In a process of its own, which must end well: Arrow's own reader of CSV aborted it."""
     line, path, packer = b"u,i,2017-10-01T03:00:00Z\n", tmp_path / "log.csv.gz", zlib.compressobj(1, wbits=31)
     parts = [packer.compress(b"user,item,timestamp\n" + line)]
@@ -143,9 +124,7 @@ def test_a_line_of_a_quarter_of_a_gigabyte_is_passed_over_in_little_memory(tmp_p
     ("positions", "kind"),
     [(range(3, 5003), range), (range(1, 20_000, 2), array.array), (range(1, 4), tuple), ([], tuple)],
 )
-def test_positions_of_many_bad_rows_take_little_memory_and_stay_what_they_are(
-    positions: Sequence[int], kind: type
-) -> None:
+def test_positions_of_many_bad_rows_take_little_memory_and_stay_what_they_are(positions, kind):
     kept = compact(np.array(positions, np.int64))
     assert isinstance(kept, kind)
     assert as_array(kept).tolist() == list(kept) == list(positions)
@@ -154,7 +133,7 @@ def test_positions_of_many_bad_rows_take_little_memory_and_stay_what_they_are(
     assert [json.loads(line)["position"] for line in written.getvalue().splitlines()] == list(positions)
 
 
-def test_a_file_of_bad_rows_alone_is_a_range_for_each_block(tmp_path: pathlib.Path) -> None:
+def test_a_file_of_bad_rows_alone_is_a_range_for_each_block(tmp_path):
     """Also where it is read in parts, which count from the beginning of the file."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"no json\n" * 1_050_000)

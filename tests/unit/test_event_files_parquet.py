@@ -1,11 +1,8 @@
 """Parquet logs: round trips over column types and row groups, rejected rows, schemas that cannot be used, damage."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import pathlib
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +16,7 @@ UTC = datetime.UTC
 MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)
 MICROS = pa.timestamp("us", "UTC")
 
-ROWS: list[tuple[Any, Any, Any]] = [
+ROWS = [
     ("7", "a", MOMENT),
     ("007", "ä€𝄞", MOMENT + datetime.timedelta(seconds=1)),
     (None, "a", MOMENT),
@@ -46,29 +43,27 @@ ROWS: list[tuple[Any, Any, Any]] = [
     ids=str,
 )
 @pytest.mark.parametrize("group", [1, 7, 1000])
-def test_text_columns_of_any_layout(tmp_path: pathlib.Path, id_type: pa.DataType, group: int) -> None:
+def test_text_columns_of_any_layout(tmp_path, id_type, group):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (id_type, id_type, MICROS), group)
     assert read_all(path) == expected(ROWS)
 
 
 @pytest.mark.parametrize("id_type", [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()], ids=str)
-def test_whole_numbers_are_their_decimal_text(tmp_path: pathlib.Path, id_type: pa.DataType) -> None:
+def test_whole_numbers_are_their_decimal_text(tmp_path, id_type):
     info = np.iinfo(str(id_type))
     rows = [(int(info.max), int(info.min), 5), (None, 7, 6), (7, 7, 7)]
     path = write_parquet(tmp_path / "log.parquet", rows, (id_type, id_type, pa.int64()))
     assert read_all(path, EventFields(time_unit="ms")) == expected(rows, "ms")
 
 
-def test_slices_of_a_row_group_count_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_of_a_row_group_count_on(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 11)
     for size in (1, 4, 1000):
         monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", size)
         assert read_all(path) == expected(ROWS)
 
 
-def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_the_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_the_file(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 7)
     (chunk,) = find_log_chunks([path], EventFields())
     assert (chunk.groups, chunk.events) == (range(5), len(ROWS))
@@ -88,7 +83,7 @@ def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_th
     }
 
 
-def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> None:
+def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
     bad = [b"\xff" + SECRET.encode(), b"\xed\xa0\x80", b"ok", b"\xc3", b"ok"]
     for id_type in (pa.binary(), pa.string()):
         ids = pa.array(bad, pa.binary())
@@ -102,7 +97,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
         )
 
 
-def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path: pathlib.Path) -> None:
+def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path):
     from dp_transforms.logs.id_columns import encode_ids
 
     values = pa.array(["a", "a", "", None, "b", "unused"])
@@ -114,7 +109,7 @@ def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path: pathlib.Path
     assert encode_ids(pa.array([], pa.string())).faults.tolist() == []
 
 
-def test_times_of_every_kind(tmp_path: pathlib.Path) -> None:
+def test_times_of_every_kind(tmp_path):
     texts = ["2017-10-01T03:00:00Z", "2017-10-01", "x", "", None, "2017-10-01T05:00:00.5+02:00"]
     rows = [("u", "i", text) for text in texts]
     for text_type in (pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())):
@@ -138,14 +133,14 @@ def test_times_of_every_kind(tmp_path: pathlib.Path) -> None:
         ((pa.string(), pa.string(), pa.time64("us")), "s", ["'timestamp' has type time64"]),
     ],
 )
-def test_a_schema_that_cannot_serve(tmp_path: pathlib.Path, types: Any, unit: str | None, words: list[str]) -> None:
+def test_a_schema_that_cannot_serve(tmp_path, types, unit, words):
     path = write_parquet(tmp_path / "log.parquet", [(None, None, None)], types)
     with pytest.raises(EventFileError) as caught:
         find_log_chunks([path], EventFields(time_unit=unit))
     assert all(word in str(caught.value) for word in [path, *words])
 
 
-def test_a_missing_or_repeated_field_names_the_option(tmp_path: pathlib.Path) -> None:
+def test_a_missing_or_repeated_field_names_the_option(tmp_path):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
     for fields, flag in (
         (EventFields(user="who"), "--user-field"),
@@ -161,7 +156,7 @@ def test_a_missing_or_repeated_field_names_the_option(tmp_path: pathlib.Path) ->
         find_log_chunks([path], EventFields())
 
 
-def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Path) -> None:
+def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path):
     """What else damage may do, tests/fuzz tries."""
     rows = [(f"{SECRET}{n}", SECRET, MOMENT) for n in range(4000)]
     path = pathlib.Path(write_parquet(tmp_path / "log.parquet", rows, (pa.string(), pa.string(), MICROS), 1000))
@@ -174,7 +169,7 @@ def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Pa
         assert caught.value.__suppress_context__
 
 
-def test_numbers_of_rows_whose_sum_wraps_around(tmp_path: pathlib.Path) -> None:
+def test_numbers_of_rows_whose_sum_wraps_around(tmp_path):
     path = pathlib.Path(write_parquet(tmp_path / "log.parquet", ROWS[:1] * 28, (pa.string(),) * 2 + (MICROS,), 7))
     content = path.read_bytes()
     begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -190,7 +185,7 @@ def test_numbers_of_rows_whose_sum_wraps_around(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> None:
+def test_other_rows_than_the_footer_says(tmp_path, more):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
     (chunk,) = find_log_chunks([path], EventFields())
     claimed = dataclasses.replace(chunk, events=len(ROWS) + more)
@@ -199,7 +194,7 @@ def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> N
 
 
 @pytest.mark.parametrize("index", [2, -1, 127, -128])
-def test_an_index_outside_of_its_dictionary(index: int) -> None:
+def test_an_index_outside_of_its_dictionary(index):
     from dp_transforms.logs.id_columns import encode_ids
     from dp_transforms.logs.times import parse_times
 
@@ -212,7 +207,7 @@ def test_an_index_outside_of_its_dictionary(index: int) -> None:
             parse_times(array, None)
 
 
-def test_wide_rows_come_in_small_blocks(tmp_path: pathlib.Path) -> None:
+def test_wide_rows_come_in_small_blocks(tmp_path):
     """A row group of a million labels of 16 kB would be 16 GB in one piece."""
     labels = [f"{number:016384d}" for number in range(5_000)]
     path = tmp_path / "log.parquet"
@@ -225,9 +220,7 @@ def test_wide_rows_come_in_small_blocks(tmp_path: pathlib.Path) -> None:
     assert found == labels
 
 
-def test_a_large_row_group_after_an_empty_one_is_read_and_cut_as_if_it_were_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_row_group_after_an_empty_one_is_read_and_cut_as_if_it_were_alone(tmp_path, monkeypatch):
     path, rows = tmp_path / "log.parquet", ROWS * 200
     table = pq.read_table(write_parquet(path, rows, (pa.string(), pa.string(), MICROS)))
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -242,7 +235,7 @@ def test_a_large_row_group_after_an_empty_one_is_read_and_cut_as_if_it_were_alon
     assert read_chunks(chunks, EventFields()) == expected([*rows, *rows[:30]])
 
 
-def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_blocks(tmp_path: pathlib.Path) -> None:
+def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_blocks(tmp_path):
     """Of 40 kB, which would be 800 MB in one piece."""
     path, count = tmp_path / "log.parquet", 2000
     items = ["x" * 200_000] * (count - 1) + ["a"]
@@ -257,7 +250,7 @@ def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_bloc
     assert sum(block.rows for block in blocks) == 2 * count
 
 
-def test_files_without_rows_are_passed_over(tmp_path: pathlib.Path) -> None:
+def test_files_without_rows_are_passed_over(tmp_path):
     types = (pa.string(), pa.string(), MICROS)
     empty = write_parquet(tmp_path / "a.parquet", [], types)
     assert find_log_chunks([empty], EventFields()) == []

@@ -1,18 +1,14 @@
 """Logs in a store are read by ranges, of one version; nothing of them reaches a disk. On a real S3 server."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io
 import json
 import os
-import pathlib
 import resource
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
 from unittest import mock
 
 import fastavro
@@ -23,7 +19,6 @@ import pytest
 from dp_transforms.logs import (
     EventFields,
     EventFileError,
-    LogChunk,
     cut_chunks,
     estimate_log,
     find_log_chunks,
@@ -42,10 +37,9 @@ FIELDS = EventFields()
 ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
 NAMES = ("user", "item", "timestamp")
 PADDING = os.urandom(1 << 19).hex()
-Event = tuple[str, str, int]
 
 
-def _parquet(groups: int = 3) -> bytes:
+def _parquet(groups=3):
     users, items, times = (pa.array(column) for column in zip(*ROWS, strict=True))
     other = pa.array([os.urandom(600) for _ in ROWS])
     file = io.BytesIO()
@@ -55,7 +49,7 @@ def _parquet(groups: int = 3) -> bytes:
     return file.getvalue()
 
 
-def _avro(codec: str = "deflate") -> bytes:
+def _avro(codec="deflate"):
     fields = [{"name": name, "type": "string"} for name in NAMES]
     file = io.BytesIO()
     records = (dict(zip(NAMES, row, strict=True)) for row in ROWS)
@@ -63,11 +57,11 @@ def _avro(codec: str = "deflate") -> bytes:
     return file.getvalue()
 
 
-def _csv() -> bytes:
+def _csv():
     return "\n".join([",".join(NAMES), *(",".join(row) for row in ROWS)]).encode()
 
 
-def _json() -> bytes:
+def _json():
     return "\n".join(json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS).encode()
 
 
@@ -81,7 +75,7 @@ FORMATS = {
 }
 
 
-def _events(chunks: list[LogChunk]) -> list[Event]:
+def _events(chunks):
     found = []
     for chunk in chunks:
         for block in read_log_chunk(chunk, FIELDS):
@@ -92,7 +86,7 @@ def _events(chunks: list[LogChunk]) -> list[Event]:
 
 
 @contextlib.contextmanager
-def no_large_file() -> Iterator[None]:
+def no_large_file():
     """While the block runs, this process cannot write a file of more than 20 KB."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
@@ -103,7 +97,7 @@ def no_large_file() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_stored_log_has_the_events_of_the_same_local_one(bucket: str, tmp_path: pathlib.Path, name: str) -> None:
+def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, name):
     remote_files.put_new(f"{bucket}/{name}", FORMATS[name])
     (tmp_path / name).write_bytes(FORMATS[name])
     local = find_log_chunks([str(tmp_path)], FIELDS)
@@ -118,7 +112,7 @@ def test_a_stored_log_has_the_events_of_the_same_local_one(bucket: str, tmp_path
     assert estimate_log(stored, FIELDS).events == pytest.approx(len(ROWS), rel=0.05)
 
 
-def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3: S3Server, bucket: str) -> None:
+def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):
     content = _parquet()
     remote_files.put_new(f"{bucket}/log.parquet", content)
     s3.forget()
@@ -132,7 +126,7 @@ def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3: S3Server, buc
     assert sum(read.sent for read in columns) < len(content) / 4, "three random columns of 600 bytes a row are left out"
 
 
-def test_json_lines_are_read_in_pieces(s3: S3Server, bucket: str) -> None:
+def test_json_lines_are_read_in_pieces(s3, bucket):
     lines = [json.dumps({"user": "u", "item": str(n), "timestamp": ROWS[0][2], "p": PADDING}) for n in range(20)]
     content = "\n".join(lines).encode()
     assert len(content) > 2.5 * remote_files.SEQUENTIAL_BYTES
@@ -145,9 +139,7 @@ def test_json_lines_are_read_in_pieces(s3: S3Server, bucket: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject(
-    s3: S3Server, bucket: str, ending: str
-) -> None:
+def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject(s3, bucket, ending):
     """19 MB for two workers: four parts. The third row and the one before the last are broken."""
     rows = [{"user": f"u{n}", "item": "i", "timestamp": ROWS[0][2], "p": PADDING} for n in range(20)]
     lines = [json.dumps(row) if ending == "jsonl" else ",".join(row.values()) for row in rows]
@@ -174,7 +166,7 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     assert fetched[3] < len(content) + cut[3].bytes + more
 
 
-def test_an_avro_log_is_not_read_to_count_its_records(s3: S3Server, bucket: str) -> None:
+def test_an_avro_log_is_not_read_to_count_its_records(s3, bucket):
     remote_files.put_new(f"{bucket}/log.avro", _avro("null"))
     s3.forget()
     (chunk,) = find_log_chunks([bucket], FIELDS)
@@ -186,7 +178,7 @@ def test_an_avro_log_is_not_read_to_count_its_records(s3: S3Server, bucket: str)
 
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.jsonl", "log.avro"])
-def test_a_look_at_a_large_log_fetches_little_of_it(s3: S3Server, bucket: str, name: str) -> None:
+def test_a_look_at_a_large_log_fetches_little_of_it(s3, bucket, name):
     """Of text its beginning and its end; of an Avro file its beginning."""
     content = FORMATS[name]
     if name == "log.parquet":
@@ -205,7 +197,7 @@ def test_a_look_at_a_large_log_fetches_little_of_it(s3: S3Server, bucket: str, n
     assert sum(read.sent for read in reads) < min(3 << 20, len(content) * 0.7)
 
 
-def test_many_sources_name_a_log_once_and_in_order(bucket: str) -> None:
+def test_many_sources_name_a_log_once_and_in_order(bucket):
     for name in ("b.csv", "a/2.jsonl", "a/1.csv", "c.txt", "_d.csv", "a/.e.csv"):
         remote_files.put_new(f"{bucket}/{name}", _csv())
     sources = [f"{bucket}/*.csv", f"{bucket}/a", bucket, f"{bucket}/b.csv"]
@@ -226,7 +218,7 @@ def test_many_sources_name_a_log_once_and_in_order(bucket: str) -> None:
         ("empty.parquet", "it is damaged, or not in Parquet format"),
     ],
 )
-def test_sources_that_cannot_be_used(bucket: str, source: str, words: str) -> None:
+def test_sources_that_cannot_be_used(bucket, source, words):
     remote_files.put_new(f"{bucket}/notes/a.txt", b"text")
     remote_files.put_new(f"{bucket}/broken.parquet", FORMATS["log.parquet"][:-100])
     remote_files.put_new(f"{bucket}/broken.avro", b"Obj\x02")
@@ -237,14 +229,14 @@ def test_sources_that_cannot_be_used(bucket: str, source: str, words: str) -> No
     assert str(raised.value).startswith(f"{bucket}/{source}: ")
 
 
-def test_a_log_without_events_is_no_error(bucket: str) -> None:
+def test_a_log_without_events_is_no_error(bucket):
     for name in ("empty.csv", "empty.jsonl", "empty.csv.gz"):
         remote_files.put_new(f"{bucket}/{name}", gzip.compress(b"") if name.endswith("gz") else b"")
     assert _events(find_log_chunks([bucket], FIELDS)) == []
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_log_that_changes_while_it_is_read_is_an_error(s3: S3Server, bucket: str, name: str) -> None:
+def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
     """Also where a library is between, which makes another error of it; never a mixture of two versions."""
     url = f"{bucket}/{name}"
     remote_files.put_new(url, FORMATS[name])
@@ -255,9 +247,7 @@ def test_a_log_that_changes_while_it_is_read_is_an_error(s3: S3Server, bucket: s
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_network_that_is_cut_in_the_middle(
-    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_network_that_is_cut_in_the_middle(s3, bucket, monkeypatch, name):
     monkeypatch.setattr("dp_transforms.stores.range_reader._PAUSES", (0.0,))
     url = f"{bucket}/{name}"
     remote_files.put_new(url, FORMATS[name])
@@ -270,7 +260,7 @@ def test_a_network_that_is_cut_in_the_middle(
         _events(chunks)
 
 
-def test_a_glob_of_many_objects_takes_the_same_memory_for_each() -> None:
+def test_a_glob_of_many_objects_takes_the_same_memory_for_each():
     peaks = []
     for count in (1_000, 1_500):
         command = [sys.executable, "-m", "tests.helpers.s3_server", str(count)]

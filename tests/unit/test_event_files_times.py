@@ -1,7 +1,5 @@
 """Times of every accepted type against Python's own datetime."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import math
@@ -19,7 +17,7 @@ from dp_transforms.monitor.event_ids import MISSING, WRONG_TYPE
 from tests.helpers.event_files_oracle import oracle_micros
 
 
-def _parsed(array: pa.Array, unit: str | None = None) -> list[int | None]:
+def _parsed(array, unit=None):
     """Microseconds, None for a fault."""
     column = parse_times(array, unit)
     assert column.micros.dtype == np.int64
@@ -32,7 +30,7 @@ _ISO = re.compile(
 )
 
 
-def iso_micros(text: str) -> int | None:
+def iso_micros(text):
     """By Python's datetime."""
     match = _ISO.fullmatch(text)
     if match is None or int(match[9] or 0) > 23 or int(match[10] or 0) > 59:
@@ -50,20 +48,20 @@ def iso_micros(text: str) -> int | None:
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
-def test_timestamps_tell_their_own_unit_and_have_their_zone_applied_already(unit: str, zone: str | None) -> None:
+def test_timestamps_tell_their_own_unit_and_have_their_zone_applied_already(unit, zone):
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     array = pa.array([1_506_826_800 * per_second, -per_second, None], pa.timestamp(unit, zone))
     assert _parsed(array, "s") == [1_506_826_800_000_000, -1_000_000, None]
     assert parse_times(array, None).faults.tolist() == [0, 0, MISSING]
 
 
-def test_what_is_finer_than_a_microsecond_is_rounded_down() -> None:
+def test_what_is_finer_than_a_microsecond_is_rounded_down():
     assert _parsed(pa.array([1_999, -1], pa.timestamp("ns"))) == [1, -1]
     assert _parsed(pa.array([0.0000019, -0.0000001]), "s") == [1, -1]
 
 
 @pytest.mark.parametrize("looked_at", [1, 2, 1024])
-def test_texts_of_several_shapes_in_any_order(monkeypatch: pytest.MonkeyPatch, looked_at: int) -> None:
+def test_texts_of_several_shapes_in_any_order(monkeypatch, looked_at):
     """The first texts decide which shape is tried on all of them, and never what a text means."""
     monkeypatch.setattr(times, "_LOOKED_AT_ROWS", looked_at)
     texts = ["2017-10-01T03:00:00Z", "2017-10-01T03:00:00", "2017-10-01", "2016-02-29T00:00:00.1234567Z", "x"]
@@ -72,21 +70,21 @@ def test_texts_of_several_shapes_in_any_order(monkeypatch: pytest.MonkeyPatch, l
         assert _parsed(pa.array([texts[row] for row in order])) == [wanted[row] for row in order]
 
 
-def test_dates_are_midnight() -> None:
+def test_dates_are_midnight():
     dates = [datetime.date(2017, 10, 1), datetime.date(1969, 12, 31), None]
     assert _parsed(pa.array(dates, pa.date32())) == [1_506_816_000_000_000, -86_400_000_000, None]
     assert _parsed(pa.array(dates, pa.date64())) == [1_506_816_000_000_000, -86_400_000_000, None]
 
 
 @pytest.mark.parametrize("arrow_type", [pa.int64(), pa.int32(), pa.uint32(), pa.uint64(), pa.float64()])
-def test_numbers_count_in_the_declared_unit(arrow_type: pa.DataType) -> None:
+def test_numbers_count_in_the_declared_unit(arrow_type):
     assert _parsed(pa.array([1_506_826_800, 0, None], arrow_type), "s") == [1_506_826_800_000_000, 0, None]
     assert _parsed(pa.array([1_506_826_800], arrow_type), "ms") == [1_506_826_800_000]
     assert _parsed(pa.array([1_506_826_800], arrow_type), "us") == [1_506_826_800]
     assert _parsed(pa.array([1_506_826_800], arrow_type), "iso") == [None]
 
 
-def test_times_that_would_wrap_around_or_leave_the_years_1_to_9999_are_bad() -> None:
+def test_times_that_would_wrap_around_or_leave_the_years_1_to_9999_are_bad():
     extremes = [2**63 - 1, -(2**63), 253_402_300_800, 253_402_300_799, -62_135_596_800, -62_135_596_801]
     allowed = [None, None, None, 253_402_300_799_000_000, -62_135_596_800_000_000, None]
     assert _parsed(pa.array(extremes), "s") == allowed
@@ -97,7 +95,7 @@ def test_times_that_would_wrap_around_or_leave_the_years_1_to_9999_are_bad() -> 
     assert _parsed(pa.array([18_446_744_073_709, 18_446_744_073_710]), "s") == [None, None]
 
 
-def test_floats_that_are_no_numbers_are_bad() -> None:
+def test_floats_that_are_no_numbers_are_bad():
     column = parse_times(pa.array([math.nan, math.inf, -math.inf, 1e300, 0.5, None]), "s")
     assert column.faults.tolist() == [BAD_TIME, BAD_TIME, BAD_TIME, BAD_TIME, 0, MISSING]
     assert column.micros.tolist() == [0, 0, 0, 0, 500_000, 0]
@@ -137,7 +135,7 @@ def test_floats_that_are_no_numbers_are_bad() -> None:
         ("yesterday", None),
     ],
 )
-def test_iso_text_alone_and_among_all_kinds_of_others(text: str, micros: int | None) -> None:
+def test_iso_text_alone_and_among_all_kinds_of_others(text, micros):
     assert iso_micros(text) == micros
     assert _parsed(pa.array([text])) == [micros]
     others = ["2017-10-01T03:00:00Z", "2017-10-01T03:00:00.5", "nonsense", None, "2017-10-01"]
@@ -146,7 +144,7 @@ def test_iso_text_alone_and_among_all_kinds_of_others(text: str, micros: int | N
     assert _parsed(pa.array([text.encode(), b"\xff"], pa.binary())) == [micros, None]
 
 
-def test_a_text_that_is_longer_than_an_id_may_be_is_not_a_time_whatever_stands_beside_it() -> None:
+def test_a_text_that_is_longer_than_an_id_may_be_is_not_a_time_whatever_stands_beside_it():
     """Avro passes over longer cells where a block is large: whether a time is read must not depend on the block."""
     fits, long = (f"2017-10-01T03:00:00.{'0' * (length - 21)}Z" for length in (16_384, 16_385))
     assert _parsed(pa.array([fits])) == [1_506_826_800_000_000]
@@ -177,8 +175,8 @@ _EDITS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*"0129:-+Z .Tt,
     )
 )
 def test_a_column_of_iso_texts_means_what_each_of_them_means(
-    cases: list[tuple[str, list[tuple[int, str, int]]]],
-) -> None:
+    cases,
+):
     texts = []
     for text, edits in cases:
         for at, put, cut in edits:
@@ -194,9 +192,7 @@ def test_a_column_of_iso_texts_means_what_each_of_them_means(
     ),
     st.sampled_from(["T", " "]),
 )
-def test_iso_texts_mean_what_python_says(
-    moment: datetime.datetime, zone: datetime.tzinfo | None, separator: str
-) -> None:
+def test_iso_texts_mean_what_python_says(moment, zone, separator):
     text = moment.replace(tzinfo=zone).isoformat(separator)
     assert iso_micros(text) == oracle_micros(text, None)
 
@@ -208,14 +204,14 @@ def test_iso_texts_mean_what_python_says(
         )
     )
 )
-def test_number_texts_mean_what_python_says(texts: list[str]) -> None:
+def test_number_texts_mean_what_python_says(texts):
     for unit in ("s", "us"):
         assert _parsed(pa.array(texts, pa.string()), unit) == [
             oracle_micros(text, unit) if text else None for text in texts
         ]
 
 
-def test_number_texts_that_python_would_also_take() -> None:
+def test_number_texts_that_python_would_also_take():
     assert _parsed(pa.array(["1_0", "0x10", "١", " 1", "1 ", "nan", "inf", "1e400", "1" * 400]), "s") == [None] * 9
 
 
@@ -230,7 +226,7 @@ SINGLE = st.one_of(
 
 
 @given(st.lists(SINGLE, max_size=12), st.sampled_from([None, "s", "ms", "us", "iso"]))
-def test_single_values_are_read_as_columns_of_their_type_are(values: list[object], unit: str | None) -> None:
+def test_single_values_are_read_as_columns_of_their_type_are(values, unit):
     column = times.parse_values(values, unit)
     for value, micros, fault in zip(values, column.micros.tolist(), column.faults.tolist(), strict=True):
         if value is None or isinstance(value, bool):

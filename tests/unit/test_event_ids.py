@@ -1,9 +1,6 @@
 """What an id is: of single values and of columns, by the same rule and with the same reasons."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +22,7 @@ from dp_transforms.monitor.event_ids import (
 )
 
 # Of several faults the first one in the order of the rule is the reason.
-BAD_TEXTS: list[tuple[Any, int]] = [
+BAD_TEXTS = [
     (None, MISSING),
     (b"", EMPTY),
     (b"\xff", NOT_UTF8),
@@ -40,7 +37,7 @@ GOOD_TEXTS = [b"u", b" ", b"\0", b"\n", b"007", "\N{SNOWMAN}".encode(), b"x" * M
 
 
 @pytest.mark.parametrize(("value", "fault"), BAD_TEXTS)
-def test_the_same_value_has_the_same_reason_alone_and_in_a_column(value: bytes | None, fault: int) -> None:
+def test_the_same_value_has_the_same_reason_alone_and_in_a_column(value, fault):
     texts, faults = ids_of_values(pa.array([b"good", value, b"also"], pa.binary()))
     assert faults.tolist() == [0, fault, 0]
     assert texts.to_pylist() == ["good", "", "also"]
@@ -50,7 +47,7 @@ def test_the_same_value_has_the_same_reason_alone_and_in_a_column(value: bytes |
 
 
 @pytest.mark.parametrize("value", GOOD_TEXTS)
-def test_an_id_is_kept_as_it_is_spelled(value: bytes) -> None:
+def test_an_id_is_kept_as_it_is_spelled(value):
     texts, faults = ids_of_values(pa.array([value]))
     assert (texts.to_pylist(), faults.tolist()) == ([value.decode()], [0])
     assert id_of_value(value, "user") == id_of_value(value.decode(), "user") == value.decode()
@@ -59,7 +56,7 @@ def test_an_id_is_kept_as_it_is_spelled(value: bytes) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_bytes_are_one_id_or_none_by_every_way(value: bytes) -> None:
+def test_bytes_are_one_id_or_none_by_every_way(value):
     texts, faults = ids_of_values(pa.array([value], pa.binary()))
     if faults[0]:
         with pytest.raises(BadIdError, match=f"^{re.escape(fault_reason(faults[0], 'user'))}$"):
@@ -69,20 +66,20 @@ def test_bytes_are_one_id_or_none_by_every_way(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()])
-def test_columns_of_text_of_any_layout(kind: pa.DataType) -> None:
+def test_columns_of_text_of_any_layout(kind):
     texts, faults = ids_of_values(pa.array(["b", None, "", "a"], kind))
     assert texts.to_pylist() == ["b", "", "", "a"]
     assert faults.tolist() == [0, MISSING, EMPTY, 0]
 
 
 @pytest.mark.parametrize("number", [0, 7, -7, 2**63, -(10**50), np.uint64(2**64 - 1), np.int8(-1)])
-def test_a_whole_number_is_the_text_of_its_digits(number: int) -> None:
+def test_a_whole_number_is_the_text_of_its_digits(number):
     assert id_of_value(number, "user") == str(number)
     if abs(int(number)) < 2**63:
         assert ids_of_values(pa.array([number]))[0].to_pylist() == [str(number)]
 
 
-def test_whole_numbers_have_as_many_digits_as_ids_have_bytes() -> None:
+def test_whole_numbers_have_as_many_digits_as_ids_have_bytes():
     """Python's own conversion ends at 4,300 digits; a line of JSON may hold more."""
     assert id_of_value(10 ** (MAX_ID_BYTES - 1), "user") == "1" + "0" * (MAX_ID_BYTES - 1)
     assert id_of_value(-(10 ** (MAX_ID_BYTES - 2)) - 3, "user") == "-1" + "0" * (MAX_ID_BYTES - 3) + "3"
@@ -92,12 +89,12 @@ def test_whole_numbers_have_as_many_digits_as_ids_have_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, float("nan"), True, np.bool_(False), np.float64(7), ("a",), [1], {}, object()])
-def test_other_types_are_no_ids(value: object) -> None:
+def test_other_types_are_no_ids(value):
     with pytest.raises(BadIdError, match=r"^item has the wrong type$"):
         id_of_value(value, "item")
 
 
-def test_an_id_is_as_long_as_it_may_be_and_no_longer() -> None:
+def test_an_id_is_as_long_as_it_may_be_and_no_longer():
     for letter in ("x", "\N{LATIN SMALL LETTER E WITH ACUTE}"):  # of one byte, and of two
         longest = letter * (MAX_ID_BYTES // len(letter.encode()))
         assert are_ids(pa.array(["a", longest]))

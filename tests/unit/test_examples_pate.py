@@ -1,10 +1,7 @@
 """The example examples/pate_labels.py: many labels, paid for only where the teachers are torn."""
 
-from __future__ import annotations
-
 import pathlib
 import runpy
-from typing import Any
 
 import pytest
 
@@ -14,11 +11,11 @@ PATH = pathlib.Path(__file__).parents[2] / "examples" / "pate_labels.py"
 
 
 @pytest.fixture(scope="module")
-def example() -> dict[str, Any]:
+def example():
     return runpy.run_path(str(PATH))
 
 
-def test_it_gives_far_more_labels_than_composition(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_gives_far_more_labels_than_composition(example, capsys):
     """One draw under a fixed key. Of 38 torn pictures each gives a boundary with probability 1/3 at most."""
     summary = example["main"](SecretNoise(bytes(32)))
     assert summary.labels + summary.boundaries == example["PICTURES"]
@@ -31,7 +28,7 @@ def test_it_gives_far_more_labels_than_composition(example: dict[str, Any], caps
         assert f"{number} " in printed
 
 
-def test_when_the_teachers_are_torn_everywhere_it_halts(example: dict[str, Any]) -> None:
+def test_when_the_teachers_are_torn_everywhere_it_halts(example):
     example["main"].__globals__["ONE_HARD_PICTURE_IN"] = 1
     try:
         summary = example["main"](SecretNoise(bytes(32)))
@@ -42,7 +39,7 @@ def test_when_the_teachers_are_torn_everywhere_it_halts(example: dict[str, Any])
     assert summary.labels < 10 * summary.boundaries
 
 
-def test_a_user_changes_one_vote_for_each_picture(example: dict[str, Any]) -> None:
+def test_a_user_changes_one_vote_for_each_picture(example):
     truth, votes = example["made_up_votes"]()
     assert votes.shape == (example["PICTURES"], example["LABELS"])
     assert (votes.sum(axis=1) == example["TEACHERS"]).all()

@@ -1,10 +1,7 @@
 """The example of the shifting groups: who finds which groups, and how errors grow."""
 
-from __future__ import annotations
-
 import pathlib
 import runpy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +12,11 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "examples" / "shifting_gr
 
 
 @pytest.fixture(scope="module")
-def example() -> dict[str, Any]:
+def example():
     return runpy.run_path(str(SCRIPT))
 
 
-def test_every_user_holds_three_heavy_items(example: dict[str, Any]) -> None:
+def test_every_user_holds_three_heavy_items(example):
     stream = example["make_stream"]()
     groups = [step for step in stream if step.group is not None]
     assert len(stream) == len(groups) + example["LONELY_ITEMS"]
@@ -35,8 +32,8 @@ def test_every_user_holds_three_heavy_items(example: dict[str, Any]) -> None:
 
 
 def test_charging_users_finds_all_groups_and_the_sparse_vector_technique_only_the_large_ones(
-    example: dict[str, Any],
-) -> None:
+    example,
+):
     """Each row goes wrong with probability 0.001 at most; the key is fixed, so the outcome is too."""
     charging, *sparse, evolving, crowd = example["find_groups"](SecretNoise(bytes(32)))
     everything, nothing = dict(example["GROUPS"]), dict.fromkeys("ABC", 0)
@@ -49,7 +46,7 @@ def test_charging_users_finds_all_groups_and_the_sparse_vector_technique_only_th
     assert all(row.sure > 1_800 for row in sparse)
 
 
-def test_only_a_global_count_makes_the_error_grow_with_the_stream(example: dict[str, Any]) -> None:
+def test_only_a_global_count_makes_the_error_grow_with_the_stream(example):
     errors = np.array(example["errors_of_longer_streams"]())
     heavy, charging, sparse, monitor = errors.T
     assert (np.diff(heavy) > 0).all()
@@ -61,7 +58,7 @@ def test_only_a_global_count_makes_the_error_grow_with_the_stream(example: dict[
     assert monitor[-1] < sparse[-1], "the constants of [KMS21] pay in the end"
 
 
-def test_the_script_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_prints_both_tables(capsys):
     runpy.run_path(str(SCRIPT), run_name="__main__")
     printed = capsys.readouterr().out
     assert printed.count("Sparse, halts after") == 3
@@ -70,7 +67,7 @@ def test_the_script_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> No
     assert "10,000,000" in printed
 
 
-def test_the_error_grows_with_what_one_user_holds(example: dict[str, Any]) -> None:
+def test_the_error_grows_with_what_one_user_holds(example):
     """About as its square root where it is charged; the technique that halts does not ask who holds what."""
     held, charging, sparse, monitor = np.array(example["errors_of_heavier_users"]()).T
     assert held.tolist() == [1, 3, 10, 30, 100, 300]

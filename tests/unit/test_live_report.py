@@ -1,18 +1,15 @@
 """What a live page is told: each window once, in a message that makes of the page what a new page would be."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import gzip
 import json
-import pathlib
 
 import pytest
 
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
+from dp_transforms.reports import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page.report_columns import plan_of, report_columns
 from dp_transforms.views.serving.live_report import LiveReport
@@ -29,29 +26,29 @@ MANY = reports_of(PLAN, {f"item-{number}": {w: 5 * w + number for w in range(num
 class Given:
     """A source that finds what it is given."""
 
-    def __init__(self, *found: Found | UserError | None) -> None:
+    def __init__(self, *found):
         self.found = list(found)
 
-    def poll(self) -> Found | None:
+    def poll(self):
         first = self.found.pop(0) if self.found else None
         if isinstance(first, UserError):
             raise first
         return first
 
 
-def first(reports: list[WindowReport], header: ReportHeader = HEADER) -> Found:
+def first(reports, header=HEADER):
     return Found(header, reports, None, True)
 
 
-def more(reports: list[WindowReport], header: ReportHeader = HEADER) -> Found:
+def more(reports, header=HEADER):
     return Found(header, reports, None, False)
 
 
-def live(*found: Found | UserError | None, most_windows: int = 10_000) -> LiveReport:
+def live(*found, most_windows=10_000):
     return LiveReport(Given(*found), datetime.UTC, {"item-1": "The <first>"}, most_windows)
 
 
-def messages(report: LiveReport, after: int = 0) -> list[dict]:
+def messages(report, after=0):
     found = []
     for each in report.view.messages[after - report.view.first :]:
         event_id, kind, data = each.decode().rstrip("\n").split("\n")
@@ -60,7 +57,7 @@ def messages(report: LiveReport, after: int = 0) -> list[dict]:
     return found
 
 
-def shown(report: LiveReport) -> set:
+def shown(report):
     """(start, end, label, words) of the page and of the messages after it."""
     page = Page(report.view.page.decode())
     later = {
@@ -71,13 +68,13 @@ def shown(report: LiveReport) -> set:
     return told(page.data["columns"]) | later
 
 
-def expected(reports: list[WindowReport]) -> set:
+def expected(reports):
     return told(report_columns(reports, PLAN).as_json())
 
 
 @pytest.mark.parametrize("header", [HEADER, WITHOUT_PLAN], ids=["on the grid of a plan", "without a plan"])
 @pytest.mark.parametrize("at_once", [1, 7, 200])
-def test_page_and_messages_together_tell_all_windows(header: ReportHeader, at_once: int) -> None:
+def test_page_and_messages_together_tell_all_windows(header, at_once):
     later = [more(MANY[begin : begin + at_once], header) for begin in range(4, 400, at_once)]
     report = live(first(MANY[:4], header), *later)
     epoch = report.view.epoch
@@ -92,7 +89,7 @@ def test_page_and_messages_together_tell_all_windows(header: ReportHeader, at_on
     ]
 
 
-def test_a_message_names_sizes_as_a_new_page_would() -> None:
+def test_a_message_names_sizes_as_a_new_page_would():
     report = live(first(MANY[:40]), more(MANY[40:60]), more(MANY[60:65]))
     assert report.poll()
     assert report.poll()
@@ -110,7 +107,7 @@ def test_a_message_names_sizes_as_a_new_page_would() -> None:
     }
 
 
-def test_the_page_is_made_anew_a_tenth_later_and_what_came_since_stays_for_others() -> None:
+def test_the_page_is_made_anew_a_tenth_later_and_what_came_since_stays_for_others():
     report = live(first(MANY[:300]), *(more([each]) for each in MANY[300:]))
     pages = {report.view.page}
     for _ in range(100):
@@ -123,7 +120,7 @@ def test_the_page_is_made_anew_a_tenth_later_and_what_came_since_stays_for_other
     assert gzip.decompress(report.view.packed) == report.view.page
 
 
-def test_a_new_page_and_the_sentences_of_an_old_one_say_the_same() -> None:
+def test_a_new_page_and_the_sentences_of_an_old_one_say_the_same():
     report = live(first(MANY[:10]), more(MANY[10:30]))
     report.poll()
     whole = live(first(MANY[:30]))
@@ -131,7 +128,7 @@ def test_a_new_page_and_the_sentences_of_an_old_one_say_the_same() -> None:
     assert "3 items were named in 30 windows" in report.view.status
 
 
-def test_windows_without_an_item_are_not_counted() -> None:
+def test_windows_without_an_item_are_not_counted():
     report = live(first(MANY[:10]), more(MANY[20:30]))
     report.poll()
     assert report.view.status == live(first([*MANY[:10], *MANY[20:30]])).view.status
@@ -139,7 +136,7 @@ def test_windows_without_an_item_are_not_counted() -> None:
     assert "has 400 windows" in report.view.status
 
 
-def off_grid(report: WindowReport) -> WindowReport:
+def off_grid(report):
     return report._replace(window_start=report.window_start + 1)
 
 
@@ -157,9 +154,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("before", "after"), UNFIT.values(), ids=UNFIT)
-def test_a_window_that_an_open_page_cannot_add_makes_it_load_anew(
-    before: list[WindowReport], after: list[WindowReport]
-) -> None:
+def test_a_window_that_an_open_page_cannot_add_makes_it_load_anew(before, after):
     report = live(first(before), more(after))
     old = report.view
     assert report.poll()
@@ -168,7 +163,7 @@ def test_a_window_that_an_open_page_cannot_add_makes_it_load_anew(
     assert shown(report) == expected(before + after)
 
 
-def test_another_run_replaces_all() -> None:
+def test_another_run_replaces_all():
     other = dataclasses.replace(header_of(hourly_plan(24)), run_id="run-2")
     report = live(first(MANY), first(reports_of(hourly_plan(24), STORIES), other))
     old = report.view
@@ -179,7 +174,7 @@ def test_another_run_replaces_all() -> None:
     assert "item-0" not in report.view.page.decode()
 
 
-def test_a_source_that_fails_is_told_and_what_was_read_stays() -> None:
+def test_a_source_that_fails_is_told_and_what_was_read_stays():
     report = live(first(MANY[:5]), UserError("the disk is away"), UserError("the disk is away"), more(MANY[5:6]))
     page = report.view.page
     assert report.poll()
@@ -191,7 +186,7 @@ def test_a_source_that_fails_is_told_and_what_was_read_stays() -> None:
     assert shown(report) == expected(MANY[:6])
 
 
-def test_only_the_latest_windows_are_shown_and_kept() -> None:
+def test_only_the_latest_windows_are_shown_and_kept():
     report = live(first(MANY[:200]), *(more([each]) for each in MANY[200:]), most_windows=20)
     assert shown(report) == expected(MANY[180:200])
     for _ in MANY[200:]:
@@ -199,20 +194,20 @@ def test_only_the_latest_windows_are_shown_and_kept() -> None:
     assert expected(MANY[-20:]) <= shown(report) <= expected(MANY[-52:])
 
 
-def test_more_sizes_than_a_page_can_hold_leave_the_latest_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_sizes_than_a_page_can_hold_leave_the_latest_windows(monkeypatch):
     monkeypatch.setattr("dp_transforms.views.page.report_columns.MOST_STATES", 30)
     assert shown(live(first(MANY))) == expected(MANY[-25:])
 
 
 @pytest.mark.parametrize("event_id", ["", "x", "x.1", "{}.", "{}.-1", "{}.999", "{}.²", "{}.1.1", "{}." + "9" * 30])
-def test_an_event_that_was_never_sent_makes_a_page_load_anew(event_id: str) -> None:
+def test_an_event_that_was_never_sent_makes_a_page_load_anew(event_id):
     report = live(first(MANY[:5]), more(MANY[5:8]))
     report.poll()
     assert report.view.number_of(event_id.format(report.view.epoch)) is None
     assert report.view.number_of(f"{report.view.epoch}.2") == 2
 
 
-def test_a_folder_is_read_file_by_file_and_each_file_once(tmp_path: pathlib.Path) -> None:
+def test_a_folder_is_read_file_by_file_and_each_file_once(tmp_path):
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(HEADER)
     writer.write(MANY[0])
@@ -231,7 +226,7 @@ def test_a_folder_is_read_file_by_file_and_each_file_once(tmp_path: pathlib.Path
     assert source.poll() is None
 
 
-def test_a_folder_with_a_file_that_is_no_report_is_read_again_once_it_is_mended(tmp_path: pathlib.Path) -> None:
+def test_a_folder_with_a_file_that_is_no_report_is_read_again_once_it_is_mended(tmp_path):
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(HEADER)
     source = source_of([str(folder)])
@@ -247,7 +242,7 @@ def test_a_folder_with_a_file_that_is_no_report_is_read_again_once_it_is_mended(
     assert source.poll() == Found(HEADER, MANY[:2], None, False)
 
 
-def test_another_run_in_the_folder_is_read_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_another_run_in_the_folder_is_read_as_a_whole(tmp_path):
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(HEADER)
     writer.write(MANY[0])
@@ -261,7 +256,7 @@ def test_another_run_in_the_folder_is_read_as_a_whole(tmp_path: pathlib.Path) ->
     assert source.poll() == Found(other, MANY[:1], None, True)
 
 
-def test_a_report_file_is_read_again_once_it_is_another(tmp_path: pathlib.Path) -> None:
+def test_a_report_file_is_read_again_once_it_is_another(tmp_path):
     path = tmp_path / "report.avro"
     write_report_file(path, HEADER, MANY[:3])
     source = FileSource(lambda: [str(path)])

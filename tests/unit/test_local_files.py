@@ -1,7 +1,5 @@
 """Local files: nothing but regular ones is read, outputs appear whole, and what the dead left is removed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """A folder as a stream: files in the order in which they came, from every position and at every reading the same."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gzip
@@ -10,13 +8,12 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from dp_transforms.errors import LastingError, StreamError
-from dp_transforms.logs import EventFields, LogChunk, ReadBlock, read_log_chunk, text_files
+from dp_transforms.logs import EventFields, read_log_chunk, text_files
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.folder_files import system_error
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
@@ -41,12 +38,12 @@ MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     """A poll can end in the middle of each of these files."""
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
 
 
-def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path: pathlib.Path) -> None:
+def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path):
     written, folder = tmp_path / "written", tmp_path / "folder"
     written.mkdir()
     folder.mkdir()
@@ -71,7 +68,7 @@ def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path: pathlib.
     assert poll_once(reader, polled.position).records == 0
 
 
-def test_a_file_without_an_event_has_arrived_too(tmp_path: pathlib.Path) -> None:
+def test_a_file_without_an_event_has_arrived_too(tmp_path):
     """Its arrival is behind the events before it: else broken files could hold the clock."""
     (tmp_path / "folder").mkdir()
     for name, line in (("a", f"u,i,{TIME}"), ("b", f",i,{TIME}"), ("c", f"u,i,{TIME}"), ("d", "broken")):
@@ -87,9 +84,7 @@ def test_a_file_without_an_event_has_arrived_too(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("reopen", [False, True])
-def test_polls_of_any_size_and_from_any_position_give_the_same(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reopen: bool
-) -> None:
+def test_polls_of_any_size_and_from_any_position_give_the_same(tmp_path, monkeypatch, reopen):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 2_000)
     expected = []
     for number in (2, 0, 3, 1):
@@ -108,7 +103,7 @@ def test_polls_of_any_size_and_from_any_position_give_the_same(
             assert events_of(read_to_the_end(open_reader(tmp_path), 1_000, position)) == expected[given:]
 
 
-def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib.Path) -> None:
+def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path):
     path = drop(tmp_path, "one.jsonl", "a")
     reader = open_reader(tmp_path)
     polled = poll(reader)
@@ -127,13 +122,13 @@ def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib
     assert path.exists()
 
 
-def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path, monkeypatch):
     """A process may stand still between its look and the taking of a file: what came in between goes before others."""
     first = drop(tmp_path, "b.jsonl", "b")
     list_files = FolderReader._list
 
-    def list_and_stand_still(reader: FolderReader, found: object) -> None:
-        list_files(reader, found)  # type: ignore[arg-type]
+    def list_and_stand_still(reader, found):
+        list_files(reader, found)
         monkeypatch.setattr(FolderReader, "_list", list_files)
         drop(tmp_path, "a.jsonl", "a")
         first.chmod(0o600)  # in order behind the other one now
@@ -145,7 +140,7 @@ def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path: pathlib.Path, m
     assert not polled.rejected
 
 
-def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path: pathlib.Path) -> None:
+def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path):
     path = drop(tmp_path, "slow.jsonl", "a")
     reader = open_reader(tmp_path, settle_seconds=2)
     polled = poll_once(reader)
@@ -155,7 +150,7 @@ def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path: pathlib
     assert polled.arrival_micros.tolist() == [arrival_of(path)] * 2
 
 
-def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path):
     drop(tmp_path, "log.jsonl", "a")
     reader = open_reader(tmp_path, settle_seconds=2)
     polled = poll_once(reader)
@@ -167,7 +162,7 @@ def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path: pathlib.P
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
-def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path: pathlib.Path, reopen: bool) -> None:
+def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path, reopen):
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     arrival = arrival_of(path)
     reader = open_reader(tmp_path)
@@ -184,9 +179,7 @@ def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path: pat
     assert users_of(again) == [str(number) for number in range(50)][: len(users_of(again))]
 
 
-def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(tmp_path, monkeypatch):
     """As workers do, which are told the partition and begin in a directory of their own."""
     (tmp_path / "logs").mkdir()
     drop(tmp_path / "logs", "a.jsonl", "a")
@@ -197,13 +190,11 @@ def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(
     assert users_of(poll(partition.open())) == ["a"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files that may not be read, are no logs, or change: what stops a stream, and what costs a row alone
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Files that may not be read, are no logs, or change: what stops a stream, and what costs a row alone
 
 
 @contextlib.contextmanager
-def _unprivileged() -> Iterator[None]:
+def _unprivileged():
     user = os.geteuid()
     if user == 0:
         os.seteuid(65_534)
@@ -214,7 +205,7 @@ def _unprivileged() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "avro"])
-def test_a_file_that_may_not_be_read_stops_the_stream_until_it_may(ending: str) -> None:
+def test_a_file_that_may_not_be_read_stops_the_stream_until_it_may(ending):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)
@@ -256,7 +247,7 @@ _NO_LOGS = {
 
 
 @pytest.mark.parametrize("name", _NO_LOGS)
-def test_a_file_that_is_no_log_stops_the_stream_until_it_is_gone(tmp_path: pathlib.Path, name: str) -> None:
+def test_a_file_that_is_no_log_stops_the_stream_until_it_is_gone(tmp_path, name):
     drop(tmp_path, "first.jsonl", "a")
     (tmp_path / ".being-written").write_bytes(_NO_LOGS[name])
     bad = move_in(tmp_path / ".being-written", tmp_path / name)
@@ -279,7 +270,7 @@ def test_a_file_that_is_no_log_stops_the_stream_until_it_is_gone(tmp_path: pathl
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_damage_behind_the_first_block_stops_the_stream_for_good(tmp_path: pathlib.Path) -> None:
+def test_damage_behind_the_first_block_stops_the_stream_for_good(tmp_path):
     written = tmp_path / ".being-written"
     write_json(written, [(str(number), "i", TIME) for number in range(50)])
     written.write_bytes(gzip.compress(written.read_bytes()) + b"garbage behind the member")
@@ -298,7 +289,7 @@ def test_damage_behind_the_first_block_stops_the_stream_for_good(tmp_path: pathl
             poll(again, polled.position)
 
 
-def test_hidden_temporary_and_other_files_are_passed_over(tmp_path: pathlib.Path) -> None:
+def test_hidden_temporary_and_other_files_are_passed_over(tmp_path):
     outside = drop(tmp_path, "outside.jsonl", [SECRET])
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -315,9 +306,7 @@ def test_hidden_temporary_and_other_files_are_passed_over(tmp_path: pathlib.Path
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
 @pytest.mark.parametrize("how", ["append", "touch", "remove"])
-def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
-    tmp_path: pathlib.Path, how: str, reopen: bool
-) -> None:
+def test_a_file_that_changes_after_it_was_begun_stops_the_stream(tmp_path, how, reopen):
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     reader = open_reader(tmp_path)
     polled = poll(reader, max_records=1)
@@ -339,16 +328,14 @@ def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_file_that_a_file_system_does_not_show_just_now_is_read_later(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_a_file_system_does_not_show_just_now_is_read_later(tmp_path, monkeypatch):
     """It is neither passed over nor taken for one that has changed, which would end the run for good."""
     folder, moved = tmp_path / "folder", tmp_path / "moved"
     folder.mkdir()
     drop(folder, "log.jsonl", map(str, range(50)))
     reader = open_reader(folder)
 
-    def fail(path: str) -> None:
+    def fail(path):
         raise system_error(path, OSError(errno.EIO, "of a disk"))
 
     # Before its first event: no real folder fails just after it was listed.
@@ -371,7 +358,7 @@ def test_a_file_that_a_file_system_does_not_show_just_now_is_read_later(
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("how", ["other events", "fewer blocks"])
-def test_other_content_of_the_same_size_and_time_stops_a_restart(tmp_path: pathlib.Path, how: str) -> None:
+def test_other_content_of_the_same_size_and_time_stops_a_restart(tmp_path, how):
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     polled = poll(open_reader(tmp_path), max_records=1)
     assert 0 < polled.records < 50
@@ -383,12 +370,10 @@ def test_other_content_of_the_same_size_and_time_stops_a_restart(tmp_path: pathl
         poll_once(open_reader(tmp_path), polled.position)
 
 
-def test_a_file_that_changes_while_a_block_is_read_stops_the_stream(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_a_block_is_read_stops_the_stream(tmp_path, monkeypatch):
     path = drop(tmp_path, "log.jsonl", "ab")
 
-    def change_and_read(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    def change_and_read(chunk, fields):
         os.utime(path, (1, 1))
         yield from read_log_chunk(chunk, fields)
 

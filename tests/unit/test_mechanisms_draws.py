@@ -3,11 +3,7 @@
 Tests of laws see only what changes a probability by much; a sign, or a share of delta left out, shows here at once.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,16 +39,16 @@ from dp_transforms.mechanisms.papers.target_charging import (
 class Given:
     """Draws that are given, one after the other; it notes for what they were asked."""
 
-    def __init__(self, *draws: int) -> None:
+    def __init__(self, *draws):
         self._draws = list(draws)
-        self.epsilons: list[float] = []
-        self.weights: list[list[int]] = []
+        self.epsilons = []
+        self.weights = []
 
-    def discrete_laplace(self, epsilon: float) -> int:
+    def discrete_laplace(self, epsilon):
         self.epsilons.append(epsilon)
         return self._draws.pop(0) if self._draws else 0
 
-    def choose(self, weights: Sequence[int]) -> int:
+    def choose(self, weights):
         self.weights.append(list(weights))
         return self._draws.pop(0)
 
@@ -61,13 +57,11 @@ ANSWER = LinearQuery([1, 0])
 DATA = [100, 7]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Single computations
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Single computations
 
 
 @pytest.mark.parametrize(("query", "units"), [(ANSWER, 1), (LinearQuery([4, 0], grid=4), 4)])
-def test_an_answer_is_what_is_true_and_its_noise(query: LinearQuery, units: int) -> None:
+def test_an_answer_is_what_is_true_and_its_noise(query, units):
     noise = Given(-9, 5)
     answer = NoisyAnswer(query, epsilon=0.3)
     assert [answer.run(DATA, noise) for _ in range(2)] == [100 * units - 9, 100 * units + 5]
@@ -75,7 +69,7 @@ def test_an_answer_is_what_is_true_and_its_noise(query: LinearQuery, units: int)
 
 
 @pytest.mark.parametrize(("draw", "is_reached"), [(4, False), (5, True), (6, True)])
-def test_a_noisy_answer_at_the_threshold_reaches_it(draw: int, is_reached: bool) -> None:
+def test_a_noisy_answer_at_the_threshold_reaches_it(draw, is_reached):
     noise = Given(draw)
     test = NoisyTest(ANSWER, threshold=104.5, epsilon=0.3)
     assert test.run(DATA, noise) is is_reached
@@ -83,7 +77,7 @@ def test_a_noisy_answer_at_the_threshold_reaches_it(draw: int, is_reached: bool)
 
 
 @pytest.mark.parametrize(("draw", "zone"), [(-1, "below"), (0, "between"), (2, "between"), (3, "above")])
-def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw: int, zone: str) -> None:
+def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw, zone):
     noise = Given(draw)
     test = NoisyZoneTest(ANSWER, threshold=99.2, zone_width=2.5, epsilon=0.3)
     assert test.run(DATA, noise) == zone
@@ -92,15 +86,13 @@ def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw: int, zone: str)
     assert test.target.probability(test) == pytest.approx(wanted, rel=1e-15)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sparse vector
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Sparse vector
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "cutoff"), [(1.0, 0.0, 5), (1.0, 1e-6, 500), (1.0, 1e-6, 3), (300.0, 1e-3, 400)]
 )
-def test_the_epsilon_of_a_run_by_hand(epsilon: float, delta: float, cutoff: int) -> None:
+def test_the_epsilon_of_a_run_by_hand(epsilon, delta, cutoff):
     """For the third budget basic composition is better; for the last one the published epsilon is too large."""
     wanted = epsilon / cutoff
     if delta:
@@ -114,7 +106,7 @@ def test_the_epsilon_of_a_run_by_hand(epsilon: float, delta: float, cutoff: int)
 
 
 @pytest.mark.parametrize(("grid", "units"), [(1, 1), (4, 5)])
-def test_a_stream_of_comparisons_draws_for_its_threshold_and_each_answer(grid: int, units: int) -> None:
+def test_a_stream_of_comparisons_draws_for_its_threshold_and_each_answer(grid, units):
     """A new threshold after each top but the last."""
     noise = Given(3, 2, 3, -1, -1)
     stream = Sparse(DATA, epsilon=1.2, delta=1e-6, threshold=100, cutoff=2, grid=grid, noise=noise)
@@ -126,11 +118,11 @@ def test_a_stream_of_comparisons_draws_for_its_threshold_and_each_answer(grid: i
 
 
 @pytest.mark.parametrize("cutoff", [1, 2, 3])
-def test_a_comparison_at_the_threshold_is_above_it_and_the_last_one_ends_the_stream(cutoff: int) -> None:
+def test_a_comparison_at_the_threshold_is_above_it_and_the_last_one_ends_the_stream(cutoff):
     run = epsilon_per_run(1.0, 0.0, cutoff)
     threshold, answer = epsilon_per_unit(run / 2, 1), epsilon_per_unit(run / 4, 1)
     noise = Given(*[4, 3, 4] * cutoff)  # the threshold's, an answer just below it, and one at it
-    kind: Any = AboveThreshold if cutoff == 1 else Sparse
+    kind = AboveThreshold if cutoff == 1 else Sparse
     more = {} if cutoff == 1 else {"cutoff": cutoff}
     stream = kind(DATA, epsilon=1.0, threshold=100, noise=noise, **more)
     assert [stream.ask(ANSWER) for _ in range(2 * cutoff)] == [False, True] * cutoff
@@ -141,7 +133,7 @@ def test_a_comparison_at_the_threshold_is_above_it_and_the_last_one_ends_the_str
 
 
 @pytest.mark.parametrize(("grid", "units", "delta"), [(1, 1, 0.0), (4, 5, 0.0), (1, 1, 1e-6)])
-def test_a_value_has_noise_of_its_own(grid: int, units: int, delta: float) -> None:
+def test_a_value_has_noise_of_its_own(grid, units, delta):
     noise = Given(0, 9, 0, 5, -9, 7, -6)
     stream = NumericSparse(DATA, epsilon=2.0, delta=delta, threshold=100, cutoff=2, grid=grid, noise=noise)
     query = LinearQuery([grid, 0], grid=grid)
@@ -153,7 +145,7 @@ def test_a_value_has_noise_of_its_own(grid: int, units: int, delta: float) -> No
     assert noise.epsilons == [threshold, answer, threshold, value, answer, answer, value]
 
 
-def test_how_far_a_comparison_may_be_off_by_hand() -> None:
+def test_how_far_a_comparison_may_be_off_by_hand():
     for grid, threshold in ((1, 10), (4, 10.1)):
         stream = Sparse(DATA, epsilon=1.0, threshold=threshold, cutoff=3, grid=grid)
         units = math.ceil((math.log(50) + math.log(6 / 0.05)) / stream._query_epsilon)
@@ -167,7 +159,7 @@ def test_how_far_a_comparison_may_be_off_by_hand() -> None:
         assert numeric.accuracy(50, 0.05) == max(parts)
 
 
-def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused() -> None:
+def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused():
     stream = Sparse(DATA, epsilon=1.0, threshold=10, cutoff=3, grid=4, sensitivity_units=4)
     stream.ask(LinearQuery([4, 0], grid=4))
     with pytest.raises(ValueError, match="at most 4 units, got 5"):
@@ -177,28 +169,26 @@ def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused()
     assert epsilon_per_run(1.0, 0.0, 2**31) > 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Charging
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Charging
 
 
 class Limit:
     """Notes what it is asked."""
 
-    def __init__(self, admitted: int = 10**6) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+    def __init__(self, admitted=10**6):
+        self.calls = []
         self._admitted = admitted
 
-    def admits(self, *given: Any) -> bool:
+    def admits(self, *given):
         self.calls.append(("admits", *given))
         self._admitted -= 1
         return self._admitted >= 0
 
-    def charge(self, *given: Any) -> None:
+    def charge(self, *given):
         self.calls.append(("charge", *given))
 
 
-def test_a_call_is_admitted_at_its_price_and_charged_at_it() -> None:
+def test_a_call_is_admitted_at_its_price_and_charged_at_it():
     limit, noise = Limit(), Given(5, 0)
     charging = TargetCharging(DATA, limit, delta_limit=1e-6, noise=noise)
     answer = NoisyAnswer(ANSWER, epsilon=0.3)
@@ -221,7 +211,7 @@ def test_a_call_is_admitted_at_its_price_and_charged_at_it() -> None:
     charging.perform(Price(0.2, 0.4, 8.9e-7), lambda data, source: 7, lambda found: 0)
 
 
-def test_each_limit_of_several_is_charged_at_the_price_of_its_target() -> None:
+def test_each_limit_of_several_is_charged_at_the_price_of_its_target():
     limits, noise = [Limit(), Limit(1), Limit()], Given(5, 3)
     charging = MultiTargetCharging(DATA, limits, noise=noise)
     answer = NoisyAnswer(ANSWER, epsilon=0.3)
@@ -236,7 +226,7 @@ def test_each_limit_of_several_is_charged_at_the_price_of_its_target() -> None:
             MultiTargetCharging(DATA, refused)
 
 
-def test_a_limit_of_hits_to_its_edges() -> None:
+def test_a_limit_of_hits_to_its_edges():
     limit = HitLimit(3, epsilon=0.5)
     assert limit.target_probability == not_prior_probability(0.5)
     q = limit.target_probability
@@ -252,7 +242,7 @@ def test_a_limit_of_hits_to_its_edges() -> None:
     assert HitLimit(1, epsilon=0.5, target_probability=1.0).target_probability == 1.0
 
 
-def test_a_release_that_waits_draws_once_and_pays_for_its_delta_once() -> None:
+def test_a_release_that_waits_draws_once_and_pays_for_its_delta_once():
     limit, noise = Limit(), Given(5, 99)
     charging = TargetCharging(DATA, limit, delta_limit=1e-6, noise=noise)
     computation = NoisyAnswer(ANSWER, epsilon=0.3)
@@ -268,14 +258,12 @@ def test_a_release_that_waits_draws_once_and_pays_for_its_delta_once() -> None:
         held.ask(lambda result: True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Linear queries
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Linear queries
 
 
-def test_an_online_learner_hands_its_budget_on() -> None:
+def test_an_online_learner_hands_its_budget_on():
     """Its noise is that of `NumericSparse` with the same numbers."""
-    budget: dict[str, Any] = {"epsilon": 1.5, "delta": 1e-6, "grid": 4}
+    budget = {"epsilon": 1.5, "delta": 1e-6, "grid": 4}
     for updates, cutoff in ((None, update_limit(4, 0.4)), (3, 3)):
         noise, wanted = Given(), Given()
         learner = OnlineMultiplicativeWeights(
@@ -290,7 +278,7 @@ def test_an_online_learner_hands_its_budget_on() -> None:
             assert getattr(ours, name) == getattr(theirs, name), name
 
 
-def test_an_online_answer_is_the_estimate_and_its_noisy_error() -> None:
+def test_an_online_answer_is_the_estimate_and_its_noisy_error():
     """Draws: of the threshold, then of a comparison and, where it is above, of the next threshold and its value."""
     noise = Given(0, 0, 0, 20, 0, 0)
     learner = OnlineMultiplicativeWeights([900, 0, 0, 100], records=1000, epsilon=5.0, accuracy=0.4, noise=noise)
@@ -302,7 +290,7 @@ def test_an_online_answer_is_the_estimate_and_its_noisy_error() -> None:
     assert learner.updates == 1
 
 
-def test_an_offline_learner_measures_the_worst_query_and_moves_by_what_is_left() -> None:
+def test_an_offline_learner_measures_the_worst_query_and_moves_by_what_is_left():
     queries = [LinearQuery([1, 0, 0, 0]), LinearQuery([1, 1, 0, 0])]
     noise = Given(0, 20, 1, 0)
     learner = OfflineMultiplicativeWeights(
@@ -320,7 +308,7 @@ def test_an_offline_learner_measures_the_worst_query_and_moves_by_what_is_left()
         learner.release()
 
 
-def test_how_many_records_a_learner_needs_by_hand() -> None:
+def test_how_many_records_a_learner_needs_by_hand():
     tail = math.log(2 * update_limit(8, 0.2) / 0.1)
     wanted = math.ceil(8 * ((math.log(50) + tail) / 0.3 + 2) / 0.2)
     assert offline_records_needed(accuracy=0.2, beta=0.1, epsilon_per_call=0.3, universe=8, queries=50) == wanted
@@ -332,10 +320,10 @@ def test_how_many_records_a_learner_needs_by_hand() -> None:
         units = math.ceil((math.log(100) + math.log(2 * limit / 0.05)) / sparse._query_epsilon)
         wanted = math.ceil(4 * (2 * units / grid + 1 / grid) / 0.2)
         asked = {"accuracy": 0.2, "beta": 0.1, "epsilon": 0.7, "universe": 8, "queries": 50, "delta": delta}
-        assert online_records_needed(**asked, grid=grid) == wanted  # type: ignore[arg-type]
+        assert online_records_needed(**asked, grid=grid) == wanted
 
 
-def test_a_small_database_is_chosen_among_all_by_its_worst_error() -> None:
+def test_a_small_database_is_chosen_among_all_by_its_worst_error():
     noise = Given(1)
     small = SmallDatabase(
         [3, 1], [LinearQuery([1, 0]), LinearQuery([0, 1])], records=4, size=2, epsilon=1.0, noise=noise
@@ -347,7 +335,7 @@ def test_a_small_database_is_chosen_among_all_by_its_worst_error() -> None:
         small.release()
 
 
-def test_the_smallest_and_largest_universe() -> None:
+def test_the_smallest_and_largest_universe():
     for universe in (1, LARGEST_UNIVERSE):
         assert len(MultiplicativeWeights(universe).synthetic.shares) == universe
     for universe in (0, LARGEST_UNIVERSE + 1):
@@ -360,9 +348,9 @@ def test_the_smallest_and_largest_universe() -> None:
             _check_size(size, universe)
 
 
-def test_marginals_keep_their_attributes_whatever_holds_them() -> None:
+def test_marginals_keep_their_attributes_whatever_holds_them():
     names = ["a", "b"]
-    marginals = Marginals(names, order=2)  # type: ignore[arg-type]
+    marginals = Marginals(names, order=2)
     names.append("c")
     assert (marginals.attributes, len(marginals)) == (("a", "b"), 4)
     assert hash(marginals) == hash(Marginals(("a", "b"), order=2))

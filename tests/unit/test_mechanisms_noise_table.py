@@ -1,76 +1,289 @@
-"""Noise tables: against Python integers, and against the exact law by chi-square at a million draws of fixed seeds."""
+"""Tables of noise against Python integers and 150-digit decimals: both stages, and bounds that spare them.
 
-from __future__ import annotations
+Nothing here is statistical.
+"""
 
 import bisect
+import decimal
+import itertools
+import math
 
 import numpy as np
 import pytest
 
+from dp_transforms.mechanisms import discrete_laplace_law
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
+from dp_transforms.mechanisms.noise_table import (
+    DiscreteLaplace,
+    NoiseBounds,
+    NoiseTable,
+    discrete_laplace,
+    multiply_high,
+    noise_table,
+)
 
 ONE = 1 << 128
+DIGITS = decimal.Context(prec=150, Emin=-100_000, Emax=100_000)
+SMALL = 2.5  # of discrete Laplace noise whose table has 36 entries
+EPSILONS = [1e-4, 0.02, 0.2, 1.0, SMALL, 3.7, 32.0]
 LAW = ExponentialPower(2.5, 30)
 LAWS = [ExponentialPower(1.0, 12), ExponentialPower(2.0, 30), LAW, ExponentialPower(4.0, 200)]
 
 
-def words(values: list[int]) -> np.ndarray:
+def words(values):
     return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
 
 
-def uniforms(rows: int, seed: int = 1) -> np.ndarray:
+def integers(rows):
+    return [(int(high) << 64) | int(low) for high, low in rows]
+
+
+def uniforms(rows, seed=1):
     return np.random.default_rng((rows, seed)).integers(0, 2**64, (rows, 2), dtype=np.uint64)
 
 
 class Oracle:
-    """The same draws with Python integers, one at a time, from the definition."""
+    """The same draws with Python integers, one at a time, from the definition. law: or epsilon of discrete Laplace."""
 
-    def __init__(self, law: ExponentialPower) -> None:
-        self.tails = law.upper_tail_integers()
-        self.reach = len(self.tails)
-        self.ascending = [self.tail(m) for m in range(self.reach, -self.reach, -1)]
+    def __init__(self, law):
+        is_laplace = isinstance(law, float)
+        tails = discrete_laplace_law.upper_tail_integers(law) if is_laplace else law.upper_tail_integers()
+        self.table = discrete_laplace(law) if is_laplace else NoiseTable(tails)
+        self.reach = len(tails)
+        self.ascending = [*reversed(tails), *(ONE - tail for tail in tails)]  # of reach, ..., 1, 0, ..., 1 - reach
 
-    def tail(self, margin: int) -> int:
+    def tail(self, margin):
         if margin > self.reach:
             return 0
-        if margin >= 1:
-            return self.tails[margin - 1]
-        return ONE - self.tail(1 - margin)
+        return ONE if margin <= -self.reach else self.ascending[self.reach - margin]
 
-    def sample(self, uniform: int) -> int:
+    def sample(self, uniform):
         """The largest m with uniform < tail(m)."""
         return self.reach - bisect.bisect_right(self.ascending, uniform)
 
-    def given_pass(self, uniform: int, margin: int) -> int:
+    def given_pass(self, uniform, margin):
         return self.sample(uniform * self.tail(margin) // ONE)
 
 
-def interesting_uniforms(oracle: Oracle) -> list[int]:
-    edges = [oracle.tail(m) for m in (*range(-3, 4), oracle.reach, oracle.reach - 1, -oracle.reach, 1 - oracle.reach)]
-    near = [value + step for value in edges for step in (-1, 0, 1)]
-    return [value for value in (*near, 0, ONE - 1, 2**64 - 1, 2**64, 2**127) if 0 <= value < ONE]
+# --- Tables
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_both_stages_are_exact(law: ExponentialPower) -> None:
-    table, oracle = NoiseTable(law.upper_tail_integers()), Oracle(law)
-    values = [*interesting_uniforms(oracle), *(int(high) << 64 | int(low) for high, low in uniforms(200).tolist())]
+@pytest.mark.parametrize("law", [*LAWS, 0.02, 0.2, 1.0, SMALL, 32.0], ids=repr)
+def test_both_stages_are_exact(law):
+    """At and beside every threshold: high words of small ones are all 0, ties that the low word settles."""
+    oracle = Oracle(law)
+    table, reach = oracle.table, oracle.reach
+    near = {tail + step for tail in oracle.ascending for step in (-1, 0, 1)}
+    ends = {0, ONE - 1, 2**64 - 1, 2**64, 2**127}
+    values = sorted(value for value in near | ends if 0 <= value < ONE)
+    assert table.reach == reach
+    assert table.sample(words(values)).tolist() == [oracle.sample(value) for value in values]
+    margins = np.arange(reach, -reach, -1)
+    assert not table.passes(words(oracle.ascending), margins).any()
+    assert table.passes(words(tail - 1 for tail in oracle.ascending), margins).all()
+    margins = [0, 1, 2, -1, reach // 9, reach // 4, reach - 1, reach, -reach + 1, -reach, -reach - 1, -(10**9)]
+    if reach < 100:
+        margins += range(2 - reach, reach - 1)
+    else:
+        values = [
+            *(value for at in margins[:-2] for value in (oracle.tail(at) - 1, oracle.tail(at)) if value < ONE),
+            *ends,
+        ]
+    values = [*values, *integers(uniforms(200))]
     rows = words(values)
-    assert table.reach == oracle.reach
-    assert table.sample(rows).tolist() == [oracle.sample(value) for value in values]
-    reach = oracle.reach
-    for margin in (0, 1, 2, -1, law.scale, 2 * law.scale, reach - 1, reach, -reach + 1, -reach, -reach - 1, -(10**9)):
-        margins = np.full(len(values), margin)
-        assert table.passes(rows, margins).tolist() == [value < oracle.tail(margin) for value in values]
-        found = table.sample_given_pass(rows, margins)
+    for margin in margins:
+        at = np.full(len(values), margin)
+        assert table.passes(rows, at).tolist() == [value < oracle.tail(margin) for value in values]
+        found = table.sample_given_pass(rows, at)
         assert found.tolist() == [oracle.given_pass(value, margin) for value in values]
         assert found.min() >= min(margin, reach)
     assert not table.passes(rows, np.full(len(values), reach + 1)).any()
     assert not table.passes(rows, np.full(len(values), 10**12)).any()
+    assert table.sample(np.empty((0, 2), dtype=np.uint64)).tolist() == []
+    for beyond in (1, 2, 10**6):
+        with pytest.raises(ValueError, match=f"at most {reach}, the largest noise, got {reach + beyond}"):
+            table.sample_given_pass(uniforms(2), np.array([0, reach + beyond]))
 
 
-def test_margins_that_never_pass_are_refused() -> None:
-    table = noise_table(LAW)
-    with pytest.raises(ValueError, match=f"at most {table.reach}, the largest noise, got {table.reach + 1}"):
-        table.sample_given_pass(uniforms(2), np.array([0, table.reach + 1]))
+def exact_tail(epsilon, margin):
+    """``2^128 Pr[Z >= margin]``, from the definition, to about 100 digits after the point."""
+    a = DIGITS.exp(decimal.Decimal(-epsilon))
+    power = DIGITS.exp(
+        DIGITS.multiply(decimal.Decimal(-epsilon), decimal.Decimal(abs(margin) if margin > 0 else 1 - margin))
+    )
+    share = DIGITS.divide(power, DIGITS.add(decimal.Decimal(1), a))
+    if margin < 1:
+        share = DIGITS.subtract(decimal.Decimal(1), share)
+    return DIGITS.multiply(share, decimal.Decimal(ONE))
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_thresholds_are_the_floors_of_the_exact_tails(epsilon):
+    tails = discrete_laplace_law.upper_tail_integers(epsilon)
+    size = len(tails)
+    some = (
+        range(1, size + 1)
+        if size < 400
+        else sorted({1, 2, 3, *range(1, size, size // 300), *range(size - 20, size + 1)})
+    )
+    for margin in some:
+        assert 0 <= exact_tail(epsilon, margin) - tails[margin - 1] < 1
+    assert exact_tail(epsilon, size + 1) < 1, "the table ends where the tail is below one unit"
+    assert all(high >= low > 0 for high, low in itertools.pairwise(tails))
+    assert tails[0] < ONE // 2
+
+
+def test_floats_of_the_distribution_agree_with_the_table():
+    for epsilon in (0.01, 0.3, 2.0):
+        tails = discrete_laplace_law.upper_tail_integers(epsilon)
+        for margin in (1, 2, 7, 20):
+            assert discrete_laplace_law.upper_tail(epsilon, margin) == pytest.approx(tails[margin - 1] / ONE, rel=1e-11)
+            assert discrete_laplace_law.upper_tail(epsilon, margin) >= tails[margin - 1] / ONE, "rounded up"
+            assert discrete_laplace_law.upper_tail(epsilon, 1 - margin) == pytest.approx(1 - tails[margin - 1] / ONE)
+            mass = (tails[margin - 1] - tails[margin]) / ONE
+            assert discrete_laplace_law.probability(epsilon, margin) == pytest.approx(mass, rel=1e-11)
+            assert discrete_laplace_law.probability(epsilon, -margin) == discrete_laplace_law.probability(
+                epsilon, margin
+            )
+        assert discrete_laplace_law.upper_tail(epsilon, -(10**6)) == 1.0
+        # Every threshold is off by at most one unit, in each of the two stages; the bound counts all of them.
+        assert discrete_laplace_law.sampling_total_variation(epsilon) >= 2 * (2 * len(tails) + 1) / ONE
+        assert discrete_laplace_law.sampling_total_variation(epsilon) < 2.0**-100
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 33.0, 1e-5])
+def test_epsilons_that_cannot_be_sampled_are_refused(epsilon):
+    with pytest.raises(ValueError, match="epsilon per query must lie in"):
+        DiscreteLaplace(epsilon)
+
+
+def test_two_stages_together_are_within_two_units_of_the_exact_weights():
+    """``Z >= value`` has ``tail(margin)`` pass uniforms and ``ceil(2^128 tail(value) / tail(margin))`` noise uniforms:
+    one unit for the table, one for the conditioning, as `sampling_total_variation` counts them."""
+    table = Oracle(SMALL)
+    for margin in (-table.reach, -2, 0, 1, 3, 20, table.reach - 1):
+        for value in range(margin + 1, min(margin + 6, table.reach + 1)):
+            cut = -(-table.tail(value) * ONE // table.tail(margin))
+            at, below = table.table.sample_given_pass(words([cut, cut - 1]), np.array([margin, margin]))
+            assert at < value <= below
+            joint = DIGITS.divide(decimal.Decimal(table.tail(margin) * cut), decimal.Decimal(ONE))
+            assert abs(joint - exact_tail(SMALL, value)) < 2
+
+
+def test_multiply_high_of_all_edges():
+    values = [0, 1, 2, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, 1 << 64, (1 << 96) + 1, ONE - 2, ONE - 1]
+    pairs = [*itertools.product(values, repeat=2)]
+    product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
+    assert integers(product) == [first * second // ONE for first, second in pairs]
+
+
+# --- Draws from bounds in floats: those of the exact table, also where a uniform lies beside a tail.
+
+LAWS_WITH_BOUNDS = [
+    ExponentialPower(1.0, 12),
+    ExponentialPower(2.0, 30),
+    ExponentialPower(2.5, 30),
+    ExponentialPower(4.0, 200),
+    ExponentialPower(2.75, 10_000),
+]
+
+
+class Watched(NoiseBounds):
+    """Counts how often the exact table is asked."""
+
+    asked = 0
+
+    @property
+    def table(self):
+        self.asked += 1
+        return super().table
+
+
+def beside_tails(law):
+    """Uniforms at some tails and near them, from one unit to more than a float can tell apart."""
+    tails = law.upper_tail_integers()
+    some = sorted({0, 1, 2, *np.linspace(0, len(tails) - 1, 60).astype(int).tolist()})
+    at = [tail for m in some for tail in (tails[m], ONE - tails[m])]
+    steps = [0, *(sign << power for power in range(0, 128, 5) for sign in (1, -1))]
+    near = [tail + step for tail in at for step in steps]
+    ends = [0, 1, ONE - 1, 2**64 - 1, 2**64, 2**127]
+    return words([value for value in (*near, *ends) if 0 <= value < ONE])
+
+
+def margins_of(law):
+    reach = noise_table(law).reach
+    edge = law.smallest_margin(2.0**-80)
+    inside = [0, 1, 2, -1, law.scale // 3, law.scale, 2 * law.scale, edge - 1, edge, edge + 1, reach - 1, reach]
+    return [*inside, *(1 - margin for margin in inside), -reach - 1, -(10**9)]
+
+
+def differs(bounds, law, rows):
+    """Whether any draw of these uniforms is not that of the exact table."""
+    table = noise_table(law)
+    if not np.array_equal(bounds.sample(rows), table.sample(rows)):
+        return True
+    for margin in margins_of(law):
+        margins = np.full(len(rows), margin)
+        if not np.array_equal(bounds.passes(rows, margins), table.passes(rows, margins)):
+            return True
+        if not np.array_equal(bounds.sample_given_pass(rows, margins), table.sample_given_pass(rows, margins)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
+def test_each_draw_is_that_of_the_table(law):
+    bounds = Watched(law)
+    assert not differs(bounds, law, beside_tails(law))
+    assert bounds.asked > 0
+    assert not differs(bounds, law, uniforms(5_000))
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
+def test_bounds_hold_and_are_sorted(law):
+    bounds, tails = NoiseBounds(law), law.upper_tail_integers()
+    last = len(bounds._low) // 2
+    of_table = [*reversed(tails[:last]), *(ONE - tail for tail in tails[:last])]
+    for low, tail, high in zip(bounds._low.tolist(), of_table, bounds._high.tolist(), strict=True):
+        assert int(low * 2.0**128) < tail < int(high * 2.0**128)
+    for low_word, tail, high_word in zip(bounds._low_words, of_table, bounds._high_words, strict=True):
+        assert int(low_word) <= tail >> 64 <= int(high_word)
+    for column in (bounds._low, bounds._high, bounds._low_words, bounds._high_words):
+        assert (column[1:] >= column[:-1]).all()
+
+
+@pytest.mark.parametrize(("name", "factor"), [("_low", 1 + 1e-9), ("_high", 1 - 1e-9)])
+def test_bounds_that_do_not_hold_are_found(name, factor):
+    """The twin that must fail: one bound lies on the wrong side of its tails."""
+    law = LAWS_WITH_BOUNDS[2]
+    bounds = NoiseBounds(law)
+    wrong = getattr(bounds, name) * factor
+    setattr(bounds, name, wrong)
+    assert differs(bounds, law, beside_tails(law))
+
+
+def test_hardly_any_draw_needs_the_table():
+    """Expected are 0.05 of 10^6 draws; more than 5 have a probability below 1e-10."""
+    law = LAWS_WITH_BOUNDS[-1]
+    bounds = Watched(law)
+    for _ in range(10):
+        rows = uniforms(100_000)
+        bounds.sample(rows)
+        bounds.passes(rows, np.arange(-50_000, 50_000))
+    assert bounds.asked <= 5
+
+
+def test_far_margins_never_need_the_table():
+    """Items with very many users, and with hardly any: whatever their sums, a word decides."""
+    bounds = Watched(LAWS_WITH_BOUNDS[-1])
+    rows = uniforms(10_000)
+    assert bounds.passes(rows, np.full(len(rows), -(10**9))).all()
+    assert not bounds.passes(rows, np.full(len(rows), 10**9)).any()
+    assert bounds.asked == 0
+
+
+def test_a_margin_beyond_the_reach_is_refused_as_by_the_table():
+    bounds = NoiseBounds(LAWS_WITH_BOUNDS[1])
+    reach = bounds.table.reach
+    with pytest.raises(ValueError, match=f"at most {reach}, the largest noise, got {reach + 1}"):
+        bounds.sample_given_pass(uniforms(2), np.array([0, reach + 1]))

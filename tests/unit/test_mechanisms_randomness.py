@@ -1,11 +1,11 @@
-"""Keyed functions against single-block AES, one id at a time. Keys are fixed; nothing here is statistical."""
+"""Keyed hashes and draws against their definitions."""
 
-from __future__ import annotations
-
+import functools
 import hashlib
 import hmac
+import itertools
+import math
 import struct
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.randomness import (
     MIN_KEY_BYTES,
     BlockFunction,
@@ -27,21 +28,21 @@ KEY = bytes(range(32))
 ONE = 1 << 128
 
 
-def words(values: Sequence[int]) -> np.ndarray:
+def words(values):
     return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
 
 
-def integers(rows: np.ndarray) -> list[int]:
+def integers(rows):
     return [(int(high) << 64) | int(low) for high, low in rows]
 
 
-def cbc_mac(message: bytes, key: bytes = KEY) -> tuple[int, int]:
+def cbc_mac(message, key=KEY):
     """The last block of AES-CBC with a zero vector, as two little-endian words."""
     encryptor = Cipher(algorithms.AES(key), modes.CBC(bytes(16))).encryptor()
     return struct.unpack("<QQ", encryptor.update(message)[-16:])
 
 
-def oracle_hash(text: str, key: bytes = KEY) -> tuple[int, int]:
+def oracle_hash(text, key=KEY):
     data = text.encode()
     if len(data) > 1032:
         return cbc_mac(struct.pack("<QQ", len(data), 0) + hashlib.blake2b(data).digest(), key)
@@ -49,7 +50,7 @@ def oracle_hash(text: str, key: bytes = KEY) -> tuple[int, int]:
     return cbc_mac(message + bytes(-len(message) % 16), key)
 
 
-def hash_rows(array: pa.StringArray, key: bytes = KEY) -> list[tuple[int, int]]:
+def hash_rows(array, key=KEY):
     return [(int(high), int(low)) for high, low in IdHasher(key)(array)]
 
 
@@ -72,7 +73,7 @@ ADVERSARIAL = sorted(
 )
 
 
-def test_hashes_of_adversarial_ids_are_those_of_the_definition_and_differ() -> None:
+def test_hashes_of_adversarial_ids_are_those_of_the_definition_and_differ():
     hashes = hash_rows(pa.array(ADVERSARIAL))
     assert hashes == [oracle_hash(text) for text in ADVERSARIAL]
     assert len(set(hashes)) == len(ADVERSARIAL)
@@ -86,12 +87,12 @@ def test_hashes_of_adversarial_ids_are_those_of_the_definition_and_differ() -> N
     st.integers(0, 5),
 )
 @settings(max_examples=150, deadline=None)
-def test_hashes_of_any_ids_and_of_slices(texts: list[str], low: int, high: int) -> None:
+def test_hashes_of_any_ids_and_of_slices(texts, low, high):
     sliced = pa.array(["before", *texts, "after"])[low : len(texts) + 2 - high]
     assert hash_rows(sliced) == [oracle_hash(text) for text in sliced.to_pylist()]
 
 
-def test_a_hash_does_not_depend_on_its_neighbours() -> None:
+def test_a_hash_does_not_depend_on_its_neighbours():
     forward = dict(zip(ADVERSARIAL, hash_rows(pa.array(ADVERSARIAL)), strict=True))
     backward = dict(zip(ADVERSARIAL[::-1], hash_rows(pa.array(ADVERSARIAL[::-1])), strict=True))
     assert forward == backward
@@ -100,7 +101,7 @@ def test_a_hash_does_not_depend_on_its_neighbours() -> None:
     assert hash_rows(repeated)[::3] == hash_rows(repeated)[2::3] == [forward[text] for text in ADVERSARIAL]
 
 
-def test_more_ids_than_fit_one_slice_of_work() -> None:
+def test_more_ids_than_fit_one_slice_of_work():
     texts = [f"id {number}" for number in range(150_000)]
     hashes = IdHasher(KEY)(pa.array(texts))
     for row in (0, 1, 65_535, 65_536, 131_071, 131_072, 149_999):
@@ -108,13 +109,13 @@ def test_more_ids_than_fit_one_slice_of_work() -> None:
     assert len(np.unique(hashes[:, 0])) == len(texts)
 
 
-def test_no_ids_have_no_hashes() -> None:
+def test_no_ids_have_no_hashes():
     assert IdHasher(KEY)(pa.array([], pa.string())).shape == (0, 2)
     assert IdHasher(KEY)(pa.array(["a", "b"])[1:1]).shape == (0, 2)
     assert hash_rows(pa.array([""])) == [oracle_hash("")]
 
 
-def test_derived_keys_are_bound_to_every_part() -> None:
+def test_derived_keys_are_bound_to_every_part():
     parts = [
         ("a",),
         ("a", ""),
@@ -138,11 +139,11 @@ def test_derived_keys_are_bound_to_every_part() -> None:
 
 @given(st.lists(st.tuples(*[st.integers(0, ONE - 1)] * 2), min_size=1, max_size=10))
 @settings(max_examples=50, deadline=None)
-def test_blocks_are_aes_and_pairs_are_chained(pairs: list[tuple[int, int]]) -> None:
+def test_blocks_are_aes_and_pairs_are_chained(pairs):
     function = BlockFunction(KEY)
     first, second = words([one for one, _ in pairs]), words([two for _, two in pairs])
 
-    def block(row: np.ndarray) -> bytes:
+    def block(row):
         return struct.pack("<QQ", int(row[0]), int(row[1]))
 
     assert [tuple(row) for row in function(first).tolist()] == [cbc_mac(block(row)) for row in first]
@@ -153,7 +154,7 @@ def test_blocks_are_aes_and_pairs_are_chained(pairs: list[tuple[int, int]]) -> N
 
 @given(st.lists(st.lists(st.integers(0, ONE - 1), min_size=1, max_size=6), min_size=1, max_size=8))
 @settings(deadline=None)
-def test_sums_of_sets(groups: list[list[int]]) -> None:
+def test_sums_of_sets(groups):
     starts = np.cumsum([0, *map(len, groups)])[:-1]
     values = words([value for group in groups for value in group])
     expected = [sum(group) % ONE for group in groups]
@@ -162,12 +163,133 @@ def test_sums_of_sets(groups: list[list[int]]) -> None:
     assert integers(sum_modulo_2_128(turned, starts)) == expected
 
 
-def test_sums_carry_from_word_to_word() -> None:
+def test_sums_carry_from_word_to_word():
     for group in ([ONE - 1] * 1000, [(1 << 64) - 1] * 70_000, [(1 << 32) - 1] * 9, [ONE - 1, 1], [1 << 127] * 2):
         assert integers(sum_modulo_2_128(words(group), np.array([0]))) == [sum(group) % ONE]
 
 
 @pytest.mark.parametrize("length", [0, 1, MIN_KEY_BYTES - 1])
-def test_short_keys_are_refused(length: int) -> None:
+def test_short_keys_are_refused(length):
     with pytest.raises(ValueError, match=f"at least 32 bytes, got {length}"):
         StreamKeys(bytes(length), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
+
+
+# --- Every keyed function of a run: AES-256 under HMAC-SHA256 of the secret, its purpose and its context. By hand here.
+
+SECRET = bytes(range(32))
+RUN = ("run", "plan", "stream", 5)
+FIRST, SECOND = (3 << 64) + 7, (2**63 << 64) + 11
+USER = 2**63 + 12345
+
+
+def stream_keys(secret=SECRET):
+    return StreamKeys(secret, run_id="run", plan_fingerprint="plan", stream="stream", threshold=5)
+
+
+def rows(value):
+    return np.array([[value >> 64, value & (2**64 - 1)]], dtype=np.uint64)
+
+
+def chained(purpose, *context, blocks, secret=SECRET):
+    """CBC-MAC of the blocks under the key of a purpose."""
+    parts = [str(part).encode() for part in (purpose, *context)]
+    message = b"shh v1" + b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+    key = hmac.new(secret, message, "sha256").digest()
+    encryptor = Cipher(algorithms.AES(key), modes.CBC(bytes(16))).encryptor()
+    data = b"".join(struct.pack("<QQ", block >> 64, block & (2**64 - 1)) for block in blocks)
+    high, low = struct.unpack("<QQ", encryptor.update(data)[-16:])
+    return high, low
+
+
+def text_blocks(text):
+    """Its length, and its bytes filled up with zeros."""
+    data = struct.pack("<Q", len(text)) + text
+    data += bytes(-len(data) % 16)
+    words = struct.unpack(f"<{len(data) // 8}Q", data)
+    return tuple((high << 64) + low for high, low in zip(words[::2], words[1::2], strict=True))
+
+
+PAIR = (FIRST, SECOND)
+CASES = {
+    "user ids": (lambda keys: keys.hash_users(pa.array(["ünï"])), ("user ids",), text_blocks("ünï".encode())),
+    "item ids": (lambda keys: keys.hash_items(pa.array(["x" * 30])), ("item ids",), text_blocks(b"x" * 30)),
+    "holders": (lambda keys: keys.widen_users(np.array([USER], dtype=np.uint64)), ("holders",), (USER << 64,)),
+    "contributions": (
+        lambda keys: keys.contribution_order(9)(rows(FIRST)),
+        ("contributions", "stream", 9),
+        (FIRST,),
+    ),
+    "pass": (lambda keys: keys.pass_uniforms(9).of_pairs(rows(FIRST), rows(SECOND)), ("pass", *RUN, 9), PAIR),
+    "noise": (lambda keys: keys.noise_uniforms(9).of_pairs(rows(FIRST), rows(SECOND)), ("noise", *RUN, 9), PAIR),
+    "noise pair": (
+        lambda keys: keys.noise_pair_uniforms(9, 4).of_pairs(rows(FIRST), rows(SECOND)),
+        ("noise pair", *RUN, 9, 4),
+        PAIR,
+    ),
+    "zero items": (lambda keys: keys.empty_item_uniforms()(rows(FIRST)), ("zero items", *RUN), (FIRST,)),
+    "looks": (
+        lambda keys: keys.look_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        ("looks", *RUN),
+        (9 << 64, *PAIR),
+    ),
+    "look noise": (
+        lambda keys: keys.look_noise_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        ("look noise", *RUN),
+        (9 << 64, *PAIR),
+    ),
+    "counts": (
+        lambda keys: keys.count_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        ("counts", *RUN),
+        (9 << 64, *PAIR),
+    ),
+    "look order": (
+        lambda keys: keys.look_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
+        ("look order", "stream"),
+        ((USER << 64) + 9, FIRST),
+    ),
+    "weighted holders": (
+        lambda keys: keys.widen_holders(np.array([USER], dtype=np.uint64), np.array([12_000])),
+        ("weighted holders",),
+        ((USER << 64) + 12_000,),
+    ),
+}
+
+
+@pytest.mark.parametrize("purpose", CASES)
+@pytest.mark.parametrize("secret", [SECRET, bytes(32), b"\xff" * 48])
+def test_each_function_is_aes_under_a_key_made_from_the_secret(purpose, secret):
+    """A function whose key knows no secret could be computed by anybody, and the noise with it."""
+    found, context, blocks = CASES[purpose]
+    assert [tuple(row) for row in found(stream_keys(secret)).tolist()] == [
+        chained(*context, blocks=blocks, secret=secret)
+    ]
+
+
+def test_users_are_widened_row_by_row():
+    users = np.array([0, 1, 2**64 - 1, 1], dtype=np.uint64)
+    widened = [tuple(row) for row in stream_keys().widen_users(users).tolist()]
+    assert widened == [chained("holders", blocks=(user << 64,)) for user in users.tolist()]
+    assert stream_keys().widen_users(users[:0]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("key", [SECRET, bytes(32), b"\xff" * 48])
+def test_draws_of_a_source_are_aes_in_counter_mode_under_its_key(key):
+    """Block number n, by whichever call: none comes twice, and none without the key."""
+    source, found = SecretNoise(key), []
+    for count in (3, 0, 1, 260):
+        found += [tuple(row) for row in source.uniforms(count).tolist()]
+    assert found == [chained("draws in order", blocks=(number << 64,), secret=key) for number in range(264)]
+
+
+@pytest.mark.parametrize("limit", [2**128, 2**128 + 1, 3 * 2**127, 2**300 - 1])
+def test_whole_numbers_below_a_large_limit_are_the_first_bits_of_their_blocks(limit):
+    """Each try takes as many blocks as hold the bits of ``limit - 1``, and is thrown away where it is not below."""
+    bits = len(bin(limit - 1)) - 2
+    each = math.ceil(bits / 128)
+    words = (int(high) << 64 | int(low) for high, low in SecretNoise(SECRET).uniforms(2000).tolist())
+    drawn, source = [], SecretNoise(SECRET)
+    while len(drawn) < 50:
+        tried = functools.reduce(lambda value, word: value << 128 | word, itertools.islice(words, each), 0)
+        if (value := tried >> (128 * each - bits)) < limit:
+            drawn.append(value)
+    assert [source._uniform_below(limit) for _ in range(50)] == drawn

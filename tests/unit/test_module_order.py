@@ -1,25 +1,22 @@
 """The docstrings of `accounting`, `plan` and `audit` list their modules in order: each imports only those above it."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 import re
-from collections.abc import Iterator
 
 import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "dp_transforms"
 
 
-def listed_modules(folder: str) -> list[str]:
+def listed_modules(folder):
     """Names at the head of the docstring's list entries, in order."""
     text = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text())) or ""
     heads = re.findall(r"^- ((?:`\w+`(?:, )?)+):", text, re.MULTILINE)
     return [name for head in heads for name in re.findall(r"`(\w+)`", head)]
 
 
-def imported_modules(folder: str, module: str) -> set[str]:
+def imported_modules(folder, module):
     """The modules of the same folder that a module imports, anywhere in it but for types; a package is one module."""
     path = PACKAGE / folder / module
     sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
@@ -33,7 +30,7 @@ def imported_modules(folder: str, module: str) -> set[str]:
     return found - {module}
 
 
-def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+def _at_run_time(node):
     """All nodes but those of ``if TYPE_CHECKING``."""
     yield node
     for inner in ast.iter_child_nodes(node):
@@ -41,7 +38,7 @@ def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
             yield from _at_run_time(inner)
 
 
-def out_of_order(folder: str, modules: list[str]) -> list[tuple[str, str]]:
+def out_of_order(folder, modules):
     """Pairs of a module and one that it imports although it is not above it."""
     return [
         (module, other)
@@ -54,7 +51,7 @@ def out_of_order(folder: str, modules: list[str]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("folder", "last"), [("accounting", "purse"), ("plan", "lifetime_cost"), ("audit", "sampled_looks")]
 )
-def test_each_module_imports_only_those_above_it(folder: str, last: str) -> None:
+def test_each_module_imports_only_those_above_it(folder, last):
     modules = listed_modules(folder)
     assert modules[-1] == last
     assert len(set(modules)) == len(modules) > 5
@@ -64,7 +61,7 @@ def test_each_module_imports_only_those_above_it(folder: str, last: str) -> None
 @pytest.mark.parametrize(
     ("folder", "first"), [("accounting", "calibration"), ("plan", "plan_comparison"), ("audit", "exact_hits")]
 )
-def test_a_module_above_what_it_imports_is_found(folder: str, first: str) -> None:
+def test_a_module_above_what_it_imports_is_found(folder, first):
     modules = listed_modules(folder)
     moved = [first, *(module for module in modules if module != first)]
     assert {module for module, _ in out_of_order(folder, moved)} == {first}

@@ -1,7 +1,5 @@
 """How active the users of a log are, against a count by sets."""
 
-from __future__ import annotations
-
 import collections
 import random
 
@@ -13,20 +11,19 @@ from hypothesis import strategies as st
 from dp_transforms.monitor.activity import ActivityCounter
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, batches_of
 
 SECRET = bytes(range(32))
 
 
-def counted(log: list[Event], schedule: WindowSchedule, size: int = 100) -> list[int]:
+def counted(log, schedule, size=100):
     counter = ActivityCounter(schedule, SECRET)
     for batch in batches_of(log, size):
         counter.add(batch)
     return sorted(counter.pairs_of_users().tolist())
 
 
-def by_sets(log: list[Event], schedule: WindowSchedule) -> list[int]:
+def by_sets(log, schedule):
     """Each window on its own."""
     pairs = collections.defaultdict(set)
     for user, item, time in log:
@@ -43,13 +40,13 @@ def by_sets(log: list[Event], schedule: WindowSchedule) -> list[int]:
     st.sampled_from([1, 2, 5]),
     st.integers(1, 15),
 )
-def test_pairs_are_counted_as_sets_count_them(rows: list[tuple[str, str, int]], overlap: int, size: int) -> None:
+def test_pairs_are_counted_as_sets_count_them(rows, overlap, size):
     schedule = WindowSchedule(0, 40, 10, 10 // overlap)
     log = [(user, item, second * MICROS) for user, item, second in rows]
     assert counted(log, schedule, size) == by_sets(log, schedule)
 
 
-def test_many_users() -> None:
+def test_many_users():
     source = random.Random(3)
     schedule = WindowSchedule.sliding(0, 1000, 50, 25)
     log = [
@@ -59,7 +56,7 @@ def test_many_users() -> None:
     assert counted(log, schedule, 700) == by_sets(log, schedule)
 
 
-def test_the_order_of_batches_and_repeated_labels_change_nothing() -> None:
+def test_the_order_of_batches_and_repeated_labels_change_nothing():
     schedule = WindowSchedule.fixed(0, 100, 10)
     again = EventBatch(
         pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), pa.array(["u", "u"])),
@@ -72,7 +69,7 @@ def test_the_order_of_batches_and_repeated_labels_change_nothing() -> None:
     assert counter.pairs_of_users().tolist() == [2]
 
 
-def test_events_outside_the_windows_are_left_out_and_counted() -> None:
+def test_events_outside_the_windows_are_left_out_and_counted():
     counter = ActivityCounter(WindowSchedule.fixed(0, 100, 10), SECRET)
     for batch in batches_of([("u", "i", -1), ("u", "i", 100 * MICROS), ("v", "i", 2**62)], 2):
         counter.add(batch)

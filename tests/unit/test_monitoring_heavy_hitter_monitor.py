@@ -1,20 +1,13 @@
 """The sequential stage: order, pruning, charges and what a report says. Keys are fixed; nothing here is statistical."""
 
-from __future__ import annotations
-
-import bisect
 import itertools
-import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
@@ -23,11 +16,10 @@ from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, rel
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trials import changed, hits_trial
 
-ONE = 1 << 128
 SCHEDULE = WindowSchedule(100, 180, 20, 10)
 
 
-def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> TrialPlan:
+def monitor_settings(mode="hits-with-counts", **changes):
     chosen = hits_trial(
         stream="news",
         run_id="run 1",
@@ -43,17 +35,14 @@ def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> Trial
         delta=1e-6,
         epsilon_after_hits=(1.5, 3.0),
     )
-    return changed(chosen, **changes)  # type: ignore[arg-type]
+    return changed(chosen, **changes)
 
 
-def keys_of(chosen: TrialPlan, key: int = 0) -> StreamKeys:
+def keys_of(chosen, key=0):
     return chosen.stream_keys(bytes([key]) * 32)
 
 
-Log = dict[int, dict[str, set[int]]]  # window -> item -> users
-
-
-def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
+def cells_of(log, keys):
     labels = sorted({item for held in log.values() for item in held})
     table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), keys.hash_items)
     at = {label: int(position) for label, position in zip(labels, positions, strict=True)}
@@ -68,130 +57,13 @@ def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
     )
 
 
-def run_windows(log: Log, chosen: TrialPlan, keys: StreamKeys) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
-    """Heavy hitters by window, and hits by user at the end."""
-    monitor, state = HeavyHitterMonitor(chosen, keys), MonitorState()
-    candidates = find_candidates(cells_of(log, keys), chosen, keys)
-    found = {}
-    for window, part in candidates.by_window():
-        report, charges = monitor.close_window(window, candidates.select_range(part), state)
-        if report is not None:
-            found[window] = list(report.heavy_hitters)
-        assert (charges.hits > 0).all()
-        assert charges.users.tolist() == sorted(set(charges.users.tolist()))
-    everybody = sorted({user for held in log.values() for users in held.values() for user in users})
-    hits = state.budgets.hits(np.array(everybody, dtype=np.uint64)).tolist()
-    return found, {user: paid for user, paid in zip(everybody, hits, strict=True) if paid}
+_BUSY = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
 
 
-class _Unpruned:
-    """The sequential algorithm without a parallel front: every item of every window gets one Z from the joint draw, and
-    is tested whatever the bit was. Dicts, loops and Python integers; shares only the keyed uniforms."""
-
-    def __init__(self, chosen: TrialPlan, keys: StreamKeys, below: int) -> None:
-        self._chosen, self._keys, self._below = chosen, keys, below
-        tails = upper_tail_integers(chosen.hits.epsilon_per_query)
-        self._reach = len(tails)
-        self._ascending = [*reversed(tails), *(ONE - tail for tail in tails)]
-
-    def _tail(self, margin: int) -> int:
-        if margin > self._reach:
-            return 0
-        return ONE if margin <= -self._reach else self._ascending[self._reach - margin]
-
-    def _noise(self, window: int, item: np.ndarray, holders: set[int], active: set[int]) -> int:
-        margin = self._chosen.threshold - len(holders)
-        if self._uniform(self._keys.pass_uniforms(window), item, holders) >= self._tail(margin):
-            return margin - self._below  # given "below", anything from margin - 1 down
-        scaled = self._uniform(self._keys.noise_uniforms(window), item, active) * self._tail(margin) // ONE
-        return self._reach - bisect.bisect_right(self._ascending, scaled)
-
-    def _uniform(self, function: object, item: np.ndarray, users: set[int]) -> int:
-        wide = self._keys.widen_users(np.array(sorted(users), dtype=np.uint64))
-        digest = sum((int(high) << 64) | int(low) for high, low in wide) % ONE
-        block = np.array([divmod(digest, 1 << 64)], dtype=np.uint64)
-        [[high, low]] = function.of_pairs(item, block).tolist()  # type: ignore[attr-defined]
-        return (high << 64) | low
-
-    def run(self, log: Log) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
-        chosen = self._chosen
-        paid: dict[int, int] = {}
-        found: dict[int, list[HeavyHitter]] = {}
-        for window in sorted(log):
-            hashed = {item: self._keys.hash_items(pa.array([item])) for item in log[window]}
-            for item in sorted(hashed, key=lambda name: hashed[name].tolist()):
-                holders = log[window][item]
-                active = {user for user in holders if paid.get(user, 0) < chosen.hits_per_user}
-                if not active:
-                    continue
-                noisy = len(active) + self._noise(window, hashed[item], holders, active)
-                if noisy < chosen.threshold:
-                    continue
-                if chosen.mode == "hits" and noisy >= chosen.threshold + chosen.hits.zone_width:
-                    found.setdefault(window, []).append(HeavyHitter(item, "above", None))
-                    continue
-                zone = "between" if chosen.mode == "hits" else None
-                found.setdefault(window, []).append(HeavyHitter(item, zone, noisy))
-                for user in active:
-                    paid[user] = paid.get(user, 0) + 1
-        return found, paid
+# --- Order of windows
 
 
-logs = st.dictionaries(
-    st.integers(0, SCHEDULE.horizon - 1),
-    st.dictionaries(
-        st.sampled_from(["a", "b", "c", "d", "é", ""]),
-        st.sets(st.integers(0, 9), min_size=1, max_size=10),
-        min_size=1,
-        max_size=5,
-    ),
-    min_size=1,
-    max_size=6,
-)
-_BUSY: Log = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
-
-
-@given(logs, st.sampled_from(["hits", "hits-with-counts"]), st.integers(0, 20), st.sampled_from([1, 2, 50]))
-@example(_BUSY, "hits", 0, 1)
-@example(_BUSY, "hits-with-counts", 1, 1)
-@settings(max_examples=60, deadline=None)
-def test_pruning_never_changes_the_outcome(log: Log, mode: str, key: int, below: int) -> None:
-    chosen = monitor_settings(mode)
-    keys = keys_of(chosen, key)
-    found, paid = run_windows(log, chosen, keys)
-    expected, expected_paid = _Unpruned(chosen, keys, below).run(log)
-    assert {
-        window: sorted(hitters) if mode == "hits-with-counts" else set(hitters) for window, hitters in found.items()
-    } == {
-        window: sorted(hitters) if mode == "hits-with-counts" else set(hitters) for window, hitters in expected.items()
-    }
-    assert paid == expected_paid
-    assert all(hits <= chosen.hits_per_user for hits in paid.values())
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_the_busy_log_exercises_everything(mode: str) -> None:
-    """The comparison above sees reports, exclusions and items that are pruned."""
-    chosen = monitor_settings(mode)
-    pruned = reported = excluded = 0
-    for key in range(10):
-        keys = keys_of(chosen, key)
-        log = {window: {item: set(range(3 + 2 * place)) for place, item in enumerate("abcd")} for window in range(6)}
-        found, paid = run_windows(log, chosen, keys)
-        pruned += len(cells_of(log, keys)) - len(find_candidates(cells_of(log, keys), chosen, keys))
-        reported += sum(map(len, found.values()))
-        excluded += sum(hits == chosen.hits_per_user for hits in paid.values())
-    assert pruned > 20
-    assert reported > 20
-    assert excluded > 20
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Order of windows
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _close(window: int, state: MonitorState, holders: int = 40, chosen: TrialPlan | None = None):  # type: ignore[no-untyped-def]
+def _close(window, state, holders=40, chosen=None):
     """One item held by so many users, far above the threshold at noise of scale 1/8."""
     chosen = chosen or monitor_settings(epsilon_per_query=8.0)
     keys = keys_of(chosen)
@@ -199,7 +71,7 @@ def _close(window: int, state: MonitorState, holders: int = 40, chosen: TrialPla
     return HeavyHitterMonitor(chosen, keys).close_window(window, cells, state)
 
 
-def test_windows_close_once_and_in_order() -> None:
+def test_windows_close_once_and_in_order():
     state = MonitorState()
     for window in (0, 1, 5):
         assert _close(window, state)[0] is not None
@@ -214,7 +86,7 @@ def test_windows_close_once_and_in_order() -> None:
     assert state.budgets.to_blobs() == before, "a refused window costs nothing"
 
 
-def test_windows_beyond_the_horizon_are_refused() -> None:
+def test_windows_beyond_the_horizon_are_refused():
     state = MonitorState()
     for window in (SCHEDULE.horizon, SCHEDULE.horizon + 7, 2**40):
         with pytest.raises(ValueError, match="cannot be closed"):
@@ -224,7 +96,7 @@ def test_windows_beyond_the_horizon_are_refused() -> None:
         _close(SCHEDULE.horizon, state)
 
 
-def test_a_window_without_candidates_reports_nothing_and_costs_nothing() -> None:
+def test_a_window_without_candidates_reports_nothing_and_costs_nothing():
     chosen = monitor_settings()
     keys = keys_of(chosen)
     state = MonitorState()
@@ -236,12 +108,10 @@ def test_a_window_without_candidates_reports_nothing_and_costs_nothing() -> None
     assert len(find_candidates(cells, chosen, keys)) == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a report says
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What a report says
 
 
-def test_fields_of_a_report() -> None:
+def test_fields_of_a_report():
     report, charges = _close(2, MonitorState())
     [hitter] = report.heavy_hitters
     assert hitter.item == "a"
@@ -253,7 +123,7 @@ def test_fields_of_a_report() -> None:
     assert charges.hits.tolist() == [1] * 40
 
 
-def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> None:
+def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
     """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md, "Claim (running figure)"."""
     chosen = monitor_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
     state = MonitorState()
@@ -270,7 +140,7 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> Non
     assert report.epsilon_spent == 2.3
 
 
-def test_above_is_free_and_has_no_count() -> None:
+def test_above_is_free_and_has_no_count():
     chosen = monitor_settings("hits", epsilon_per_query=8.0)
     state = MonitorState()
     for window in range(3):
@@ -295,7 +165,7 @@ named_strategy = st.builds(
 
 @given(st.lists(hitter_strategy, max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters: list[HeavyHitter], order: random.Random) -> None:
+def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters, order):
     """Above first, then by falling count, then by label."""
     expected = sorted(hitters, key=release_order)
     order.shuffle(hitters)
@@ -312,9 +182,7 @@ def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters: list[Heavy
 
 @given(st.lists(named_strategy, max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_the_label(
-    hitters: list[HeavyHitter], order: random.Random
-) -> None:
+def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_the_label(hitters, order):
     expected = sorted(hitters, key=release_order)
     order.shuffle(hitters)
     assert [release_order(hitter) for hitter in sorted(hitters, key=release_order)] == list(
@@ -330,7 +198,7 @@ def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_
                     assert first.item <= second.item
 
 
-def test_a_monitor_holds_no_state_of_its_own() -> None:
+def test_a_monitor_holds_no_state_of_its_own():
     """The same window twice from equal states gives the same: what a retry of a bundle relies on."""
     chosen = monitor_settings("hits")
     keys = keys_of(chosen, 3)

@@ -1,6 +1,6 @@
-"""Tables of items: the order of 128-bit hashes, and one entry for each, whatever the words that two hashes share."""
+"""Tables of items, and items that nobody holds."""
 
-from __future__ import annotations
+import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -8,40 +8,46 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import item_table
+from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.query_noise import query_noise
+from tests.helpers.core_runs import monitor_settings
+from tests.helpers.small_runs import SECRET
 
 WORD = st.sampled_from([0, 1, 5, 2**63, 2**63 + 1, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 HASHES = st.lists(st.tuples(WORD, WORD), max_size=20)
 
 
-def label(item: tuple[int, int]) -> str:
+def label(item):
     return f"{item[0]}-{item[1]}"
 
 
-def table_of(items: list[tuple[int, int]]) -> tuple[ItemTable, np.ndarray]:
+def table_of(items):
     """By the way that a log goes; the hash of a label is what it says."""
 
-    def hashes(labels: pa.StringArray) -> np.ndarray:
+    def hashes(labels):
         said = [tuple(map(int, text.split("-"))) for text in labels.to_pylist()]
         return np.array(said, dtype=np.uint64).reshape(-1, 2)
 
     return ItemTable.of_labels(pa.array(list(map(label, items)), pa.string()), hashes)
 
 
-def content(table: ItemTable) -> list[tuple[tuple[int, int], str]]:
+def content(table):
     return list(zip(map(tuple, table.hashes.tolist()), table.labels.to_pylist(), strict=True))
 
 
 @given(items=HASHES)
-def test_labels_become_distinct_items_in_the_order_of_their_hashes(items: list[tuple[int, int]]) -> None:
+def test_labels_become_distinct_items_in_the_order_of_their_hashes(items):
     table, positions = table_of(items)
     assert content(table) == [(item, label(item)) for item in sorted(set(items))]
     assert [content(table)[at][0] for at in positions.tolist()] == items
 
 
 @given(parts=st.lists(HASHES, min_size=2, max_size=4))
-def test_merged_tables_hold_each_item_once_in_order(parts: list[list[tuple[int, int]]]) -> None:
+def test_merged_tables_hold_each_item_once_in_order(parts):
     tables = [table_of(items)[0] for items in parts]
     union, positions = ItemTable.merge(tables)
     assert content(union) == [(item, label(item)) for item in sorted({item for items in parts for item in items})]
@@ -51,23 +57,21 @@ def test_merged_tables_hold_each_item_once_in_order(parts: list[list[tuple[int, 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(HASHES, min_size=2, max_size=4), keep=st.randoms(use_true_random=False))
-def test_labels_are_those_of_their_items_however_they_are_merged_and_cut(
-    monkeypatch: pytest.MonkeyPatch, parts: list[list[tuple[int, int]]], keep: object
-) -> None:
+def test_labels_are_those_of_their_items_however_they_are_merged_and_cut(monkeypatch, parts, keep):
     """Merged from what was merged and cut before, with labels in one piece and in many."""
     for joined_bytes in (0, 200, 1 << 20):
         monkeypatch.setattr(item_table, "_JOINED_BYTES", joined_bytes)
         union = ItemTable.none()
         for items in parts:
             union, _ = ItemTable.merge([union, table_of(items)[0]])
-            union = union.take(np.flatnonzero([keep.random() < 0.8 for _ in range(len(union))]))  # type: ignore[attr-defined]
+            union = union.take(np.flatnonzero([keep.random() < 0.8 for _ in range(len(union))]))
             assert union.labels.to_pylist() == list(map(label, map(tuple, union.hashes.tolist())))
             sliced = ItemTable.with_labels(union.hashes[1:], union.labels[1:])
             for table in (union, sliced):
                 assert content(ItemTable.from_arrays(*table.arrays())) == content(table)
 
 
-def test_tables_with_more_than_2_gb_of_labels_are_merged() -> None:
+def test_tables_with_more_than_2_gb_of_labels_are_merged():
     """An Arrow array of texts ends at 2^31 bytes. All labels here are zeros, in one piece of memory that the system
     gives only where it is written; they differ in length."""
     text = np.zeros(70_000 * 16_384, np.uint8)
@@ -83,7 +87,7 @@ def test_tables_with_more_than_2_gb_of_labels_are_merged() -> None:
     assert [len(each) for each in few.labels.to_pylist()] == [16_000, 16_200, 16_001, 16_201, 16_099, 16_299]
 
 
-def test_more_than_4_gb_of_labels_are_packed_with_wide_offsets() -> None:
+def test_more_than_4_gb_of_labels_are_packed_with_wide_offsets():
     """Whatever is packed is read again: shorter texts have offsets of 32 bits, as before."""
     wide = np.array([0, 2**32 + 5], np.int64)
     table = ItemTable.from_arrays(np.array([1, 2], np.uint64), wide, np.zeros(2**32 + 5, np.uint8))
@@ -91,3 +95,73 @@ def test_more_than_4_gb_of_labels_are_packed_with_wide_offsets() -> None:
     hashes, offsets, text = table_of([(1, 2)])[0].arrays()
     assert offsets.dtype == np.uint32
     assert content(ItemTable.from_arrays(hashes, offsets.astype(np.int64), text)) == [((1, 2), "1-2")]
+
+
+# --- Empty items: a stream draws them window by window, a replay all at once, and both draw the same ones.
+
+# What `ItemHolders` hold, in plain lists.
+
+
+def cells_by_label(cells):
+    """((window, label), holders) of each cell."""
+    labels = cells.table.labels.to_pylist()
+    return [
+        ((window, labels[item]), sorted(cells.holders[low:high].tolist()))
+        for window, item, (low, high) in zip(
+            cells.windows.tolist(), cells.items.tolist(), itertools.pairwise(cells.splits.tolist()), strict=True
+        )
+    ]
+
+
+ITEMS = tuple(f"item {number}" for number in range(40))
+SHARDS = 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "threshold"), [("hits-with-counts", 3), ("hits", 1), ("kms21", 6), ("hits-with-counts", 200)]
+)
+def test_items_that_nobody_holds_are_the_same_window_by_window(mode, threshold):
+    """Else a restarted stream would publish others than it did. At 200 there are none, in 2^-100 of all keys."""
+    chosen = monitor_settings(mode, threshold=threshold, domain=ITEMS)
+    keys = chosen.stream_keys(SECRET)
+    domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
+    wanted = {}
+    drawn = EmptyItems(domain, query_noise(chosen, keys).empty_item_tail(), keys)
+    horizon = chosen.schedule.horizon
+    for shard in range(SHARDS):
+        for (window, item), holders in cells_by_label(drawn.without_holders(0, horizon, shard, SHARDS)):
+            assert holders == []
+            wanted.setdefault((window, shard), []).append(item)
+    found = {}
+    for window, shard in itertools.product(range(horizon), range(SHARDS)):
+        part = drawn.without_holders(window, window + 1, shard, SHARDS)
+        if len(part):
+            assert {at for (at, _), _ in cells_by_label(part)} == {window}
+            assert {tuple(holders) for _, holders in cells_by_label(part)} == {()}
+            found[window, shard] = [item for (_, item), _ in cells_by_label(part)]
+    assert found == wanted
+    assert bool(found) is (threshold < 200)
+    if found:
+        assert {shard for _, shard in found} == set(range(SHARDS))
+
+
+@pytest.mark.parametrize("share", [2e-4, 0.3])
+def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(share):
+    """Two slices and a bit: 65,536 windows are drawn at once."""
+    size, horizon = 5, 2 * 65_536 + 10 if share < 0.1 else 200
+    draws = EmptyItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).empty_item_uniforms())
+    found = dict(draws.by_window(horizon))
+    assert list(found) == sorted(found)
+    assert len(list(draws.by_window(horizon))) == len(found)
+    looked_at = {*list(found)[:50], *list(found)[-50:], 0, 65_535, 65_536, horizon - 1}
+    for window in (window for window in looked_at if window < horizon):
+        alone = [(at, items.tolist()) for at, items in draws.by_window(window + 1, window)]
+        assert alone == ([(window, found[window].tolist())] if window in found else [])
+    assert max(found) > horizon * 0.9
+    # Each window has some with probability 1 - (1 - share)^5; off by eight deviations in fewer than 1e-14 of all keys.
+    expected = horizon * (1 - (1 - share) ** size)
+    assert abs(len(found) - expected) < 8 * expected**0.5
+    never = EmptyItemDraws(
+        size, 0, StreamKeys(SECRET, run_id="r", plan_fingerprint="p", stream="s", threshold=1).empty_item_uniforms()
+    )
+    assert list(never.by_window(9)) == []

@@ -1,10 +1,7 @@
 """What a mode adds to a count, cell by cell, against the oracle's draws: any mix of holders, active or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +20,7 @@ ONE = 1 << 128
 
 
 @pytest.mark.parametrize("epsilon", [32.0, 8.0, 1.0])
-def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_threshold(epsilon: float) -> None:
+def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_threshold(epsilon):
     """Also at the last entry of the table, and behind it, where the tail is below 2^-128."""
     chosen = monitor_settings(epsilon=epsilon)
     keys = chosen.stream_keys(SECRET)
@@ -40,7 +37,7 @@ ITEMS = [f"item {number}" for number in range(60)]
 
 
 @functools.cache
-def cells() -> ItemHolders:
+def cells():
     """60 items in window 2, held by 0 to 9 of 40 users; beside them a window that is not asked about."""
     source = np.random.default_rng(4)
     keys = monitor_settings().stream_keys(SECRET)
@@ -56,11 +53,11 @@ def cells() -> ItemHolders:
     )
 
 
-def groups_of(held: ItemHolders) -> list[list[int]]:
+def groups_of(held):
     return [held.holders[low:high].tolist() for low, high in zip(held.splits[:-1], held.splits[1:], strict=True)]
 
 
-def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders() -> None:
+def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders():
     chosen = monitor_settings(threshold=6)
     keys, held = chosen.stream_keys(SECRET), cells()
     oracle = _SingleNoise(chosen, keys)
@@ -74,7 +71,7 @@ def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders() -
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_every_cell_that_nobody_holds_passes_the_first_stage(mode: str) -> None:
+def test_every_cell_that_nobody_holds_passes_the_first_stage(mode):
     """Whatever the threshold: it is there because its noise is known to reach it. Of held cells hardly one passes."""
     chosen = monitor_settings(mode, threshold=900)
     passed = query_noise(chosen, chosen.stream_keys(SECRET)).may_pass(cells())
@@ -82,12 +79,12 @@ def test_every_cell_that_nobody_holds_passes_the_first_stage(mode: str) -> None:
     assert passed.all() == (mode == "kms21")
 
 
-def widened(keys: Any, users: list[int]) -> list[int]:
+def widened(keys, users):
     return [integer_of(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
 
 
 @pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
-def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[str, ...]) -> None:
+def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
     """Users that have paid all their hits give nothing: neither to the count, nor to the key of the noise."""
     chosen = monitor_settings(threshold=4, hits=2, domain=domain)
     keys = chosen.stream_keys(SECRET)
@@ -108,7 +105,7 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[
     assert len(counters.charge(budgets).users) == 0, "nothing is charged before an item is published"
 
 
-def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
+def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     """Cell by cell, against counters in a dict: what is outdated is asked again with those that are left."""
     chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
     keys = chosen.stream_keys(SECRET)
@@ -153,12 +150,12 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
 class _NoNoise:
     """Adds nothing, and notes what it is asked for."""
 
-    def __init__(self) -> None:
-        self.digests: list[int] = []
-        self.sums: list[int] = []
+    def __init__(self):
+        self.digests = []
+        self.sums = []
 
-    def draws_of(self, window: int) -> Any:
-        def draw(hashes: np.ndarray, digests: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    def draws_of(self, window):
+        def draw(hashes, digests, sums):
             self.digests += map(integer_of, digests)
             self.sums += sums.tolist()
             return np.zeros(len(sums), dtype=np.int64)
@@ -166,7 +163,7 @@ class _NoNoise:
         return draw
 
 
-def test_users_who_do_not_pay_for_hits_count_whatever_was_paid_and_pay_nothing() -> None:
+def test_users_who_do_not_pay_for_hits_count_whatever_was_paid_and_pay_nothing():
     """Each third row pays for hits; half of the users have paid all of theirs."""
     chosen = monitor_settings(threshold=6, hits=2)
     keys = chosen.stream_keys(SECRET)
@@ -201,7 +198,7 @@ def test_users_who_do_not_pay_for_hits_count_whatever_was_paid_and_pay_nothing()
     assert len(noise.sums) > 50, "cells were asked again, since others were charged"
 
 
-def test_digests_are_sums_and_an_empty_group_has_none() -> None:
+def test_digests_are_sums_and_an_empty_group_has_none():
     members = np.array([[1, 5], [2**64 - 1, 2**64 - 1], [7, 7]], dtype=np.uint64)
     found = digests_of_groups(members, np.array([0, 0, 2, 2, 3, 3]))
     assert [integer_of(row) for row in found] == [0, ((1 << 64) + 5 + ONE - 1) % ONE, 0, (7 << 64) + 7, 0]

@@ -1,7 +1,5 @@
 """The columns of mode `looks`, driven the way the DoFns drive them, name what the oracle names: no Beam."""
 
-from __future__ import annotations
-
 import itertools
 import random
 
@@ -38,8 +36,8 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     keys = chosen.stream_keys(SECRET)
     order = order or random.Random(0)
     horizon = chosen.schedule.horizon
-    by_users: dict = {}
-    by_items: dict = {shard: [] for shard in range(shards)}
+    by_users = {}
+    by_items = {shard: [] for shard in range(shards)}
     table = domain_table(domain, keys)
     if table is not None:
         empty_items = EmptyItems(table, query_noise(chosen, keys).empty_item_tail(), keys)

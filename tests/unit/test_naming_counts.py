@@ -1,7 +1,5 @@
 """Counts of the largest named items: which, of whom, with which noise, and that a purse pays for them."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """The columns of `names` with hits, driven the way the DoFns drive them, publish what the oracle publishes: no Beam."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random
@@ -34,7 +32,7 @@ from tests.helpers.small_runs import SECRET, batches_of
 
 def pairs_by_shard(log, chosen, keys, shards, batch_size, domain, windows_per_slab):
     """{(slab, shard of users): pairs}, without events outside of the domain."""
-    found: dict = {}
+    found = {}
     table = domain_table(domain, keys)
     for batch in batches_of(log, batch_size):
         if table is not None:
@@ -51,12 +49,12 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
     Returns the reports, and the hits of users by their keyed hash.
     """
     keys, order, horizon = chosen.stream_keys(SECRET), order or random.Random(0), chosen.schedule.horizon
-    by_items: dict = {shard: [] for shard in range(shards)}
+    by_items = {shard: [] for shard in range(shards)}
     if domain:
         empty_items = EmptyItems(domain_table(domain, keys), query_noise(chosen, keys).empty_item_tail(), keys)
         for shard in range(shards):
             by_items[shard].append(empty_items.without_holders(0, horizon, shard, shards).to_bytes())
-    purses: dict = {shard: Purses(chosen, keys) for shard in range(shards)}
+    purses = {shard: Purses(chosen, keys) for shard in range(shards)}
     per_slab = 1 if stream else horizon
     for (window, shard), pairs in pairs_by_shard(log, chosen, keys, shards, batch_size, domain, per_slab).items():
         if stream:
@@ -199,9 +197,7 @@ def test_busy_logs_exercise_what_they_are_for(stream):
     assert len({entry.at_least_users for entry in named}) > 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What users pay
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What users pay
 
 
 def test_a_replay_takes_the_list_with_the_larger_weight_and_never_overdraws():
@@ -282,9 +278,7 @@ def test_purses_of_a_run_with_hits_are_not_those_of_a_run_without():
             Purses(other, keys, purses.changed_cells())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Columns
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Columns
 
 
 def held_cells(chosen):

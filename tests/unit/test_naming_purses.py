@@ -1,7 +1,5 @@
 """Purses and pace against an oracle in plain integers: weights, what is left, and what is stored."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import random
@@ -109,7 +107,7 @@ def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, 
     chosen = settings_for(12, slide, most_looks, sliding)
     chosen = dataclasses.replace(chosen, looks=dataclasses.replace(chosen.looks, patience=patience))
     log = [event(user, f"item {item}", window, chosen) for user, item, window in rows]
-    wallets: dict[str, Wallet] = {}
+    wallets = {}
     found, store = weights_of(log, chosen, source)
     assert found == expected_weights(log, chosen, wallets)
     hashed = hashes_of(sorted(wallets), chosen.stream_keys(SECRET)) if wallets else {}
@@ -191,7 +189,7 @@ def test_a_user_who_comes_back_after_a_year_has_what_was_left():
     log = [event("u", f"i{number}", 0, chosen) for number in range(100)]
     log += [event("u", f"i{number}", back, chosen) for number in range(3)]
     found, store = weights_of(log, chosen)
-    wallets: dict[str, Wallet] = {}
+    wallets = {}
     assert found == expected_weights(log, chosen, wallets)
     assert (wallets["u"].first_window, wallets["u"].paid_looks) == (0, 103)
     early, late = ({weight for (window, *_), weight in found.items() if window == at} for at in (0, back))

@@ -1,9 +1,6 @@
 """What a notebook shows of plans and reports: released values as text, whatever a label holds."""
 
-from __future__ import annotations
-
 import html.parser
-import pathlib
 
 import pytest
 
@@ -25,14 +22,14 @@ SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
 class Table(html.parser.HTMLParser):
     """The tags and the texts of cells."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags: set[str] = set()
-        self.cells: list[str] = []
+        self.tags = set()
+        self.cells = []
         self.caption = ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list) -> None:
+    def handle_starttag(self, tag, attrs):
         assert not attrs
         self.tags.add(tag)
         if tag in ("td", "th", "caption", "p"):
@@ -40,22 +37,22 @@ class Table(html.parser.HTMLParser):
         elif tag == "br":
             self.cells[-1] += "|"
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if tag in ("caption", "p"):
             self.caption += self.cells.pop()
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.cells[-1] += data
 
 
-def report_of(window: int, labels: list[str]) -> WindowReport:
+def report_of(window, labels):
     found = [HeavyHitter(label, None, None, 1, 1234) for label in labels]
     start = SCHEDULE.window_start_micros(window)
     return WindowReport("events", start, start + 3_600_000_000, found, 2.0, 1e-9, 2.0)
 
 
 @pytest.mark.parametrize("label", HOSTILE)
-def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> None:
+def test_a_label_stays_text_on_one_line(tmp_path, label):
     shown = label.replace("\u202e", "\\u202e").replace("\n", "\\n")
     report = report_of(0, [label])
     one = Table(report._repr_html_())
@@ -70,7 +67,7 @@ def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> N
     assert "(2, 1e-09)-DP for each user" in one.caption
 
 
-def test_a_report_shows_the_largest_items_of_its_latest_window() -> None:
+def test_a_report_shows_the_largest_items_of_its_latest_window():
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
     header = ReportHeader.of_plan(plan, "run", "events")
     sizes = [40, 9000, *range(300, 310)]
@@ -93,7 +90,7 @@ def test_a_report_shows_the_largest_items_of_its_latest_window() -> None:
 
 
 @pytest.mark.parametrize("mode", ["looks", "hits"])
-def test_a_plan_shows_what_it_promises_and_declares(mode: str) -> None:
+def test_a_plan_shows_what_it_promises_and_declares(mode):
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode=mode)
     table = Table(plan._repr_html_())
     assert table.caption == plan.guarantee
@@ -114,10 +111,10 @@ def test_a_plan_shows_what_it_promises_and_declares(mode: str) -> None:
         (HeavyHitter("a", None, 0, 3, 92), "about 0"),
     ],
 )
-def test_an_item_is_said_with_the_size_that_was_published(found: HeavyHitter, words: str) -> None:
+def test_an_item_is_said_with_the_size_that_was_published(found, words):
     assert found.size_in_words == words
 
 
-def test_a_long_label_is_cut() -> None:
+def test_a_long_label_is_cut():
     (cell,) = Table(html_table("", (), [["x" * 1000]])).cells
     assert cell == "x" * 80 + "..."

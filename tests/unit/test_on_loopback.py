@@ -1,7 +1,5 @@
 """Servers of gRPC are moved to the loopback address, and what listens elsewhere is found."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import socket
@@ -31,7 +29,7 @@ for server in servers:
 ANY = ["[::]:0", "0.0.0.0:0"] if socket.has_ipv6 else ["0.0.0.0:0"]
 
 
-def listens_on(folder: pathlib.Path, *words: str) -> list[str]:
+def listens_on(folder, *words):
     (folder / "servers.py").write_text(SERVERS)
     command = [sys.executable, *words]
     environment = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
@@ -39,23 +37,23 @@ def listens_on(folder: pathlib.Path, *words: str) -> list[str]:
     return list(json.loads(found.stdout))
 
 
-def test_a_program_on_loopback(tmp_path: pathlib.Path) -> None:
+def test_a_program_on_loopback(tmp_path):
     hosts = listens_on(tmp_path, "-m", "dp_transforms.engines.on_loopback", "servers", *ANY, "127.0.0.1:0")
     assert len(hosts) >= len(ANY) + 1
     assert all(is_loopback(host) for host in hosts)
 
 
-def test_without_it_the_program_listens_on_all_addresses(tmp_path: pathlib.Path) -> None:
+def test_without_it_the_program_listens_on_all_addresses(tmp_path):
     hosts = listens_on(tmp_path, "-m", "servers", *ANY)
     assert not any(is_loopback(host) for host in hosts)
 
 
-def test_an_address_that_is_named_is_kept(tmp_path: pathlib.Path) -> None:
+def test_an_address_that_is_named_is_kept(tmp_path):
     hosts = listens_on(tmp_path, "-m", "dp_transforms.engines.on_loopback", "servers", "127.0.0.3:0")
     assert [host.removeprefix("::ffff:") for host in hosts] == ["127.0.0.3"]
 
 
-def test_a_program_must_be_named() -> None:
+def test_a_program_must_be_named():
     result = subprocess.run(
         [sys.executable, "-m", "dp_transforms.engines.on_loopback"],
         capture_output=True,
@@ -68,18 +66,18 @@ def test_a_program_must_be_named() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
-def test_addresses_of_this_machine_alone(host: str) -> None:
+def test_addresses_of_this_machine_alone(host):
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "::ffff:0.0.0.0", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "8.8.8.8"]
 )
-def test_addresses_that_others_reach(host: str) -> None:
+def test_addresses_that_others_reach(host):
     assert not is_loopback(host)
 
 
-def test_a_port_that_is_open_is_found_in_a_child_too() -> None:
+def test_a_port_that_is_open_is_found_in_a_child_too():
     code = "import socket; s = socket.create_server(('{}', 0)); print(s.getsockname()[1], flush=True); input()"
     for host in ("0.0.0.0", "127.0.0.1"):
         command = ["sh", "-c", f'"{sys.executable}" -c "{code.format(host)}"; true']
@@ -96,11 +94,11 @@ def test_a_port_that_is_open_is_found_in_a_child_too() -> None:
     assert open_ports(process.pid) == []
 
 
-def test_an_open_port_names_the_address() -> None:
+def test_an_open_port_names_the_address():
     assert str(OpenPort("java", "10.0.0.1", 7)) == "java on port 7 of 10.0.0.1"
 
 
-def test_names_are_looked_up() -> None:
+def test_names_are_looked_up():
     assert addresses_of("localhost")
     assert all(is_loopback(address) for address in addresses_of("localhost"))
     assert addresses_of("192.0.2.7") == ["192.0.2.7"]

@@ -1,12 +1,9 @@
 """Which items users hold in windows, against sets and loops: from events, bounded, by user and by item."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +16,8 @@ from dp_transforms.monitor import equal_rows
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import (
     ItemPairs,
-    Pairs,
     UserPairs,
     bound_contributions,
     item_pairs_of_events,
@@ -50,8 +45,6 @@ EDGES = [
     160 * MICROS,
 ]
 
-Event = tuple[str, str, int]
-Row = tuple[int, int, str]  # hash of the user, window, label of the item
 
 users = st.sampled_from([f"user {number}" for number in range(8)])
 items = st.sampled_from([*(f"item {number}" for number in range(6)), "é", "a" * 50])
@@ -59,23 +52,23 @@ times = st.one_of(st.sampled_from(EDGES), st.integers(95 * MICROS, 165 * MICROS)
 events_strategy = st.lists(st.tuples(users, items, times), max_size=60)
 
 
-def user_hash(user: str) -> int:
+def user_hash(user):
     return int(KEYS.hash_users(pa.array([user]))[0, 0])
 
 
-def item_hash(item: str) -> int:
+def item_hash(item):
     high, low = KEYS.hash_items(pa.array([item]))[0]
     return (int(high) << 64) | int(low)
 
 
-def batch_of(events: Sequence[Event]) -> EventBatch:
-    def column(position: int) -> pa.DictionaryArray:
+def batch_of(events):
+    def column(position):
         return pa.array([event[position] for event in events], pa.string()).dictionary_encode()
 
     return EventBatch(column(0), column(1), np.array([event[2] for event in events], dtype=np.int64))
 
 
-def oracle_rows(events: Iterable[Event], schedule: WindowSchedule) -> set[Row]:
+def oracle_rows(events, schedule):
     """Every (user, window, item): by trying all windows for each event."""
     found = set()
     for user, item, time in events:
@@ -87,7 +80,7 @@ def oracle_rows(events: Iterable[Event], schedule: WindowSchedule) -> set[Row]:
     return found
 
 
-def checked_rows(pairs: UserPairs) -> set[Row]:
+def checked_rows(pairs):
     """The rows, after checking everything that the class promises about its columns."""
     assert_is_table(pairs.table)
     ids = pairs.users.tolist()
@@ -104,39 +97,35 @@ def checked_rows(pairs: UserPairs) -> set[Row]:
     return {(user, window, labels[item]) for user, window, item in rows}
 
 
-def assert_is_table(table: ItemTable) -> None:
+def assert_is_table(table):
     hashes = [(int(high) << 64) | int(low) for high, low in table.hashes]
     assert hashes == sorted(set(hashes))
     assert len(table.labels) == len(hashes)
 
 
-def pairs_by_group(
-    events: Sequence[Event], schedule: WindowSchedule, windows_per_slab: int = 1, shards: int = 1
-) -> dict[tuple[int, int], UserPairs]:
+def pairs_by_group(events, schedule, windows_per_slab=1, shards=1):
     parts = [*pairs_of_events(batch_of(events), schedule, KEYS, windows_per_slab=windows_per_slab, shards=shards)]
     groups = {(slab, shard): pairs for slab, shard, pairs in parts}
     assert len(groups) == len(parts), "each group comes once"
     return groups
 
 
-def all_pairs(events: Sequence[Event], schedule: WindowSchedule) -> UserPairs:
+def all_pairs(events, schedule):
     """All of them in one part."""
     groups = pairs_by_group(events, schedule, windows_per_slab=1000)
     assert [*groups] == [(0, 0)] or not groups
     return groups.get((0, 0)) or UserPairs.none()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Events to pairs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Events to pairs
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
 @example([("u", "i", time) for time in EDGES], SLIDING, 2, 2)
 @settings(max_examples=40, deadline=None)
-def test_pairs_of_events(events: list[Event], schedule: WindowSchedule, windows_per_slab: int, shards: int) -> None:
+def test_pairs_of_events(events, schedule, windows_per_slab, shards):
     groups = pairs_by_group(events, schedule, windows_per_slab, shards)
-    found: set[Row] = set()
+    found = set()
     for (slab, shard), pairs in groups.items():
         rows = checked_rows(pairs)
         assert rows
@@ -146,7 +135,7 @@ def test_pairs_of_events(events: list[Event], schedule: WindowSchedule, windows_
     assert found == oracle_rows(events, schedule)
 
 
-def test_an_event_counts_in_every_sliding_window_that_holds_it() -> None:
+def test_an_event_counts_in_every_sliding_window_that_holds_it():
     pairs = all_pairs([("u", "i", 100 * MICROS), ("u", "j", 156 * MICROS)], SLIDING)
     assert SLIDING.horizon == 8
     labels = pairs.table.labels.to_pylist()
@@ -157,9 +146,7 @@ def test_an_event_counts_in_every_sliding_window_that_holds_it() -> None:
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 9), st.integers(0, 9))
 @example([(user, "i", 130 * MICROS) for user in "uvw"], SLIDING, 2, 0)
 @settings(max_examples=40, deadline=None)
-def test_rows_come_in_parts_of_windows(
-    events: list[Event], schedule: WindowSchedule, rows_at_once: int, first_open: int
-) -> None:
+def test_rows_come_in_parts_of_windows(events, schedule, rows_at_once, first_open):
     """An event in a thousand windows is never a thousand rows at once: a part ends with the window that fills it."""
     batch, oracle = batch_of(events), oracle_rows(events, schedule)
     parts = list(rows_of_events(batch, schedule, KEYS, np.full(len(batch), first_open), 7, rows_at_once))
@@ -174,7 +161,7 @@ def test_rows_come_in_parts_of_windows(
     assert found == {row for row in oracle if first_open <= row[1] < 7}
 
 
-def test_events_with_the_same_ids_of_other_dictionaries_are_one() -> None:
+def test_events_with_the_same_ids_of_other_dictionaries_are_one():
     """A dictionary may name a value twice, and values that no event has."""
     user = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["u", "u", "v", "nobody"]))
     item = pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int32()), pa.array(["nothing", "i", "i"]))
@@ -183,24 +170,22 @@ def test_events_with_the_same_ids_of_other_dictionaries_are_one() -> None:
     assert checked_rows(pairs) == {(user_hash("u"), 0, "i"), (user_hash("v"), 0, "i")}
 
 
-def test_no_events_inside_the_range_give_nothing() -> None:
+def test_no_events_inside_the_range_give_nothing():
     assert pairs_by_group([], FIXED) == {}
     assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The contribution bound
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The contribution bound
 
 
-def _oracle_bound(rows: set[Row], limit: int) -> set[Row]:
-    held: dict[tuple[int, int], list[str]] = {}
+def _oracle_bound(rows, limit):
+    held = {}
     for user, window, item in rows:
         held.setdefault((user, window), []).append(item)
     kept = set()
     for (user, window), names in held.items():
 
-        def place(item: str, user: int = user, window: int = window) -> int:
+        def place(item, user=user, window=window):
             block = np.array([[user, item_hash(item) >> 64]], dtype=np.uint64)
             return int(KEYS.contribution_order(window)(block)[0, 0])
 
@@ -211,7 +196,7 @@ def _oracle_bound(rows: set[Row], limit: int) -> set[Row]:
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4))
 @settings(max_examples=50, deadline=None)
-def test_bound_contributions(events: list[Event], schedule: WindowSchedule, limit: int) -> None:
+def test_bound_contributions(events, schedule, limit):
     pairs = all_pairs(events, schedule)
     bounded = bound_contributions(pairs, limit, KEYS)
     assert checked_rows(bounded) == _oracle_bound(oracle_rows(events, schedule), limit)
@@ -223,14 +208,14 @@ def test_bound_contributions(events: list[Event], schedule: WindowSchedule, limi
     assert alone == {row for row in checked_rows(bounded) if row[0] in mine}
 
 
-def test_a_user_with_no_more_than_the_limit_keeps_everything() -> None:
+def test_a_user_with_no_more_than_the_limit_keeps_everything():
     pairs = all_pairs([("u", f"item {number}", 100 * MICROS) for number in range(3)], FIXED)
     assert bound_contributions(pairs, 3, KEYS) is pairs
     assert len(bound_contributions(pairs, 2, KEYS)) == 2
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_of_many_users_each_keeps_as_many_items_in_each_window(most: int) -> None:
+def test_of_many_users_each_keeps_as_many_items_in_each_window(most):
     """NumPy sorts up to sixteen rows by insertion, which keeps the order of equal ones whatever was asked for."""
     log = [(f"u{n % 700}", f"i{n // 700 % 3}", (100 + 10 * (n // 2100)) * MICROS) for n in range(700 * 3 * 3)]
     random.Random(5).shuffle(log)
@@ -244,20 +229,18 @@ def test_of_many_users_each_keeps_as_many_items_in_each_window(most: int) -> Non
         assert (np.abs(np.bincount(bounded.items) - 700) < 700 / 3).all()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# In the order of items
-# ---------------------------------------------------------------------------------------------------------------------
+# --- In the order of items
 
 
-def rows_in_order(pairs: Pairs) -> list[tuple[int, str, int]]:
+def rows_in_order(pairs):
     labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
     columns = zip(pairs.windows.tolist(), pairs.items.tolist(), users, strict=True)
     return [(window, labels[item], user) for window, item, user in columns]
 
 
-def by_item(events: Sequence[Event], schedule: WindowSchedule, shards: int, batches: int) -> dict[int, ItemPairs]:
+def by_item(events, schedule, shards, batches):
     """Merged from batches of events in any order, into one message, as for a pool of processes."""
-    found: dict[int, list[ItemPairs]] = {}
+    found = {}
     for part in range(batches):
         for shard, pairs in item_pairs_of_events(batch_of(events[part::batches]), schedule, KEYS, shards):
             found.setdefault(shard, []).append(pairs)
@@ -271,9 +254,7 @@ def by_item(events: Sequence[Event], schedule: WindowSchedule, shards: int, batc
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by columns"])
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 3), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_pairs_by_item_are_those_of_the_users(
-    limit: int, events: list[Event], schedule: WindowSchedule, shards: int, batches: int
-) -> None:
+def test_pairs_by_item_are_those_of_the_users(limit, events, schedule, shards, batches):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)  # rows that do not fit one integer are sorted by columns
         found = by_item(events, schedule, shards, batches)
@@ -291,9 +272,7 @@ def test_pairs_by_item_are_those_of_the_users(
 
 @given(events_strategy, st.randoms(use_true_random=False), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(
-    events: list[Event], source: random.Random, several: bool
-) -> None:
+def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(events, source, several):
     """Weights of a user and its digests: computed once for each user, or for each pair."""
     users, items = all_pairs(events, FIXED), by_item(events, FIXED, 1, 1).get(0, ItemPairs.none())
     weights = {row: source.choice([0, 1, 7]) for row in rows_in_order(users)}
@@ -310,7 +289,7 @@ def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(
 
 @given(events_strategy, st.integers(0, 4))
 @settings(max_examples=40, deadline=None)
-def test_the_same_pairs_of_a_user_are_kept(events: list[Event], most: int) -> None:
+def test_the_same_pairs_of_a_user_are_kept(events, most):
     kept = []
     for pairs in (all_pairs(events, SLIDING), by_item(events, SLIDING, 1, 1).get(0, ItemPairs.none())):
         chosen = keep_by_hash(pairs, np.full(len(pairs.users), most), KEYS)

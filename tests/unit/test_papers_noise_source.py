@@ -1,8 +1,6 @@
 """`SecretNoise`: exact draws from a key. Statistical tests reject a correct source with probability 1e-6 each over the
 key (fixed here), and have a twin that they must reject."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import os
@@ -10,8 +8,6 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,17 +23,17 @@ WIDE = 1 / 1000  # drawn from two short tables
 class FixedUniforms(SecretNoise):
     """Hands out the uniforms it is given, as 128-bit integers."""
 
-    def __init__(self, *uniforms: int) -> None:
+    def __init__(self, *uniforms):
         super().__init__(KEY)
         self._given = list(uniforms)
 
-    def uniforms(self, count: int) -> np.ndarray:
+    def uniforms(self, count):
         taken, self._given = self._given[:count], self._given[count:]
         assert len(taken) == count, "more uniforms were asked for than given"
         return np.array([divmod(uniform, 1 << 64) for uniform in taken], dtype=np.uint64).reshape(-1, 2)
 
 
-def some_of_each(noise: SecretNoise) -> list[Any]:
+def some_of_each(noise):
     return [
         *(noise.discrete_laplace(0.1) for _ in range(300)),
         *(noise.discrete_laplace(WIDE) for _ in range(300)),
@@ -47,12 +43,10 @@ def some_of_each(noise: SecretNoise) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The key
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The key
 
 
-def test_a_key_fixes_all_draws_and_another_key_gives_others() -> None:
+def test_a_key_fixes_all_draws_and_another_key_gives_others():
     assert some_of_each(SecretNoise(KEY)) == some_of_each(SecretNoise(KEY))
     ours, theirs = some_of_each(SecretNoise(KEY)), some_of_each(SecretNoise(OTHER))
     assert sum(a == b for a, b in zip(ours[:300], theirs[:300], strict=True)) < 60, "expected: 15 of 300"
@@ -60,17 +54,17 @@ def test_a_key_fixes_all_draws_and_another_key_gives_others() -> None:
     assert not set(ours[-20:]) & set(theirs[-20:])
 
 
-def test_without_a_key_every_source_has_its_own() -> None:
+def test_without_a_key_every_source_has_its_own():
     first, second = SecretNoise().uniforms(10), SecretNoise().uniforms(10)
     assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
 
 
-def test_no_uniform_is_used_twice() -> None:
+def test_no_uniform_is_used_twice():
     """By draws of every kind, in blocks of every size."""
     given = []
 
     class Recorded(SecretNoise):
-        def uniforms(self, count: int) -> np.ndarray:
+        def uniforms(self, count):
             rows = super().uniforms(count)
             given.extend(tuple(row) for row in rows.tolist())
             return rows
@@ -83,7 +77,7 @@ def test_no_uniform_is_used_twice() -> None:
     assert given == [tuple(row) for row in SecretNoise(KEY).uniforms(len(given)).tolist()], "and none is left out"
 
 
-DRAWS: list[Callable[[SecretNoise], object]] = [
+DRAWS = [
     lambda noise: noise.uniforms(1),
     lambda noise: noise.discrete_laplace(0.5),
     lambda noise: noise.discrete_laplace_array(0.5, 1),
@@ -93,7 +87,7 @@ DRAWS: list[Callable[[SecretNoise], object]] = [
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_the_child_of_a_fork_does_not_repeat_the_draws_of_its_parent(key: bytes | None) -> None:
+def test_the_child_of_a_fork_does_not_repeat_the_draws_of_its_parent(key):
     noise = SecretNoise(key)
     noise.discrete_laplace(0.5)
     with warnings.catch_warnings():
@@ -116,7 +110,7 @@ def test_the_child_of_a_fork_does_not_repeat_the_draws_of_its_parent(key: bytes 
 
 
 @pytest.mark.parametrize("repeat", [copy.copy, copy.deepcopy, pickle.dumps, lambda noise: copy.deepcopy([noise])])
-def test_a_source_cannot_be_copied(repeat: Callable[[Any], object]) -> None:
+def test_a_source_cannot_be_copied(repeat):
     with pytest.raises(TypeError, match="Make a new one"):
         repeat(SecretNoise(KEY))
 
@@ -125,22 +119,22 @@ class Interrupted(SecretNoise):
     """Another thread comes in wherever the counter has been read."""
 
     @property
-    def _next_block(self) -> int:
-        counter: int = self.__dict__["counter"]
+    def _next_block(self):
+        counter = self.__dict__["counter"]
         time.sleep(1e-4)
         return counter
 
     @_next_block.setter
-    def _next_block(self, value: int) -> None:
+    def _next_block(self, value):
         self.__dict__["counter"] = value
 
 
 @pytest.mark.parametrize(
     "draw", [lambda noise: tuple(noise.uniforms(1)[0].tolist()), lambda n: n.discrete_laplace(WIDE)]
 )
-def test_threads_share_the_draws_among_them(draw: Callable[[SecretNoise], Any]) -> None:
+def test_threads_share_the_draws_among_them(draw):
     noise, alone, threads, each = Interrupted(KEY), SecretNoise(KEY), 4, 60
-    drawn: list[Any] = []
+    drawn = []
     workers = [
         threading.Thread(target=lambda: drawn.extend([draw(noise) for _ in range(each)])) for _ in range(threads)
     ]
@@ -151,25 +145,23 @@ def test_threads_share_the_draws_among_them(draw: Callable[[SecretNoise], Any]) 
     assert collections.Counter(drawn) == collections.Counter(draw(alone) for _ in range(threads * each))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Discrete Laplace
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Discrete Laplace
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 0.1, 0.0099])
-def test_draws_follow_the_exact_distribution(epsilon: float) -> None:
+def test_draws_follow_the_exact_distribution(epsilon):
     draws = SecretNoise(KEY).discrete_laplace_array(epsilon, 300_000)
     assert not laplace_rejects(draws, epsilon)
     assert laplace_rejects(draws, epsilon * 1.05)
 
 
 @pytest.mark.parametrize("epsilon", [WIDE, 1e-6])
-def test_wide_draws_have_the_exact_tails(epsilon: float) -> None:
+def test_wide_draws_have_the_exact_tails(epsilon):
     """Counts of draws beyond some margins on both sides; the false-alarm rate is 1e-6 for each of 28 counts."""
     runs = 200_000
     draws = SecretNoise(KEY).discrete_laplace_array(epsilon, runs)
 
-    def rejects(assumed: float) -> bool:
+    def rejects(assumed):
         margins = [1, *(round(share / epsilon) for share in (0.001, 0.01, 0.1, 1, 3, 6))]
         return any(
             too_many(int(count), runs, tail) or too_many(runs - int(count), runs, 1 - tail)
@@ -182,13 +174,11 @@ def test_wide_draws_have_the_exact_tails(epsilon: float) -> None:
     assert rejects(epsilon * 1.05)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Bernoulli and choice
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Bernoulli and choice
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.1, 1 / 3, 2.0**-60, 1 - 2.0**-53])
-def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probability: float) -> None:
+def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probability):
     """The one place where it changes from true to false."""
     numerator, denominator = probability.as_integer_ratio()
     edge, rest = divmod(numerator << 128, denominator)
@@ -197,22 +187,22 @@ def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probabi
     assert FixedUniforms(edge).bernoulli(probability) is False
 
 
-def test_certain_events_are_certain() -> None:
+def test_certain_events_are_certain():
     assert FixedUniforms(0).bernoulli(0.0) is False
     assert FixedUniforms((1 << 128) - 1).bernoulli(1.0) is True
 
 
-def test_a_choice_takes_every_position_for_its_share_of_all_uniforms() -> None:
+def test_a_choice_takes_every_position_for_its_share_of_all_uniforms():
     """Eight weights in total, so the three leading bits decide."""
     chosen = [FixedUniforms(leading << 125 | 12345).choose([3, 0, 1, 4]) for leading in range(8)]
     assert chosen == [0, 0, 0, 2, 3, 3, 3, 3]
 
 
-def test_a_choice_draws_again_rather_than_favour_some() -> None:
+def test_a_choice_draws_again_rather_than_favour_some():
     assert FixedUniforms(7 << 125, 6 << 125, 4 << 125).choose([1, 1, 1, 1, 1, 1]) == 4
 
 
-def test_weights_of_any_size() -> None:
+def test_weights_of_any_size():
     huge = 1 << 300
     first_bit = 1 << 127  # of three blocks, the first of which leads
     assert FixedUniforms(0, 1, 2).choose([huge, huge]) == 0

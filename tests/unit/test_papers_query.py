@@ -1,11 +1,8 @@
-"""Queries: answers against Python integers and fractions, and how much one user can change them."""
-
-from __future__ import annotations
+"""Queries of the papers' mechanisms, and where their checks begin and end."""
 
 import fractions
 import itertools
-from collections.abc import Callable
-from typing import Any
+import math
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.papers.multiplicative_weights import OnlineMultiplicativeWeights
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism
 from dp_transforms.mechanisms.papers.query import (
@@ -24,26 +22,32 @@ from dp_transforms.mechanisms.papers.query import (
     epsilon_per_unit,
     units_up,
 )
-from dp_transforms.mechanisms.papers.synthetic_data import check_histogram
+from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
+from dp_transforms.mechanisms.papers.synthetic_data import (
+    LARGEST_COUNT,
+    SmallDatabase,
+    check_histogram,
+    small_database_records_needed,
+    small_database_size,
+)
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor
 
 grids = st.one_of(st.integers(1, 20), st.sampled_from([1000, 1024, 999_983, LARGEST_GRID]))
 counts = st.integers(0, 10**9)
 
 
 @st.composite
-def weights_and_counts(draw: st.DrawFn) -> tuple[int, list[int], list[int]]:
+def weights_and_counts(draw):
     grid, size = draw(grids), draw(st.integers(1, 6))
     weights = draw(st.lists(st.integers(0, grid), min_size=size, max_size=size))
     return grid, weights, draw(st.lists(counts, min_size=size, max_size=size))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Linear queries
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Linear queries
 
 
 @given(weights_and_counts())
-def test_a_linear_answer_is_the_sum_of_its_weights(case: tuple[int, list[int], list[int]]) -> None:
+def test_a_linear_answer_is_the_sum_of_its_weights(case):
     grid, weights, data = case
     answer = LinearQuery(np.array(weights), grid).answer(np.array(data))
     assert answer == sum(weight * count for weight, count in zip(weights, data, strict=True))
@@ -51,7 +55,7 @@ def test_a_linear_answer_is_the_sum_of_its_weights(case: tuple[int, list[int], l
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5), grids)
-def test_real_weights_are_rounded_to_the_nearest_unit(values: list[float], grid: int) -> None:
+def test_real_weights_are_rounded_to_the_nearest_unit(values, grid):
     query = LinearQuery.of(values, grid)
     for value, weight in zip(values, query.weights.tolist(), strict=True):
         assert abs(fractions.Fraction(value) * grid - weight) <= fractions.Fraction(1, 2) + fractions.Fraction(1, 10**9)
@@ -59,7 +63,7 @@ def test_real_weights_are_rounded_to_the_nearest_unit(values: list[float], grid:
     assert query.grid == grid
 
 
-def test_nothing_overflows() -> None:
+def test_nothing_overflows():
     most = 2**42 - 1
     assert LinearQuery([LARGEST_GRID], grid=LARGEST_GRID).answer([most]) == LARGEST_GRID * most
     with pytest.raises(ValueError, match="add up to less than"):
@@ -68,7 +72,7 @@ def test_nothing_overflows() -> None:
         LinearQuery([1, 1]).answer([2**62, 2**62])
 
 
-def test_weights_stay_what_was_checked() -> None:
+def test_weights_stay_what_was_checked():
     given_weights = np.array([1, 0])
     query = LinearQuery(given_weights)
     given_weights[0] = 1000
@@ -78,25 +82,23 @@ def test_weights_stay_what_was_checked() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.bool_])
-def test_whole_numbers_of_any_type(dtype: type) -> None:
+def test_whole_numbers_of_any_type(dtype):
     assert LinearQuery(np.array([1, 0, 1], dtype=dtype)).answer(np.array([1, 1, 1], dtype=dtype)) == 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Real queries
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Real queries
 
 LARGEST = 2.0**40
 reals = st.floats(-LARGEST, LARGEST)
 
 
 @given(reals, grids.filter(lambda grid: grid > 1))
-def test_a_real_answer_is_rounded_down_exactly(value: float, grid: int) -> None:
+def test_a_real_answer_is_rounded_down_exactly(value, grid):
     units = RealQuery(lambda data: data, grid).answer(value)
     assert units <= fractions.Fraction(value) * grid < units + 1
 
 
-def test_large_answers_are_not_rounded_by_the_multiplication() -> None:
+def test_large_answers_are_not_rounded_by_the_multiplication():
     """2^45 and 2^45 + 1 are exact as floats; their products with 99999 are not."""
     query = RealQuery(lambda data: data, 99_999)
     for base in (2.0**45, 2.0**45 - 1, 2.0**44 + 0.5):
@@ -104,7 +106,7 @@ def test_large_answers_are_not_rounded_by_the_multiplication() -> None:
         assert query.answer(base) == int(fractions.Fraction(base) * 99_999)
 
 
-def test_the_extra_unit_is_needed_where_a_function_rounds() -> None:
+def test_the_extra_unit_is_needed_where_a_function_rounds():
     """0.1 added ten times is a little less than 1; with one user's 1.0 the sum is rounded to 2."""
     query = RealQuery(sum, grid=10)
     here, there = [0.1] * 10, [0.1] * 10 + [1.0]
@@ -113,30 +115,26 @@ def test_the_extra_unit_is_needed_where_a_function_rounds() -> None:
 
 
 @pytest.mark.parametrize("value", [3, 3.0, True, np.int32(3), np.float32(3), np.bool_(True), fractions.Fraction(3)])
-def test_answers_of_any_type_of_number(value: Any) -> None:
+def test_answers_of_any_type_of_number(value):
     answer = RealQuery(lambda data: data).answer(value)
     assert answer == int(value)
     assert type(answer) is int
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Thresholds
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Thresholds
 
 
 @given(reals, grids)
-def test_a_threshold_is_rounded_up_exactly(value: float, grid: int) -> None:
+def test_a_threshold_is_rounded_up_exactly(value, grid):
     units = units_up(value, grid)
     assert units - 1 < fractions.Fraction(value) * grid <= units
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Epsilon of a unit
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Epsilon of a unit
 
 
 @given(st.floats(1e-3, 50), st.integers(1, 10_000))
-def test_all_units_together_cost_epsilon_at_most(epsilon: float, units: int) -> None:
+def test_all_units_together_cost_epsilon_at_most(epsilon, units):
     together = fractions.Fraction(epsilon_per_unit(epsilon, units)) * units
     assert together <= fractions.Fraction(epsilon)
     if epsilon / units < MAX_EPSILON:
@@ -145,26 +143,24 @@ def test_all_units_together_cost_epsilon_at_most(epsilon: float, units: int) -> 
         assert together == MAX_EPSILON * units
 
 
-def test_a_quotient_that_is_rounded_up_is_among_them() -> None:
+def test_a_quotient_that_is_rounded_up_is_among_them():
     """Else the test above could not fail."""
     up = [units for units in range(1, 100) if fractions.Fraction(0.1 / units) * units > fractions.Fraction(0.1)]
     assert len(up) > 20
     assert all(fractions.Fraction(epsilon_per_unit(0.1, units)) * units < fractions.Fraction(0.1) for units in up)
 
 
-def test_noise_that_would_be_too_wide() -> None:
+def test_noise_that_would_be_too_wide():
     assert epsilon_per_unit(1e-8, 1) == 1e-8
     with pytest.raises(ValueError, match=r"epsilon must leave at least 1e-08 for each unit of an answer, got 5e-09\."):
         epsilon_per_unit(1e-8, 2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Marginals
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Marginals
 
 
 @pytest.mark.parametrize(("order", "exactly"), [(0, False), (1, False), (2, True), (3, False), (4, False)])
-def test_marginals_are_what_counting_records_gives(order: int, exactly: bool) -> None:
+def test_marginals_are_what_counting_records_gives(order, exactly):
     records = np.random.default_rng(1).random((50, 4)) < [0.9, 0.5, 0.3, 0.7]
     marginals = Marginals(("a", "b", "c", "d"), order, exactly=exactly)
     expected = {
@@ -179,9 +175,7 @@ def test_marginals_are_what_counting_records_gives(order: int, exactly: bool) ->
     assert len(marginals) == len(expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Messages
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Messages
 
 SECRET = 31337
 
@@ -200,19 +194,102 @@ SECRET = 31337
         lambda: LinearQuery([1]).answer([-SECRET]),
         lambda: LinearQuery([1]).answer([SECRET + 0.5]),
         lambda: LinearQuery([1]).answer([SECRET * 2**45]),
-        lambda: ExponentialMechanism([SECRET + 0.5], 1.0, 1),  # type: ignore[list-item]
-        lambda: ExponentialMechanism([f"{SECRET}"], 1.0, 1),  # type: ignore[list-item]
+        lambda: ExponentialMechanism([SECRET + 0.5], 1.0, 1),
+        lambda: ExponentialMechanism([f"{SECRET}"], 1.0, 1),
         lambda: FiniteMechanism(("a", "b"), lambda data: [1] * SECRET, 1.0).run(None, SecretNoise()),
         lambda: FiniteMechanism(("a",), lambda data: [-SECRET], 1.0).run(None, SecretNoise()),
-        lambda: FiniteMechanism(("a",), lambda data: [SECRET + 0.5], 1.0).run(None, SecretNoise()),  # type: ignore
+        lambda: FiniteMechanism(("a",), lambda data: [SECRET + 0.5], 1.0).run(None, SecretNoise()),
         lambda: Marginals(("a", "b"), 1).histogram(np.full((SECRET, 2), 2)),
         lambda: check_histogram([-SECRET, 1]),
         lambda: check_histogram([SECRET + 0.5, 1]),
     ],
 )
-def test_no_message_tells_a_value_of_the_data(raises: Callable[[], object]) -> None:
+def test_no_message_tells_a_value_of_the_data(raises):
     with pytest.raises((ValueError, TypeError)) as raised:
         raises()
     digits = f"{SECRET}"
     assert digits not in str(raised.value)
     assert str(SECRET * 2**62)[:8] not in str(raised.value)
+
+
+# --- Where a mechanism's checks begin and end, and that it is given the data: each line here was once free to change.
+
+
+@pytest.mark.parametrize(("records", "is_refused"), [(2**40, True), (2**40 - 1, False)])
+def test_a_small_database_whose_scores_could_overflow_is_refused(records, is_refused):
+    """At ``records * size * grid = 2^62`` a difference of two scores no longer fits 64 bits."""
+    grid = 2**20
+
+    def make():
+        return SmallDatabase([3, 0], [LinearQuery([grid, 0], grid=grid)], records=records, size=4, epsilon=1.0)
+
+    if is_refused:
+        with pytest.raises(ValueError, match=r"below 2\^62"):
+            make()
+    else:
+        scores = make()._scores()
+        assert len(scores) == 5
+        assert min(scores) == -(4 * grid * records - 4 * 3 * grid)
+
+
+def test_records_that_a_small_database_of_a_given_size_needs():
+    """The best size is the one with the fewest; one that cannot be accurate enough is refused."""
+    asked = {"accuracy": 0.5, "beta": 0.1, "epsilon": 1.0, "universe": 3, "queries": 4}
+    records, best = small_database_records_needed(**asked)
+    assert small_database_records_needed(**asked, size=best) == (records, best)
+    smallest = small_database_size(4, 0.5)
+    needed = [small_database_records_needed(**asked, size=size)[0] for size in range(smallest + 1, 60)]
+    assert min(needed) == records
+    for size in (smallest, 0, LARGEST_COUNT + 1):
+        with pytest.raises(ValueError, match=rf"size must be a whole number in {smallest + 1} \.\. {LARGEST_COUNT}"):
+            small_database_records_needed(**asked, size=size)
+
+
+class NoNoise:
+    """As a source draws it when it draws the most likely value."""
+
+    def discrete_laplace(self, epsilon):
+        return 0
+
+    def discrete_laplace_array(self, epsilon, count):
+        return np.zeros(count, dtype=np.int64)
+
+
+def test_an_online_learner_moves_by_the_least_error_that_is_left():
+    """A value may be off by 3 a/4, and an error that leads to an update is above a/2: it moves by the larger rest."""
+    accuracy = 0.4
+    learner = OnlineMultiplicativeWeights(
+        [1000, 0, 0, 0], accuracy=accuracy, epsilon=50.0, delta=1e-6, records=1000, noise=NoNoise()
+    )
+    moved = []
+    learner._learner.move = lambda query, goal: moved.append(goal)
+    for noisy_error in (0.95, 0.7, 0.45):
+        learner._learn(LinearQuery([1, 0, 0, 0]), 0.25, 1, noisy_error)
+        learner._learn(LinearQuery([1, 0, 0, 0]), 0.25, -1, noisy_error)
+    wanted = [0.25 + sign * rest for rest in (0.65, 0.4, 0.2) for sign in (1, -1)]
+    assert moved == pytest.approx(wanted)
+
+
+def test_the_noise_of_a_source_is_that_of_the_wide_table_below_its_narrow_one():
+    """At the smallest epsilon of the narrow table and at the next float below it: scales that a draw can tell."""
+    for epsilon in (1e-4, float(np.nextafter(1e-4, 0)), 2e-4, 0.9e-4, 1e-8):
+        draws = SecretNoise().discrete_laplace_array(epsilon, 400)
+        assert draws.dtype == np.int64
+        # The mean size is 1 / epsilon; of 400 it is off by half with a probability below 1e-20 (Chernoff).
+        assert 0.5 / epsilon < np.abs(draws).mean() < 1.6 / epsilon
+
+
+@pytest.mark.parametrize(("grid", "rounded"), [(1, 0), (2, 1), (10, 1)])
+def test_values_are_off_by_their_noise_and_on_a_finer_grid_by_a_unit_of_rounding(grid, rounded):
+    """That of c = 3 draws one exceeds k units has a probability of at most ``3 exp(-k value_epsilon)``."""
+    sparse = NumericSparse([5] * 3, epsilon=1.0, threshold=0, cutoff=3, grid=grid)
+    noise_units = round(sparse.value_accuracy(0.01) * grid) - rounded
+    assert 3 * math.exp(-noise_units * sparse._value_epsilon) <= 0.01
+    assert 3 * math.exp(-(noise_units - 1) * sparse._value_epsilon) > 0.01
+
+
+def test_more_elements_than_a_monitor_can_have_are_refused_before_they_are_copied():
+    """A view of one number: its copy would have eight terabytes."""
+    noise = {"hits": 1, "threshold": 5.0, "wide_epsilon": 3e-5, "narrow_epsilon": 2e-3, "cap": 3300}
+    with pytest.raises(ValueError, match="the number of elements"):
+        ThresholdMonitor(np.broadcast_to(np.int64(1), (2**40 + 1,)), **noise)

@@ -1,7 +1,5 @@
 """What the papers' mechanisms refuse, as a table: each argument by its kind, one at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -38,7 +36,6 @@ from tests.helpers.refusals import (
     THRESHOLD,
     UNITS,
     WHOLE,
-    Case,
     assert_refused,
     name_of,
 )
@@ -55,7 +52,7 @@ THEOREM = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 10}
 SIZES = {"accuracy": FRACTION, "beta": FRACTION, "universe": WHOLE, "queries": WHOLE}
 
 
-CASES: list[Case] = [
+CASES = [
     (
         ExponentialMechanism,
         {"scores": [1, 2], "epsilon": 1.0, "sensitivity_units": 1},
@@ -213,5 +210,5 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: name_of(case[0]))
-def test_an_argument_out_of_its_range_is_refused(case: Case) -> None:
+def test_an_argument_out_of_its_range_is_refused(case):
     assert_refused(*case)

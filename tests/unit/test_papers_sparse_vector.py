@@ -1,11 +1,7 @@
 """AboveThreshold, Sparse and NumericSparse: what they ask and draw, accuracy, budgets against optimal composition."""
 
-from __future__ import annotations
-
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +18,15 @@ from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, Numeri
 class Silent:
     """Draws 0 and notes what was asked for."""
 
-    def __init__(self) -> None:
-        self.asked: list[float] = []
+    def __init__(self):
+        self.asked = []
 
-    def discrete_laplace(self, epsilon: float) -> int:
+    def discrete_laplace(self, epsilon):
         self.asked.append(epsilon)
         return 0
 
 
-def value_query(answer: float, grid: int = 1) -> RealQuery:
+def value_query(answer, grid=1):
     """A query with one answer for all data."""
     return RealQuery(lambda data: answer, grid)
 
@@ -43,13 +39,11 @@ ALL = [
 each_mechanism = pytest.mark.parametrize("make", ALL, ids=lambda make: make.func.__name__)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Queries, halting, accuracy
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Queries, halting, accuracy
 
 
 @each_mechanism
-def test_a_query_that_is_refused_costs_nothing(make: Callable[..., Any]) -> None:
+def test_a_query_that_is_refused_costs_nothing(make):
     noise = Silent()
     mechanism = make([1, 2], noise=noise)
     with pytest.raises(ValueError, match="must have grid 1, as the mechanism has, got 5"):
@@ -63,8 +57,8 @@ def test_a_query_that_is_refused_costs_nothing(make: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize(("threshold", "units"), [(0.5, 2), (0.51, 3), (-0.51, -2), (0, 0), (7, 28)])
-def test_thresholds_are_rounded_up_to_the_grid(threshold: float, units: int) -> None:
-    def above(answer: int) -> bool:
+def test_thresholds_are_rounded_up_to_the_grid(threshold, units):
+    def above(answer):
         mechanism = AboveThreshold(None, epsilon=1.0, threshold=threshold, grid=4, noise=Silent())
         return mechanism.ask(value_query(answer / 4, grid=4))
 
@@ -75,7 +69,7 @@ def test_thresholds_are_rounded_up_to_the_grid(threshold: float, units: int) -> 
 @pytest.mark.parametrize(("queries", "beta"), [(1, 0.5), (50, 0.1), (10**6, 1e-9)])
 @pytest.mark.parametrize("cutoff", [1, 3, 200])
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
-def test_alpha_is_that_of_the_theorems(queries: int, beta: float, cutoff: int, delta: float) -> None:
+def test_alpha_is_that_of_the_theorems(queries, beta, cutoff, delta):
     """Rounded up by less than two units; on grid 8, with 9 units for a user, 9/8 times as much, and less than 2/8."""
     epsilon = 0.5
     logarithms = math.log(queries) + math.log(2 * cutoff / beta)
@@ -103,19 +97,17 @@ def test_alpha_is_that_of_the_theorems(queries: int, beta: float, cutoff: int, d
     assert published <= numeric <= published + 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Hostile arguments
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Hostile arguments
 
 
 @each_mechanism
-def test_without_a_source_noise_is_secret(make: Callable[..., Any]) -> None:
+def test_without_a_source_noise_is_secret(make):
     answers = {str([make(None).ask(value_query(0)) for _ in range(60)]) for _ in range(2)}
     assert len(answers) == 2
 
 
-def test_a_query_that_raises_uses_up_no_noise() -> None:
-    def refuse(data: list[int]) -> int:
+def test_a_query_that_raises_uses_up_no_noise():
+    def refuse(data):
         raise KeyError("no such item")
 
     for make in (AboveThreshold, Sparse, NumericSparse):
@@ -129,13 +121,11 @@ def test_a_query_that_raises_uses_up_no_noise() -> None:
         assert mechanism.ask(RealQuery(sum))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is drawn
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What is drawn
 
 
 @given(st.floats(0.05, 20), st.integers(1, 50), st.integers(1, 1000))
-def test_all_that_is_drawn_costs_epsilon_at_most(epsilon: float, cutoff: int, units: int) -> None:
+def test_all_that_is_drawn_costs_epsilon_at_most(epsilon, cutoff, units):
     """delta = 0: for each run one shift of the threshold's noise and two of an answer's, and one of each value."""
     noise = Silent()
     mechanism = NumericSparse(
@@ -148,7 +138,7 @@ def test_all_that_is_drawn_costs_epsilon_at_most(epsilon: float, cutoff: int, un
     assert spent == pytest.approx(epsilon)
 
 
-def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_refused() -> None:
+def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_refused():
     noise = Silent()
     AboveThreshold(None, epsilon=1e6, threshold=0, noise=noise).ask(value_query(0))
     assert noise.asked == [32.0, 32.0]
@@ -157,9 +147,7 @@ def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_
         Sparse(None, epsilon=1e-3, threshold=0, cutoff=10**6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The budget of one run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The budget of one run
 
 DELTAS = [0.9, 0.5, 0.1, 1e-3, 1e-9]
 CUTOFFS = [1, 2, 3, 10, 100, 3000]
@@ -167,7 +155,7 @@ CUTOFFS = [1, 2, 3, 10, 100, 3000]
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("cutoff", CUTOFFS)
-def test_cutoff_runs_are_within_the_budget_by_optimal_composition(delta: float, cutoff: int) -> None:
+def test_cutoff_runs_are_within_the_budget_by_optimal_composition(delta, cutoff):
     """Around epsilon = 8 ln(1/delta), where the published noise stops being enough, and far from it."""
     edge = 8 * math.log(1 / delta)
     for epsilon in (1e-3, 0.5, 1.0, edge / 2, edge * 0.999, edge, edge * 1.001, 2 * edge, 10 * edge, 100 * edge):
@@ -181,7 +169,7 @@ def test_cutoff_runs_are_within_the_budget_by_optimal_composition(delta: float, 
             assert per_run < published * (1 - 1e-6)
 
 
-def test_the_published_noise_is_too_small_where_more_is_drawn() -> None:
+def test_the_published_noise_is_too_small_where_more_is_drawn():
     """Not only by the proof: cutoff calls at the published epsilon' can exceed (epsilon, delta)."""
     for delta, cutoff, times in [(0.5, 3000, 3.0), (0.1, 3000, 2.0), (1e-3, 3000, 2.0)]:
         epsilon = times * 8 * math.log(1 / delta)
@@ -193,9 +181,7 @@ def test_the_published_noise_is_too_small_where_more_is_drawn() -> None:
 @pytest.mark.parametrize("delta", [0.0, *DELTAS])
 @pytest.mark.parametrize("cutoff", [1, 2, 10, 300])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 30.0])
-def test_runs_and_values_of_numeric_sparse_are_within_the_budget_together(
-    delta: float, cutoff: int, epsilon: float
-) -> None:
+def test_runs_and_values_of_numeric_sparse_are_within_the_budget_together(delta, cutoff, epsilon):
     """Every call is worth one randomised response at its epsilon, so all losses are those of two binomials."""
     noise = Silent()
     mechanism = NumericSparse(None, epsilon=epsilon, delta=delta, threshold=0, cutoff=cutoff, noise=noise)

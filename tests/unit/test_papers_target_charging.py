@@ -1,25 +1,18 @@
 """Target charging: what is charged, when a call is refused, and that nothing is run then."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading
-from typing import Any
 
 import pytest
 
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import (
-    NotPrior,
-    OwnTarget,
-    TwoRuns,
-)
+from dp_transforms.mechanisms.papers.noise_source import Halted
+from dp_transforms.mechanisms.papers.private_computation import NotPrior, OwnTarget, TwoRuns
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
 from tests.helpers.scripted import Scripted
 
 
-def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
+def test_only_hits_are_charged_and_the_last_one_ends_it():
     limit = HitLimit(2, epsilon=0.5)
     charging = TargetCharging(None, limit)
     computation = Scripted([0, 0, 7, 0, 8, 0])
@@ -31,7 +24,7 @@ def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
     assert computation.runs == 5, "a refused call does not touch the data"
 
 
-def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run() -> None:
+def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run():
     charging = TargetCharging(None, HitLimit(5, epsilon=0.5), delta_limit=1e-6)
     computation = Scripted([0, 0, 0], delta=4e-7)
     charging.ask(computation, NotPrior(0))
@@ -48,7 +41,7 @@ def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run() -> None:
     assert charging.ask(Scripted([3]), NotPrior(0)) == 3  # pure computations go on
 
 
-def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
+def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ():
     limit = HitLimit(5, epsilon=1.0)
     charging = TargetCharging(None, limit, delta_limit=1e-6)
     twice = TwoRuns(Scripted([3, 3, 3, 4], delta=1e-7))
@@ -57,7 +50,7 @@ def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
     assert charging.delta_spent == pytest.approx(4e-7)
 
 
-def test_the_deltas_are_compared_exactly() -> None:
+def test_the_deltas_are_compared_exactly():
     """As floats the sum would be 1e-6 again."""
     charging = TargetCharging(None, HitLimit(5, epsilon=0.5), delta_limit=1e-6)
     charging.ask(Scripted([0], delta=1e-6), NotPrior(0))
@@ -70,20 +63,20 @@ class _Raises:
 
     epsilon, delta = 0.5, 0.0
 
-    def __init__(self, error: type[BaseException] = KeyError) -> None:
+    def __init__(self, error=KeyError):
         self.error = error
 
-    def run(self, data: Any, noise: NoiseSource) -> Any:
+    def run(self, data, noise):
         raise self.error("the data are like this")
 
 
 class _RaisingTarget(NotPrior):
-    def hit(self, result: Any) -> bool:
+    def hit(self, result):
         raise KeyError("the result is like this")
 
 
 @pytest.mark.parametrize("error", [KeyError, Halted, KeyboardInterrupt])
-def test_an_exception_is_charged_as_all_that_the_call_could_have_cost(error: type[BaseException]) -> None:
+def test_an_exception_is_charged_as_all_that_the_call_could_have_cost(error):
     limit = HitLimit(3, epsilon=0.5)
     charging = TargetCharging(None, limit)
     with pytest.raises(error):
@@ -102,7 +95,7 @@ def test_an_exception_is_charged_as_all_that_the_call_could_have_cost(error: typ
 
 
 @pytest.mark.parametrize("counted", [-1, 3, 10**9])
-def test_more_hits_than_the_price_says_are_an_error_and_charged(counted: int) -> None:
+def test_more_hits_than_the_price_says_are_an_error_and_charged(counted):
     limit = HitLimit(5, epsilon=0.5)
     with pytest.raises(ValueError, match=r"must lie in 0 \.\. 2") as raised:
         TargetCharging(None, limit).perform(Price(0.5, 0.4, most_hits=2), lambda *_: "x", lambda _: counted)
@@ -110,7 +103,7 @@ def test_more_hits_than_the_price_says_are_an_error_and_charged(counted: int) ->
     assert str(counted) not in str(raised.value)
 
 
-def test_an_exception_is_charged_to_every_limit_that_admitted_the_call() -> None:
+def test_an_exception_is_charged_to_every_limit_that_admitted_the_call():
     limits = [HitLimit(1, epsilon=0.5), HitLimit(5, epsilon=0.5), HitLimit(5, epsilon=0.5)]
     charging = MultiTargetCharging(None, limits)
     charging.ask(Scripted([1]), [NotPrior(0), NotPrior(1), NotPrior(1)])
@@ -124,22 +117,22 @@ def test_an_exception_is_charged_to_every_limit_that_admitted_the_call() -> None
 
 
 @pytest.mark.parametrize("multi", [False, True])
-def test_the_last_hit_is_given_once_to_two_threads(multi: bool) -> None:
+def test_the_last_hit_is_given_once_to_two_threads(multi):
     both = threading.Barrier(2, timeout=0.3)
 
     class Slow:
         epsilon, delta = 0.5, 0.0
 
-        def run(self, data: Any, noise: NoiseSource) -> int:
+        def run(self, data, noise):
             with contextlib.suppress(threading.BrokenBarrierError):
                 both.wait()  # for a second thread that was admitted too
             return 1
 
     limit = HitLimit(1, epsilon=0.5)
     one, many = TargetCharging(None, limit), MultiTargetCharging(None, [limit])
-    outcomes: list[Any] = []
+    outcomes = []
 
-    def ask() -> None:
+    def ask():
         try:
             outcomes.append(many.ask(Slow(), [NotPrior(0)]) if multi else one.ask(Slow(), NotPrior(0)))
         except Halted:
@@ -154,7 +147,7 @@ def test_the_last_hit_is_given_once_to_two_threads(multi: bool) -> None:
     assert limit.used == 1
 
 
-def test_a_computation_cannot_ask_the_charging_that_runs_it() -> None:
+def test_a_computation_cannot_ask_the_charging_that_runs_it():
     """It would be admitted for a hit that the outer call is admitted for."""
     limit = HitLimit(1, epsilon=0.5)
     charging = TargetCharging(None, limit)
@@ -163,7 +156,7 @@ def test_a_computation_cannot_ask_the_charging_that_runs_it() -> None:
     assert limit.used == 1
 
 
-def test_multi_target_charging_goes_on_until_the_last_counter_is_full() -> None:
+def test_multi_target_charging_goes_on_until_the_last_counter_is_full():
     limits = [HitLimit(2, epsilon=0.5) for _ in range(2)]
     charging = MultiTargetCharging(None, limits)
     computation = Scripted([1, 1, 1, 1, 0, 1, 0, 1])
@@ -175,9 +168,9 @@ def test_multi_target_charging_goes_on_until_the_last_counter_is_full() -> None:
     assert computation.runs == 7
 
 
-def test_a_limit_that_once_refused_cannot_vouch_for_what_follows() -> None:
+def test_a_limit_that_once_refused_cannot_vouch_for_what_follows():
     class Refuses(HitLimit):
-        def admits(self, epsilon: float, target_probability: float, hits: int = 1) -> bool:
+        def admits(self, epsilon, target_probability, hits=1):
             return epsilon <= 0.3 and super().admits(epsilon, target_probability, hits)
 
     charging = MultiTargetCharging(None, [Refuses(2, epsilon=0.5), HitLimit(1, epsilon=0.5)])
@@ -193,7 +186,7 @@ class _Label:
     confidence: float = dataclasses.field(compare=False)
 
 
-def test_what_is_free_tells_nothing_beyond_being_equal() -> None:
+def test_what_is_free_tells_nothing_beyond_being_equal():
     """Equal results are published as one object: a field that == does not see would be free of charge."""
 
     @dataclasses.dataclass(frozen=True)
@@ -201,7 +194,7 @@ def test_what_is_free_tells_nothing_beyond_being_equal() -> None:
         epsilon: float = 1.0
         delta: float = 0.0
 
-        def run(self, data: float, noise: NoiseSource) -> _Label:
+        def run(self, data, noise):
             return _Label("cat", data)
 
     prior = _Label("cat", 0.5)
@@ -219,7 +212,7 @@ def test_what_is_free_tells_nothing_beyond_being_equal() -> None:
 
 
 @pytest.mark.parametrize(("result", "is_hit"), [(1, True), (1.0, True), (True, True), (0, False), ("1", False)])
-def test_its_own_target_is_hit_by_its_outcome_and_not_prior_by_all_others(result: object, is_hit: bool) -> None:
+def test_its_own_target_is_hit_by_its_outcome_and_not_prior_by_all_others(result, is_hit):
     """What equals the outcome is published as the outcome; nothing else may tell them apart."""
     own, not_prior = OwnTarget(Scripted([1]), 1, 0.3), NotPrior(1)
     assert own.hit(result) is is_hit
@@ -229,7 +222,7 @@ def test_its_own_target_is_hit_by_its_outcome_and_not_prior_by_all_others(result
         assert published is (1 if is_hit else result)
 
 
-def test_a_hit_of_its_own_target_is_charged_and_a_miss_is_not() -> None:
+def test_a_hit_of_its_own_target_is_charged_and_a_miss_is_not():
     """A target that is never hit would let a user be seen any number of times."""
     for result, hits in (("between", 1), ("below", 0), ("above", 0)):
         computation = Scripted([result])

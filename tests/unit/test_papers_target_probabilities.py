@@ -1,12 +1,8 @@
 """Every q that the toolkit claims, against the definition of a q-target; and that a slightly larger one fails."""
 
-from __future__ import annotations
-
 import dataclasses
 import decimal
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,10 +24,7 @@ from tests.helpers.branching import exact_law, hockey_stick
 # Targets checked from their definition: the largest q of a pair of distributions, and pairs to check it on.
 
 
-Distribution = np.ndarray
-
-
-def largest_q(z0: Distribution, z1: Distribution, target: np.ndarray, epsilon: float) -> float:
+def largest_q(z0, z1, target, epsilon):
     """The largest q for which `target` is a q-target with epsilon ([CL23] Definition B.1); 0 if they differ by more.
 
     With ``Zb = c C + (1-c) Bb`` the common mass c C may take from outcome y at most the largest x for which Z0(y) - x
@@ -49,7 +42,7 @@ def largest_q(z0: Distribution, z1: Distribution, target: np.ndarray, epsilon: f
     return min(float(z[target].sum()) for z in (z0, z1)) / max(rests)
 
 
-def largest_q_by_program(z0: Distribution, z1: Distribution, target: np.ndarray, epsilon: float) -> float:
+def largest_q_by_program(z0, z1, target, epsilon):
     """The same by a linear program: the unknowns are the common part, scaled so that what is left is 1, and q."""
     n, factor = len(z0), math.exp(epsilon)
     # Variables: k (scaled common part, n), s = 1/(1-c), q. B = s Z - k.
@@ -74,7 +67,7 @@ def largest_q_by_program(z0: Distribution, z1: Distribution, target: np.ndarray,
     return float(-solved.fun) if solved.success else 0.0
 
 
-def pairs(epsilon: float, count: int, seed: int) -> Iterator[tuple[Distribution, Distribution]]:
+def pairs(epsilon, count, seed):
     """epsilon-indistinguishable pairs of 2 to 6 outcomes, many with one likely outcome, many at the extremes.
 
     Each such pair is ``Z1 = c C + (1-c) (p K1 + (1-p) K0)``, ``Z0 = c C + (1-c) ((1-p) K1 + p K0)``.
@@ -109,27 +102,27 @@ class _Units:
     grid: int
     sensitivity: int
 
-    def answer(self, data: int) -> int:
+    def answer(self, data):
         return data
 
 
-def _finite(epsilon: float, outcomes: int) -> FiniteMechanism:
+def _finite(epsilon, outcomes):
     """A mechanism whose data are its probabilities, as whole weights."""
     names = tuple(f"outcome {i}" for i in range(outcomes))
     return FiniteMechanism(names, lambda shares: [int(share * 2**60) for share in shares], epsilon)
 
 
-def _law(computation: Any, data: Any) -> dict:
+def _law(computation, data):
     return exact_law(lambda noise: computation.run(data, noise))
 
 
-def _vectors(computation: Any, *worlds: Any) -> tuple[list, list[np.ndarray]]:
+def _vectors(computation, *worlds):
     laws = [_law(computation, data) for data in worlds]
     outcomes = sorted({**laws[0], **laws[1]}, key=str)
     return outcomes, [np.array([law.get(outcome, 0.0) for outcome in outcomes]) for law in laws]
 
 
-def test_the_closed_form_of_the_oracle_is_its_linear_program() -> None:
+def test_the_closed_form_of_the_oracle_is_its_linear_program():
     for epsilon in EPSILONS:
         for z0, z1 in pairs(epsilon, 25, seed=1):
             target = np.arange(len(z0)) < len(z0) // 2
@@ -140,7 +133,7 @@ def test_the_closed_form_of_the_oracle_is_its_linear_program() -> None:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_not_prior(epsilon: float) -> None:
+def test_not_prior(epsilon):
     claimed = NotPrior("any").probability(_finite(epsilon, 2))
     assert claimed == pytest.approx(accounted_not_prior(epsilon), rel=1e-15)
     worst = 1.0
@@ -151,7 +144,7 @@ def test_not_prior(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_the_boundary_of_the_wrapper(epsilon: float) -> None:
+def test_the_boundary_of_the_wrapper(epsilon):
     """Its epsilon and its q, both exact: attained in the limit of rare outcomes, and exceeded by none."""
     wrapped = {n: BoundaryWrapper(_finite(epsilon, n)) for n in range(2, 8)}
     claimed, t = wrapped[2].target.q, wrapped[2].epsilon
@@ -175,7 +168,7 @@ def test_the_boundary_of_the_wrapper(epsilon: float) -> None:
     assert math.expm1(t) / (2 * math.expm1(epsilon + t)) < claimed <= accounted_not_prior(t)
 
 
-def test_the_numbers_of_the_wrapper_are_on_the_safe_side() -> None:
+def test_the_numbers_of_the_wrapper_are_on_the_safe_side():
     """Against 60 digits: epsilon is rounded up and q down, from the smallest epsilon on, and by 2e-12 at most."""
     slack = decimal.Decimal("2e-12")
     with decimal.localcontext(decimal.Context(prec=60)):
@@ -190,7 +183,7 @@ def test_the_numbers_of_the_wrapper_are_on_the_safe_side() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 50.0, 300.0])
-def test_the_wrapper_at_extreme_epsilons(epsilon: float) -> None:
+def test_the_wrapper_at_extreme_epsilons(epsilon):
     wrapped = BoundaryWrapper(_finite(epsilon, 2))
     assert epsilon < wrapped.epsilon <= epsilon * 4 / 3
     assert 0 < wrapped.target.q <= accounted_not_prior(wrapped.epsilon)
@@ -198,7 +191,7 @@ def test_the_wrapper_at_extreme_epsilons(epsilon: float) -> None:
         assert wrapped.target.q == pytest.approx(4 / 13, rel=1e-5)
 
 
-def test_the_wrapper_says_boundary_as_often_as_the_paper_does() -> None:
+def test_the_wrapper_says_boundary_as_often_as_the_paper_does():
     for shares in ([0.5, 0.5], [0.9, 0.1], [0.25] * 4, [0.4, 0.3, 0.3], [1.0, 0.0]):
         law = _law(BoundaryWrapper(_finite(1.0, len(shares))), shares)
         pi = 1 - max(shares)
@@ -209,7 +202,7 @@ def test_the_wrapper_says_boundary_as_often_as_the_paper_does() -> None:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_two_runs_that_differ(epsilon: float) -> None:
+def test_two_runs_that_differ(epsilon):
     """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/guarantee.md, "Errata of the papers"."""
     twice = TwoRuns(_finite(epsilon, 2))
     claimed = twice.target.probability(twice)
@@ -224,7 +217,7 @@ def test_two_runs_that_differ(epsilon: float) -> None:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize(("grid", "sensitivity", "width"), [(1, 1, 1), (1, 1, 7), (4, 5, 1), (4, 5, 7)])
-def test_between_two_thresholds(epsilon: float, grid: int, sensitivity: int, width: int) -> None:
+def test_between_two_thresholds(epsilon, grid, sensitivity, width):
     """For every position of the zone, and for users who move the answer by 1 .. sensitivity units."""
     query = _Units(grid, sensitivity)
     test = NoisyZoneTest(query, threshold=0.0, zone_width=width / grid, epsilon=epsilon)
@@ -239,7 +232,7 @@ def test_between_two_thresholds(epsilon: float, grid: int, sensitivity: int, wid
     assert claimed * (1 - 1e-9) <= worst < claimed * (1 + 1e-6)
 
 
-def test_a_target_belongs_to_its_computation() -> None:
+def test_a_target_belongs_to_its_computation():
     one, other = (NoisyZoneTest(LinearQuery([1]), threshold, 4, epsilon=1.0) for threshold in (5, 6))
     with pytest.raises(ValueError, match="another computation"):
         one.target.probability(other)
@@ -248,7 +241,7 @@ def test_a_target_belongs_to_its_computation() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.7, 3.0])
-def test_two_runs_cost_two_runs(epsilon: float) -> None:
+def test_two_runs_cost_two_runs(epsilon):
     """Declared, and attained: with randomised response both results together have twice the loss of one."""
     response = FiniteMechanism(("up", "down"), lambda is_up: _response_weights(is_up, epsilon), epsilon)
     twice = TwoRuns(response)
@@ -257,6 +250,6 @@ def test_two_runs_cost_two_runs(epsilon: float) -> None:
     assert hockey_stick(*laws, twice.epsilon) < 1e-12 < hockey_stick(*laws, 0.99 * twice.epsilon)
 
 
-def _response_weights(is_up: bool, epsilon: float) -> list[int]:
+def _response_weights(is_up, epsilon):
     one = 1 << 60
     return [round(math.exp(epsilon) * one), one][:: 1 if is_up else -1]

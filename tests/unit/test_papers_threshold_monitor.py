@@ -1,7 +1,6 @@
-"""ThresholdMonitor, its evolving form, and individual charging: against loops over dicts, and against exact laws."""
+"""ThresholdMonitor, its evolving form and individual charging: loops over dicts, exact laws, accuracy."""
 
-from __future__ import annotations
-
+import decimal
 import math
 import random
 from fractions import Fraction
@@ -9,28 +8,27 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from dp_transforms.mechanisms.discrete_laplace_law import probability
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.mechanisms.release_rule import Release
-from tests.helpers.threshold_monitors import SMALL, key
+from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Against loops over dicts of fractions, which share only the draws
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Against loops over dicts of fractions, which share only the draws
 
 
 class PlainMonitor:
     """[KMS21] Algorithms 3 and 5 as printed, in real units."""
 
-    def __init__(self, copies: list[int], hits: int, threshold: float, grid: int, noise: NoiseSource) -> None:
+    def __init__(self, copies, hits, threshold, grid, noise):
         self.database = {x: n for x, n in enumerate(copies) if n}
         self.counters = dict.fromkeys(range(len(copies)), Fraction(0))
         self.hits, self.grid, self.noise = hits, grid, noise
         self.threshold = Fraction(math.ceil(Fraction(threshold) * grid), grid)
 
-    def ask(self, weights: list[int]) -> bool:
+    def ask(self, weights):
         f = {x: Fraction(weight, self.grid) for x, weight in enumerate(weights)}
         w = Fraction(self.noise.discrete_laplace(SMALL["wide_epsilon"]), self.grid)
         v = Fraction(self.noise.discrete_laplace(SMALL["narrow_epsilon"]), self.grid)
@@ -46,12 +44,12 @@ class PlainMonitor:
 class PlainCharging:
     """[CL23] Algorithm 5 as printed, with BetweenThresholds where there is a zone."""
 
-    def __init__(self, users: int, hits: int, epsilon: float, zone: int | None, grid: int, noise: NoiseSource) -> None:
+    def __init__(self, users, hits, epsilon, zone, grid, noise):
         self.counters = dict.fromkeys(range(users), 0)
         self.hits, self.zone, self.grid, self.noise = hits, zone, grid, noise
         self.epsilon = epsilon if grid == 1 else math.nextafter(epsilon / grid, 0)
 
-    def ask(self, weights: list[int], threshold: float) -> Release | None:
+    def ask(self, weights, threshold):
         active = [x for x, paid in self.counters.items() if paid < self.hits]
         noisy = sum(weights[x] for x in active) + self.noise.discrete_laplace(self.epsilon)
         above = noisy - math.ceil(Fraction(threshold) * self.grid)
@@ -65,7 +63,7 @@ class PlainCharging:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_monitors_do_what_is_printed(seed: int) -> None:
+def test_monitors_do_what_is_printed(seed):
     generator = random.Random(seed)
     users, grid, hits = generator.randint(1, 60), generator.choice([1, 2, 7]), generator.randint(1, 3)
     copies = [1] * users if seed % 2 else [generator.randint(0, 3) for _ in range(users)]
@@ -85,7 +83,7 @@ def test_monitors_do_what_is_printed(seed: int) -> None:
 
 @pytest.mark.parametrize("zone", [None, 1, 5])
 @pytest.mark.parametrize("grid", [1, 3])
-def test_individual_charging_does_what_is_printed(zone: int | None, grid: int) -> None:
+def test_individual_charging_does_what_is_printed(zone, grid):
     generator = random.Random(f"{zone} {grid}")
     noise = [SecretNoise(key(7)) for _ in range(2)]
     stream = IndividualCharging(40, hits=3, epsilon_per_query=0.9, zone_width=zone, grid=grid, noise=noise[0])
@@ -102,7 +100,7 @@ def test_individual_charging_does_what_is_printed(zone: int | None, grid: int) -
     assert not stream.active().all()
 
 
-def test_a_user_pays_until_the_limit_and_is_removed_for_ever() -> None:
+def test_a_user_pays_until_the_limit_and_is_removed_for_ever():
     counters = UserCounters(3, limit=4)
     for _ in range(3):
         counters.charge(np.array([3, 1, 0]))
@@ -110,7 +108,7 @@ def test_a_user_pays_until_the_limit_and_is_removed_for_ever() -> None:
     assert counters.active().tolist() == [False, True, True]
 
 
-def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_change() -> None:
+def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_change():
     """And on one whose users change what they hold, with the change put into the query ([KMS21] Theorem 4.4)."""
     generator = random.Random(5)
     static, evolving = (
@@ -122,12 +120,10 @@ def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_c
         assert static.ask(query) == evolving.ask(query)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Errors
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Errors
 
 
-def test_questions_that_do_not_fit_are_refused_and_cost_nothing() -> None:
+def test_questions_that_do_not_fit_are_refused_and_cost_nothing():
     monitor = ThresholdMonitorEvolving(2, hits=1, threshold=1, **SMALL)
     stream = IndividualCharging(2, hits=1, epsilon_per_query=1.0)
     for query in (LinearQuery([1]), LinearQuery([1, 1], grid=2)):
@@ -141,11 +137,77 @@ def test_questions_that_do_not_fit_are_refused_and_cost_nothing() -> None:
     assert stream.active().all()
 
 
-def test_without_a_source_noise_is_secret() -> None:
+def test_without_a_source_noise_is_secret():
     """Two of them agree on 40 coin flips with probability below 1e-10."""
 
-    def flips() -> list[bool]:
+    def flips():
         monitor = ThresholdMonitorEvolving(1, hits=1, threshold=0, **SMALL)
         return [monitor.ask(LinearQuery([0])) for _ in range(40)]
 
     assert flips() != flips()
+
+
+# --- Individual charging and the monitors: the targets of fractional weights, and accuracy.
+
+# --- Targets with weights in (0, 1]
+
+
+@pytest.mark.parametrize("grid", [1, 3, 7, 1024, 999_983])
+@pytest.mark.parametrize("zone", [None, 1, 5])
+def test_epsilon_per_unit_and_q_are_rounded_down(grid, zone):
+    """Against 50 digits. A q or an epsilon that is too large by one unit in the last place is found."""
+    generator = random.Random(f"{grid} {zone}")
+    with decimal.localcontext(decimal.Context(prec=50)):
+        for _ in range(40):
+            epsilon = 10 ** generator.uniform(-1, 1)
+            noise = _Recorded()
+            stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, zone_width=zone, grid=grid, noise=noise)
+            stream.ask(LinearQuery([0], grid), 10**6)
+            (per_unit,) = noise.epsilons
+            assert (
+                Fraction(per_unit) * grid <= Fraction(epsilon) < Fraction(per_unit) * grid * (1 + Fraction(1, 10**15))
+            )
+            q = 1 / (decimal.Decimal(epsilon).exp() + 1)
+            if zone is not None:
+                q *= 1 - (-zone * decimal.Decimal(per_unit)).exp()
+            assert q * (1 - decimal.Decimal("2e-12")) < decimal.Decimal(stream.target_probability) < q
+
+
+class _Recorded:
+    def __init__(self):
+        self.epsilons = []
+
+    def discrete_laplace(self, epsilon):
+        self.epsilons.append(epsilon)
+        return 0
+
+
+# --- Accuracy
+
+
+@pytest.mark.parametrize(("queries", "beta", "grid"), [(1, 0.1, 1), (100, 0.01, 1), (7, 0.3, 4)])
+def test_accuracy_is_the_smallest_alpha_that_the_exact_tails_allow(queries, beta, grid):
+    threshold = 10.1
+    monitor = ThresholdMonitorEvolving(1, hits=1, threshold=threshold, grid=grid, **SMALL)
+    in_units = math.ceil(threshold * grid)
+    alpha = (monitor.accuracy(queries, beta) - (in_units / grid - threshold)) * grid
+    assert alpha == pytest.approx(round(alpha), abs=1e-9)
+
+    def errs(units):  # the likelier error of one query, at the count nearest to being right
+        return max(top_probability(units + 1), 1 - top_probability(-units))
+
+    assert errs(round(alpha)) <= beta / queries < errs(round(alpha) - 1)
+
+
+@pytest.mark.parametrize(
+    ("queries", "beta", "epsilon", "grid"), [(1, 0.9, 0.5, 1), (50, 0.01, 0.5, 1), (9, 0.1, 2.0, 4)]
+)
+def test_accuracy_of_individual_charging_is_the_smallest_alpha(queries, beta, epsilon, grid):
+    stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, grid=grid)
+    units = round(stream.accuracy(queries, beta) * grid)
+
+    def errs(alpha):  # Pr[|Z| > alpha]
+        return 1 - math.fsum(probability(epsilon / grid, z) for z in range(-alpha, alpha + 1))
+
+    assert errs(units) <= beta / queries * (1 + 1e-9)
+    assert errs(units - 1) > beta / queries

@@ -1,11 +1,7 @@
 """When a partition may be taken for idle or read to its end, what a stored state belongs to, and what is rejected."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 import time
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +13,6 @@ from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
-from dp_transforms.logs.streams.stream_source import Polled
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
@@ -29,13 +24,13 @@ START = PLAN.schedule.start_seconds
 CLOCK = StreamClock("arrival", 7, 3, 20, 15)
 
 
-def poller(**more: object) -> PartitionPoller:
+def poller(**more):
     held = settings_of(PLAN)
     arguments = {"domain": None, "confirm": False, **more}
-    return PartitionPoller(held, held.stream_keys(SECRET), CLOCK, 2, **arguments)  # type: ignore[arg-type]
+    return PartitionPoller(held, held.stream_keys(SECRET), CLOCK, 2, **arguments)
 
 
-def at(seconds: float) -> int:
+def at(seconds):
     return round((START + seconds) * MICROS)
 
 
@@ -44,18 +39,18 @@ class OldHint(MemoryReader):
 
     is_really_the_end = False
 
-    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+    def poll(self, position, *, max_records, max_seconds):
         polled = super().poll(position, max_records=0, max_seconds=max_seconds)
         return dataclasses.replace(polled, is_at_end=True)
 
-    def confirm_end(self) -> bool:
+    def confirm_end(self):
         return self.is_really_the_end
 
     confirm_passed = confirm_end
 
 
 @pytest.mark.parametrize("is_draining", [False, True])
-def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining: bool) -> None:
+def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining):
     arrivals = tuple(Arrival((f"u{n}", "item", at(n)), at(n)) for n in range(30))
     reader = OldHint(MemoryPartition("p", arrivals, 100), 0)
     stepped = poller(confirm=True)
@@ -74,7 +69,7 @@ def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining
     ("event", "counted"),
     [(BROKEN, "events_rejected"), (("u", "item", at(10**6)), "events_from_the_future")],
 )
-def test_what_is_refused_again_and_again_holds_no_window_open(event: tuple[str, str, int], counted: str) -> None:
+def test_what_is_refused_again_and_again_holds_no_window_open(event, counted):
     """One such record every 8 seconds: the partition is never idle, and the arrivals are all the clock it has."""
     horizon = PLAN.schedule.horizon
     size = PLAN.schedule.window_seconds
@@ -92,7 +87,7 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event: tuple[str, 
 
 
 @pytest.mark.parametrize("kind", ["arrival", "event"])
-def test_what_has_no_clock_value_leaves_a_partition_idle(kind: str) -> None:
+def test_what_has_no_clock_value_leaves_a_partition_idle(kind):
     """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
     held, clock = settings_of(PLAN), dataclasses.replace(CLOCK, kind=kind)
     stepped = PartitionPoller(held, held.stream_keys(SECRET), clock, 2, domain=None, confirm=False)
@@ -112,16 +107,16 @@ def test_what_has_no_clock_value_leaves_a_partition_idle(kind: str) -> None:
 class Unstamped:
     """Its records have no clock value."""
 
-    def __init__(self, reader: MemoryReader) -> None:
+    def __init__(self, reader):
         self._reader = reader
         self.confirm_end, self.confirm_passed, self.close = reader.confirm_end, reader.confirm_passed, reader.close
 
-    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+    def poll(self, position, *, max_records, max_seconds):
         polled = self._reader.poll(position, max_records=max_records, max_seconds=max_seconds)
         return dataclasses.replace(polled, passed_micros=None)
 
 
-def test_files_of_which_no_row_can_be_read_move_the_clock_too(tmp_path: pathlib.Path) -> None:
+def test_files_of_which_no_row_can_be_read_move_the_clock_too(tmp_path):
     """The declared range is long past: whatever arrives now is behind its end."""
     (reader,) = [partition.open() for partition in LogFolder(str(tmp_path), EventFields(), 0.1).partitions()]
     stepped = poller()
@@ -138,7 +133,7 @@ def test_files_of_which_no_row_can_be_read_move_the_clock_too(tmp_path: pathlib.
         (tmp_path / name).unlink()
 
 
-def test_many_rejected_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rejected_rows_come_in_parts(monkeypatch):
     monkeypatch.setattr(partition_poller, "_MOST_POSITIONS", 40)
     arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(100))
     stepped = poller()
@@ -148,12 +143,12 @@ def test_many_rejected_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert {(rows.source, rows.reason) for rows in step.rejected} == {("p", "broken")}
 
 
-def test_events_from_the_future_are_told_by_their_place_where_there_is_one() -> None:
+def test_events_from_the_future_are_told_by_their_place_where_there_is_one():
     arrivals = tuple(Arrival((f"u{n}", "item", at(10**6 * (n % 2))), at(0)) for n in range(6))
     for places, expected in ((None, [at(10**6)] * 3), (np.arange(100, 106), [101, 103, 105])):
 
         class Placed(MemoryReader):
-            def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+            def poll(self, position, *, max_records, max_seconds):
                 polled = super().poll(position, max_records=max_records, max_seconds=max_seconds)
                 return dataclasses.replace(polled, places=places)  # noqa: B023
 
@@ -164,7 +159,7 @@ def test_events_from_the_future_are_told_by_their_place_where_there_is_one() -> 
         assert ("time in microseconds" in rows.reason) is (places is None)
 
 
-def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long() -> None:
+def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long():
     """Long after the last window, a process begins: what came while nobody looked may be under way."""
     reader, stepped = MemoryPartition("p", (), 100).open(), poller(confirm=True)
     progress, late = stepped.start(), 10**6
@@ -173,7 +168,7 @@ def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long() -> Non
         assert (progress.intent is not None) == is_idle
 
 
-def test_a_partition_is_not_idle_in_a_poll_that_brings_something() -> None:
+def test_a_partition_is_not_idle_in_a_poll_that_brings_something():
     """Records without any clock value; behind them, in the same poll, the end."""
     reader = MemoryPartition("p", (Arrival(BROKEN, at(0)),), 100).open()
     stepped = poller(confirm=True)
@@ -184,7 +179,7 @@ def test_a_partition_is_not_idle_in_a_poll_that_brings_something() -> None:
     assert progress.intent is not None
 
 
-def test_items_outside_the_domain_do_not_shift_who_is_late() -> None:
+def test_items_outside_the_domain_do_not_shift_who_is_late():
     """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
@@ -206,16 +201,16 @@ def test_items_outside_the_domain_do_not_shift_who_is_late() -> None:
     assert sent == [set(in_time)] * 3
 
 
-def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused() -> None:
+def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused():
     """Each by itself: the keys are those of the run that the state belongs to."""
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
 
-    def restore(source: str = "fields: user", **other: str) -> int:
-        changed = dataclasses.replace(held, **other)  # type: ignore[arg-type]
+    def restore(source="fields: user", **other):
+        changed = dataclasses.replace(held, **other)
         return poller_with(changed, source).restore(stored).next_window
 
-    def poller_with(settings: Any, source: str) -> PartitionPoller:
+    def poller_with(settings, source):
         return PartitionPoller(settings, keys, CLOCK, 2, domain=None, confirm=False, source=source)
 
     stored = poller_with(held, "fields: user").start().to_bytes()
@@ -227,7 +222,7 @@ def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused(
             restore(**other)
 
 
-def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again() -> None:
+def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again():
     stepped, reader, now = poller(confirm=True), MemoryPartition("p", (), 10).open(), at(10**6)
     progress = stepped.start()
     first = stepped.step("p", progress, reader, now)
@@ -240,7 +235,7 @@ def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again() -> None
     assert restored.clock_micros == now - CLOCK.idle_timeout_micros, "the clock that was intended, not a later one"
 
 
-def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_closed_the_windows() -> None:
+def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_closed_the_windows():
     """The end that is published is made of this: one user's event after the declared end must not change it."""
     end = PLAN.schedule.end_seconds - START
     arrivals = [Arrival((f"u{row}", "item", at(10 * row)), at(10 * row)) for row in range(30)]
@@ -251,7 +246,7 @@ def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_cl
         assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
         for is_confirmed in (False, True, False, True):
             steps.append(
-                stepped.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=is_confirmed)  # type: ignore[misc]
+                stepped.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=is_confirmed)
             )
             now += CLOCK.shown_within_micros
         assert progress.is_over
@@ -259,7 +254,7 @@ def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_cl
     assert sent[0] == sent[1]
 
 
-def test_what_is_read_is_counted() -> None:
+def test_what_is_read_is_counted():
     events = [BROKEN, ("u1", "item", at(500)), ("u2", "item", at(0)), ("u3", "item", at(-5))]
     stepped = poller(confirm=True)
     arrivals = tuple(Arrival(event, at(0)) for event in events)
@@ -273,11 +268,11 @@ def test_what_is_read_is_counted() -> None:
 class Endless:
     """Ten records come with every poll, and nobody ever sees the end of this log."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._shown = self._read = 0
-        self._asked: int | None = None
+        self._asked = None
 
-    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+    def poll(self, position, *, max_records, max_seconds):
         self._shown += 10
         arrivals = tuple(Arrival((f"u{n}", "item", at(n / 10)), at(n / 10)) for n in range(self._shown))
         reader = MemoryPartition("p", arrivals, 10).open()
@@ -285,18 +280,18 @@ class Endless:
         self._read = int(polled.position)
         return dataclasses.replace(polled, is_at_end=False)
 
-    def confirm_end(self) -> bool:
+    def confirm_end(self):
         return False
 
-    def confirm_passed(self) -> bool:
+    def confirm_passed(self):
         self._asked = self._asked or self._shown
         return self._read >= self._asked
 
-    def close(self) -> None:
+    def close(self):
         return
 
 
-def test_records_that_come_for_ever_do_not_put_off_the_end() -> None:
+def test_records_that_come_for_ever_do_not_put_off_the_end():
     stepped, reader, after = poller(), Endless(), 0
     progress = stepped.start()
     for second in range(100):
@@ -309,12 +304,12 @@ def test_records_that_come_for_ever_do_not_put_off_the_end() -> None:
     assert after == int(progress.position or 0) - 301 > 50
 
 
-def ten_arrivals(records_per_poll: int) -> MemoryReader:
+def ten_arrivals(records_per_poll):
     arrivals = tuple(Arrival((f"u{n}", "item", at(0)), at(n)) for n in range(10))
     return MemoryPartition("p", arrivals, records_per_poll).open()
 
 
-def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act() -> None:
+def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act():
     """The last two of ten records arrived after the stop. Nobody is asked for it again, whatever the file says then."""
     reader, stepped, now = ten_arrivals(4), poller(confirm=True), at(60)
     progress = stepped.start()
@@ -340,7 +335,7 @@ def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act() -> None:
 
 
 @pytest.mark.parametrize(("second", "seen_late"), [(9, 0), (8, 1)])
-def test_who_counted_what_arrived_after_a_stop_before_it_saw_the_stop_says_so(second: int, seen_late: int) -> None:
+def test_who_counted_what_arrived_after_a_stop_before_it_saw_the_stop_says_so(second, seen_late):
     """Clocks that differ by more than was declared, or a stop file that shows late: the operator must know."""
     reader, stepped = ten_arrivals(100), poller()
     progress = stepped.start()

@@ -1,7 +1,5 @@
 """One partition against an oracle that goes record by record: clocks, lateness, closings, and what a restart keeps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -194,9 +192,7 @@ def test_refused_records_move_the_clock_of_arrivals_alone():
         assert progress.clock_micros == clock
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Intents
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Intents
 
 
 def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_would_close_something():
@@ -313,9 +309,7 @@ def test_clocks_that_cannot_be_used_are_refused(arguments, message):
         StreamClock(**arguments)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What arrived too early to count may be passed over, and nobody can tell
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What arrived too early to count may be passed over, and nobody can tell
 
 
 @settings(max_examples=50, deadline=None)

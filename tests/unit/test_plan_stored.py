@@ -1,13 +1,9 @@
 """Plans as files: the round trip, the schema, and every change that is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -43,11 +39,10 @@ PLANS = {
     "looks and hits": WITH_HITS,
     "looks and counts": WITH_COUNTS,
 }
-_Change = dict[str, Any] | Callable[[Any], dict[str, Any]]
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
+def test_a_plan_is_read_as_it_was_written(plan):
     again = Plan.from_json(plan.to_json())
     assert again == plan == pickle.loads(pickle.dumps(plan))  # noqa: S301
     assert (again.fingerprint, hash(again)) == (plan.fingerprint, hash(plan))
@@ -59,19 +54,19 @@ def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
     assert Plan.from_json(other_way) == plan, "2 is 2.0, in any order"
 
 
-def test_each_plan_has_a_fingerprint_of_its_own() -> None:
+def test_each_plan_has_a_fingerprint_of_its_own():
     assert len({plan.fingerprint for plan in PLANS.values()}) == len(PLANS)
     assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
     LABELS.epsilon_after_hits  # noqa: B018 - a cached value is not part of the plan
     assert Plan.from_json(LABELS.to_json()) == LABELS
 
 
-def test_the_schema_is_that_of_the_records() -> None:
+def test_the_schema_is_that_of_the_records():
     """`python -m tests.helpers.plan_schema` writes it."""
     assert json.loads(FILE.read_text()) == Plan.json_schema()
 
 
-def _fits(value: Any, schema: dict[str, Any]) -> bool:
+def _fits(value, schema):
     if "anyOf" in schema:
         return any(_fits(value, each) for each in schema["anyOf"])
     if "const" in schema:
@@ -88,7 +83,7 @@ def _fits(value: Any, schema: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_stored_plans_fit_the_schema(plan: Plan) -> None:
+def test_stored_plans_fit_the_schema(plan):
     fields = json.loads(plan.to_json())
     assert _fits(fields, Plan.json_schema())
     assert not _fits({**fields, "surprise": 1}, Plan.json_schema())
@@ -96,7 +91,7 @@ def test_stored_plans_fit_the_schema(plan: Plan) -> None:
     assert not _fits({name: value for name, value in fields.items() if name != "shares"}, Plan.json_schema())
 
 
-REFUSED: list[tuple[Plan, _Change, str]] = [
+REFUSED = [
     # Of every plan
     (LABELS, {"epsilon": -1.0}, "epsilon must be > 0"),
     (LABELS, {"epsilon": "2"}, "epsilon must be a number"),
@@ -232,13 +227,13 @@ REFUSED: list[tuple[Plan, _Change, str]] = [
 
 
 @pytest.mark.parametrize(("plan", "change", "said"), REFUSED)
-def test_a_tampered_plan_is_refused(plan: Plan, change: _Change, said: str) -> None:
+def test_a_tampered_plan_is_refused(plan, change, said):
     with pytest.raises(ValueError, match=said) as caught:
         with_changes(plan, change(plan) if callable(change) else change)
     assert len(str(caught.value)) < 1000
 
 
-def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window() -> None:
+def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window():
     """What a purse pays for does not depend on the number of windows, in an open domain."""
     longer = WindowSchedule.fixed(START, START + 5000 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
@@ -256,7 +251,7 @@ def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window() -
         {"fingerprint": None},
     ],
 )
-def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
+def test_a_plan_that_was_changed_by_hand_is_refused(changes):
     if "fingerprint" not in changes:
         assert with_changes(LABELS, changes) != LABELS
     with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: the fingerprint is wrong"):
@@ -264,7 +259,7 @@ def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "fingerprint", "format_version"])
-def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
+def test_a_field_that_is_named_twice_is_refused(name):
     text = LABELS.to_json()
     value = json.dumps(json.loads(text)[name])
     twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
@@ -277,7 +272,7 @@ def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [r"epsilon\n\u001b[31m", r"\u202e", "x" * 100_000, r"epsilon\ud800"])
-def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name: str) -> None:
+def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name):
     key = json.loads(f'"{name}"')
     hostile = [
         *(changed_plan(LABELS, {place: 1}) for place in (key, f"schedule.{key}", f"hits.{key}")),
@@ -293,12 +288,12 @@ def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "[" * 1_000_000, "{", "[]", "null", "3", '{"format_version": 1}'])
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_what_is_no_plan_is_refused(text):
     with pytest.raises(ValueError, match="the plan"):
         Plan.from_json(text)
 
 
-def test_more_noise_than_needed_is_allowed() -> None:
+def test_more_noise_than_needed_is_allowed():
     weaker = with_changes(LABELS, {"hits.epsilon_per_query": 0.05, "threshold": 600})
     assert Plan.from_json(weaker.to_json()) == weaker
     assert weaker.charged_hits.zone_width == 40

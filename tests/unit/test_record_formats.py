@@ -1,12 +1,7 @@
 """Values of records: judged as the same lines and records in log files are, each by itself."""
 
-from __future__ import annotations
-
 import io
 import json
-import pathlib
-from collections.abc import Sequence
-from typing import Any
 
 import fastavro
 import numpy as np
@@ -17,7 +12,7 @@ from hypothesis import strategies as st
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, json_lines
 from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.streams import record_formats
-from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder
+from dp_transforms.logs.streams.record_formats import record_decoder
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
@@ -26,10 +21,8 @@ TICKS = {"type": "long", "logicalType": "timestamp-micros"}
 GOOD = b'{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 FIRST = 1_000  # the position of the first value
 
-Outcome = tuple[list[tuple[str, str, int]], dict[str, list[int]]]
 
-
-def _decode(decoder: RecordDecoder, values: Sequence[bytes | None]) -> Outcome:
+def _decode(decoder, values):
     """Events and rejected positions by reason, counted from 1; checks on the way what always holds."""
     positions = np.arange(FIRST, FIRST + len(values))
     decoded = decoder.decode("topic:0", values, positions)
@@ -44,7 +37,7 @@ def _decode(decoder: RecordDecoder, values: Sequence[bytes | None]) -> Outcome:
     return list(events), rejected
 
 
-def _json_decoder() -> RecordDecoder:
+def _json_decoder():
     return record_decoder("json", EventFields())
 
 
@@ -77,16 +70,13 @@ hostile = st.one_of(
 
 # How many lines are few, how small parts become, how many may fail: from one by one to one call for each line.
 SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100), (1_000, 100, 100)])
-Spans = tuple[int, int, int]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4), SPANS
 )
-def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, polls: list[list[bytes | None]], spans: Spans
-) -> None:
+def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_path, monkeypatch, polls, spans):
     """A record without a value, or of blanks alone, is reported; such a line is not one."""
     few, smallest, failures = spans
     monkeypatch.setattr(json_lines, "_FEW_LINES", few)
@@ -103,11 +93,11 @@ def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(
         assert (found, reasons | ({"broken line": broken} if broken else {})) == (events, rejected)
 
 
-def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch):
     slow_lines = 0
     read_one_by_one = json_lines.read_one_by_one
 
-    def counted(lines: list[bytes], fields: EventFields) -> object:
+    def counted(lines, fields):
         nonlocal slow_lines
         slow_lines += len(lines)
         return read_one_by_one(lines, fields)
@@ -131,7 +121,7 @@ def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("few", [0, 1_000])
-def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+def test_each_json_value_counts_as_one(monkeypatch, few):
     monkeypatch.setattr(json_lines, "_FEW_LINES", few)
     monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
@@ -158,7 +148,7 @@ def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int
     assert _decode(_json_decoder(), [None])[0] == []
 
 
-def _avro(schema: dict[str, Any], user: Any, item: Any, time: Any) -> bytes:
+def _avro(schema, user, item, time):
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, {"user": user, "item": item, "timestamp": time})
     return out.getvalue()
@@ -167,7 +157,7 @@ def _avro(schema: dict[str, Any], user: Any, item: Any, time: Any) -> bytes:
 PLAIN = avro_schema(("string", "string", TICKS))
 
 
-def _avro_decoder(framing: str = "none", schema_id: int | None = None) -> RecordDecoder:
+def _avro_decoder(framing="none", schema_id=None):
     return record_decoder("avro", EventFields(), json.dumps(PLAIN), framing, schema_id)
 
 
@@ -180,11 +170,11 @@ def _avro_decoder(framing: str = "none", schema_id: int | None = None) -> Record
         ("bytes", "string", "string"),
     ],
 )
-def test_avro_values_of_all_types(types: tuple[Any, Any, Any]) -> None:
+def test_avro_values_of_all_types(types):
     schema = avro_schema(types)
     kinds = [kind if isinstance(kind, list) else [kind] for kind in types]
     samples = {"null": None, "string": "ä", "bytes": b"x", "long": 2**40, "int": 7}
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for user in kinds[0]:
         for item in kinds[1]:
             for time in kinds[2]:
@@ -203,10 +193,10 @@ def test_avro_values_of_all_types(types: tuple[Any, Any, Any]) -> None:
         st.one_of(st.none(), st.binary(max_size=60), st.integers(0, 9).map(lambda n: str(n).encode())), max_size=60
     )
 )
-def test_no_avro_value_changes_how_another_is_read(drawn: list[bytes | None]) -> None:
+def test_no_avro_value_changes_how_another_is_read(drawn):
     values = [_avro(PLAIN, v.decode(), "i", MICROS) if v is not None and v.isdigit() else v for v in drawn]
-    events: list[tuple[str, str, int]] = []
-    rejected: dict[str, list[int]] = {}
+    events = []
+    rejected = {}
     for position, value in enumerate(values, 1):  # one by one, and all at once: the same
         one, reasons = _decode(_avro_decoder(), [value])
         events += one
@@ -215,7 +205,7 @@ def test_no_avro_value_changes_how_another_is_read(drawn: list[bytes | None]) ->
     assert _decode(_avro_decoder(), values) == (events, rejected)
 
 
-def test_avro_values_that_would_swallow_their_neighbours() -> None:
+def test_avro_values_that_would_swallow_their_neighbours():
     good = _avro(PLAIN, "victim", "i", MICROS)
     # The first claims an id that runs over its end and so over the next values; a later one is cut off to match.
     long = bytes([2 * 60]) + b"x" * 5
@@ -225,12 +215,12 @@ def test_avro_values_that_would_swallow_their_neighbours() -> None:
     assert rejected == {record_formats.BROKEN_RECORD: [2, 5, 6, 7]}
 
 
-def test_an_avro_value_of_very_many_cells_is_broken_and_one_with_a_long_text_is_not() -> None:
+def test_an_avro_value_of_very_many_cells_is_broken_and_one_with_a_long_text_is_not():
     """A byte of an array can become 200 bytes of Python's: such values are decoded in bounded parts, each by itself."""
     fields = [*PLAIN["fields"], {"name": "tags", "type": {"type": "array", "items": "long"}}]
     schema = {**PLAIN, "fields": [*fields, {"name": "note", "type": "string"}]}
 
-    def value(user: str, tags: int, note: int) -> bytes:
+    def value(user, tags, note):
         out = io.BytesIO()
         event = dict(zip((field["name"] for field in fields), (user, "i", MICROS, [1] * tags), strict=True))
         fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {**event, "note": "n" * note})
@@ -242,7 +232,7 @@ def test_an_avro_value_of_very_many_cells_is_broken_and_one_with_a_long_text_is_
     assert _decode(decoder, values) == (expected_events, {record_formats.BROKEN_RECORD: [2]})
 
 
-def test_headers_before_avro_values() -> None:
+def test_headers_before_avro_values():
     good = _avro(PLAIN, "u", "i", MICROS)
     registered = [b"\0\0\0\0\7" + good, b"\0\0\0\0\x08" + good, b"\1\0\0\0\7" + good, b"\0\0\0", b"", good]
     events, rejected = _decode(_avro_decoder("confluent"), registered)
@@ -253,7 +243,7 @@ def test_headers_before_avro_values() -> None:
     assert rejected == {record_formats.NO_HEADER: [3, 4, 5, 6], record_formats.OTHER_SCHEMA: [2]}
 
 
-def test_what_cannot_be_decoded_is_refused_at_once() -> None:
+def test_what_cannot_be_decoded_is_refused_at_once():
     for arguments, problem in (
         (("xml", EventFields()), "--record-format must be one of json, avro, got 'xml'"),
         (("avro", EventFields()), "need the schema"),
@@ -273,7 +263,7 @@ def test_what_cannot_be_decoded_is_refused_at_once() -> None:
         record_decoder("avro", EventFields(), json.dumps(recursive))
 
 
-def test_an_avro_value_of_the_largest_size_is_read_and_a_larger_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_avro_value_of_the_largest_size_is_read_and_a_larger_one_says_so(monkeypatch):
     values = [_avro(PLAIN, user, "i", MICROS) for user in ("u", "uu")]
     monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", len(values[0]))
     assert _decode(_avro_decoder(), values) == ([("u", "i", MICROS)], {record_formats.TOO_LARGE: [2]})

@@ -1,7 +1,5 @@
 """What laws of noise, purses, plans and accountants refuse, as a table: each argument by its kind, one at a time."""
 
-from __future__ import annotations
-
 import functools
 from decimal import Decimal
 
@@ -34,7 +32,6 @@ from tests.helpers.refusals import (
     NOT_NEGATIVE,
     POSITIVE,
     WHOLE,
-    Case,
     assert_refused,
     name_of,
 )
@@ -54,7 +51,7 @@ PROVED = {"wide_epsilon": 0.0016, "narrow_epsilon": 0.1, "cap": 60, "hits": 1, "
 CALL = {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 3}
 CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE], "hits": WHOLE}
 
-CASES: list[Case] = [
+CASES = [
     # Noise and purses.
     (
         ExponentialPower,
@@ -222,5 +219,5 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: name_of(case[0]))
-def test_an_argument_out_of_its_range_is_refused(case: Case) -> None:
+def test_an_argument_out_of_its_range_is_refused(case):
     assert_refused(*case)

@@ -1,7 +1,5 @@
 """Report files: what is in them is read here by the formats' own libraries."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json
@@ -14,13 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.monitor.window_report import (
-    ABOVE,
-    BETWEEN,
-    WINDOW_REPORT_AVRO_SCHEMA,
-    HeavyHitter,
-    WindowReport,
-)
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import (
     HEADER_KEY,

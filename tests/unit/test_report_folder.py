@@ -1,7 +1,5 @@
 """A folder of reports: its files, files of others in it, and workers that meet at one window or die in between."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib
@@ -9,14 +7,11 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.reports import ReportHeader, read_report_file, read_run, report_file_bytes
+from dp_transforms.reports import read_report_file, read_run, report_file_bytes
 from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES
 from tests.helpers.killed_nights import in_a_process
@@ -24,21 +19,19 @@ from tests.helpers.sinks import ENDED, HEADER, MANY, REPORTS, files_of, header, 
 
 
 @pytest.fixture(params=FILE_FORMATS)
-def sink(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> ReportFolder:
+def sink(request, tmp_path):
     return ReportFolder(str(tmp_path / "deep" / "reports"), request.param)
 
 
-def folder_of(sink: ReportFolder) -> pathlib.Path:
+def folder_of(sink):
     return pathlib.Path(sink.path)
 
 
-def windows_of(sink: ReportFolder) -> list[pathlib.Path]:
+def windows_of(sink):
     return sorted(folder_of(sink).glob("2017*"))
 
 
-def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_elsewhere(
-    sink: ReportFolder, tmp_path: pathlib.Path
-) -> None:
+def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_elsewhere(sink, tmp_path):
     before = os.umask(0o077)
     try:
         write_all(sink)
@@ -56,7 +49,7 @@ def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_else
     assert (tmp_path / "again").stat().st_mode & 0o755 == 0o755, "others may read it"
 
 
-def test_the_same_answer_in_other_bytes_is_no_second_answer(sink: ReportFolder) -> None:
+def test_the_same_answer_in_other_bytes_is_no_second_answer(sink):
     """As another release of a library may pack it."""
     writer = sink.open(HEADER)
     writer.write(REPORTS[0])
@@ -72,7 +65,7 @@ def test_the_same_answer_in_other_bytes_is_no_second_answer(sink: ReportFolder) 
     assert path.read_bytes() == packed != content
 
 
-def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink: ReportFolder) -> None:
+def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink):
     write_all(sink)
     with pytest.raises(StreamError, match="Use the same format"):
         ReportFolder(sink.path, *({*FILE_FORMATS} - {sink.file_format})).open(HEADER)
@@ -80,12 +73,10 @@ def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink: ReportFolder
         sink.read("run-2")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files of others
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Files of others
 
 
-def test_files_of_others_are_not_touched(tmp_path: pathlib.Path) -> None:
+def test_files_of_others_are_not_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(StreamError, match="holds other files"):
         ReportFolder(str(tmp_path)).open(HEADER)
@@ -96,7 +87,7 @@ def test_files_of_others_are_not_touched(tmp_path: pathlib.Path) -> None:
     assert files_of(tmp_path) == {"thesis.tex": b"mine"}
 
 
-def test_damage_is_told_in_one_line(sink: ReportFolder) -> None:
+def test_damage_is_told_in_one_line(sink):
     write_all(sink)
     for name, content in itertools.product(files_of(sink.path), (b"", b"{}\n", b"[1]\n", b"\xff\x00")):
         good = (folder_of(sink) / name).read_bytes()
@@ -107,12 +98,12 @@ def test_damage_is_told_in_one_line(sink: ReportFolder) -> None:
         (folder_of(sink) / name).write_bytes(good)
 
 
-def test_an_error_names_the_folder(tmp_path: pathlib.Path) -> None:
+def test_an_error_names_the_folder(tmp_path):
     path = tmp_path / "reports"
     sink = ReportFolder(str(path))
     writer = sink.open(HEADER)
 
-    def fails(*asked: Callable[[], Any]) -> None:
+    def fails(*asked):
         for ask in asked:
             with pytest.raises(StreamError, match=rf"^the folder '{path}' cannot be used: "):
                 ask()
@@ -140,9 +131,7 @@ NEWS, OLDS = one_item(3), one_item(3)._replace(stream="olds")
     ],
     ids=["run", "plan", "none", "two", "window", "stream"],
 )
-def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(
-    sink: ReportFolder, run: ReportHeader, reports: list[WindowReport]
-) -> None:
+def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(sink, run, reports):
     """By a reader, and by a writer that finds it there: it is not the answer, and is not replaced."""
     writer = sink.open(HEADER)
     writer.write(NEWS)
@@ -154,7 +143,7 @@ def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(
     assert files_of(sink.path) == before
 
 
-def test_a_window_of_another_stream_under_its_own_name_is_refused(sink: ReportFolder, tmp_path: pathlib.Path) -> None:
+def test_a_window_of_another_stream_under_its_own_name_is_refused(sink, tmp_path):
     """The name alone says nothing: this one fits what is in the file."""
     olds = ReportFolder(str(tmp_path / "olds"), sink.file_format)
     olds.open(header(stream="olds")).write(OLDS)
@@ -164,7 +153,7 @@ def test_a_window_of_another_stream_under_its_own_name_is_refused(sink: ReportFo
         sink.read("run-1")
 
 
-def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink: ReportFolder) -> None:
+def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink):
     sink.open(HEADER)
     path = folder_of(sink) / "header.json"
     path.write_bytes(path.read_bytes().ljust(MAX_HEADER_BYTES + 64))
@@ -174,7 +163,7 @@ def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink: Rep
         sink.read("run-1")
 
 
-def test_what_the_dead_left_is_removed_when_it_is_old(sink: ReportFolder) -> None:
+def test_what_the_dead_left_is_removed_when_it_is_old(sink):
     write_all(sink)
     before = files_of(sink.path)
     names = [f".2017-10-01T030000Z-00000000.jsonl.{number:032x}.tmp" for number in range(2)]
@@ -186,16 +175,14 @@ def test_what_the_dead_left_is_removed_when_it_is_old(sink: ReportFolder) -> Non
     assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Two workers at one window, whichever of their steps come between
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Two workers at one window, whichever of their steps come between
 
 
-def interrupted_at(monkeypatch: pytest.MonkeyPatch, step: str, other: Callable[[], object]) -> None:
+def interrupted_at(monkeypatch, step, other):
     """Before the next call of this function of `os`, another worker does its work."""
     original = getattr(os, step)
 
-    def interrupted(*arguments: object, **options: object) -> object:
+    def interrupted(*arguments, **options):
         monkeypatch.setattr(os, step, original)
         other()
         return original(*arguments, **options)
@@ -204,9 +191,7 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch, step: str, other: Callable[[
 
 
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "link"])  # of the second one, behind its look for an answer
-def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(
-    sink: ReportFolder, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(sink, monkeypatch, step):
     """Two answers for a window would be two outputs, of which the budget pays one. With the same answer it goes on; of
     two runs that begin in one folder one is refused."""
     interrupted_at(monkeypatch, step, lambda: sink.open(HEADER))
@@ -225,21 +210,19 @@ def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(
     assert not [name for name in files_of(sink.path) if name.endswith(".tmp")], "and what it had begun is tidied up"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Workers that die
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Workers that die
 
 
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "link", "unlink"])
-def test_a_worker_that_dies_between_two_steps_is_made_good(sink: ReportFolder, step: str) -> None:
+def test_a_worker_that_dies_between_two_steps_is_made_good(sink, step):
     """Before and after each step of a file, as a process would stop there: nothing is tidied up."""
     writer = sink.open(HEADER)
     for window, dies_after in enumerate((False, True)):
 
-        def write_and_die(window: int = window, dies_after: bool = dies_after) -> None:
+        def write_and_die(window=window, dies_after=dies_after):
             original = getattr(os, step)
 
-            def die(*arguments: object, **options: object) -> None:
+            def die(*arguments, **options):
                 if dies_after:
                     original(*arguments, **options)
                 os.kill(os.getpid(), signal.SIGKILL)

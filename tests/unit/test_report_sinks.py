@@ -1,12 +1,8 @@
 """What every sink of reports holds, whatever it is: the first answer of a window stays, whatever is written again."""
 
-from __future__ import annotations
-
 import contextlib
-import pathlib
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -41,14 +37,14 @@ KEYS = [f"news|2017-10-{time}:00:00Z" for time in ("01T03", "01T05", "01T10", "0
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
+def postgres():
     with postgres_server.server() as url:
         yield url
 
 
 @pytest.fixture
-def sink(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Any]:
-    kind: str = request.param
+def sink(request, tmp_path):
+    kind = request.param
     if reason := skip_reason(kind):
         pytest.skip(reason)
     server = request.getfixturevalue("postgres") if kind == "postgresql" else ""
@@ -56,7 +52,7 @@ def sink(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Any
         yield made
 
 
-def what_is_written_is_read_in_order(sink: Any) -> None:
+def what_is_written_is_read_in_order(sink):
     assert sink.read("run-1") == (None, [], None)
     assert write_all(sink, REPORTS[::-1], ended=None) == KEYS[::-1]
     assert sink.read("run-1") == (HEADER, REPORTS, None)
@@ -64,7 +60,7 @@ def what_is_written_is_read_in_order(sink: Any) -> None:
     assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
-def every_value_comes_back_exactly(sink: Any) -> None:
+def every_value_comes_back_exactly(sink):
     write_all(sink, EDGES)
     assert sink.read("run-1")[1] == EDGES
 
@@ -81,7 +77,7 @@ class Row(NamedTuple):
     epsilon_spent: float
 
 
-def what_is_written_again_changes_nothing(sink: Any) -> None:
+def what_is_written_again_changes_nothing(sink):
     """Also in another order, under a guarantee that is worded anew, and as rows of Beam."""
     write_all(sink)
     before = stored(sink)
@@ -91,7 +87,7 @@ def what_is_written_again_changes_nothing(sink: Any) -> None:
     assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
-def a_second_answer_is_refused(sink: Any) -> None:
+def a_second_answer_is_refused(sink):
     """By the writer that wrote the first one, and by the next; neither it nor anything else is written."""
     before = None
     for _ in range(2):
@@ -109,7 +105,7 @@ def a_second_answer_is_refused(sink: Any) -> None:
     assert sink.read("run-1") == (HEADER, [REPORTS[1]], ENDED)
 
 
-def an_end_and_the_reports_must_agree(sink: Any) -> None:
+def an_end_and_the_reports_must_agree(sink):
     """Reports beyond the end are another attempt's, which has read other records."""
     write_all(sink, REPORTS[:2], ended=None)
     before = stored(sink)
@@ -124,7 +120,7 @@ def an_end_and_the_reports_must_agree(sink: Any) -> None:
     assert stored(sink) == before
 
 
-def what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(sink: Any) -> None:
+def what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(sink):
     with contextlib.closing(sink.open(HEADER)) as writer:
         with pytest.raises(StreamError, match="different streams"):
             writer.write(report(0, stream="olds"))
@@ -136,7 +132,7 @@ def what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(sink: Any) -> Non
     assert sink.read("run-1") == (HEADER, [], None)
 
 
-def a_run_keeps_its_plan(sink: Any) -> None:
+def a_run_keeps_its_plan(sink):
     """A folder has one run of one stream, a table one stream of each run; a report of windows is not one of blocks."""
     write_all(sink)
     before = stored(sink)
@@ -154,7 +150,7 @@ def a_run_keeps_its_plan(sink: Any) -> None:
     assert stored(sink) == before
 
 
-def a_follower_reads_each_report_once(sink: Any) -> None:
+def a_follower_reads_each_report_once(sink):
     follower = sink.follow("run-1")
     assert follower.read_new() == (None, [], None, True)
     write_all(sink, REPORTS[1:3], None)
@@ -170,7 +166,7 @@ def a_follower_reads_each_report_once(sink: Any) -> None:
     second.close()
 
 
-def it_travels_in_a_job_graph(sink: Any) -> None:
+def it_travels_in_a_job_graph(sink):
     assert pickle.loads(pickle.dumps(sink)) == sink  # noqa: S301
 
 
@@ -190,11 +186,11 @@ CONTRACT = (
 @pytest.mark.waits
 @pytest.mark.parametrize("sink", KINDS, indirect=True)
 @pytest.mark.parametrize("holds", CONTRACT, ids=lambda holds: holds.__name__)
-def test_what_every_sink_holds(sink: Any, holds: Callable[[Any], None]) -> None:
+def test_what_every_sink_holds(sink, holds):
     holds(sink)
 
 
-def test_the_rule_on_a_run_in_memory() -> None:
+def test_the_rule_on_a_run_in_memory():
     """As it is written at once into a table: with its reports, or with their digests alone."""
     for keeps in (True, False):
         held = HeldRun("it", keeps=keeps)
@@ -230,19 +226,17 @@ def test_the_rule_on_a_run_in_memory() -> None:
         (lambda: ReportTopic("b:1", "reports", "xml"), "json, avro, got 'xml'"),
     ],
 )
-def test_a_sink_says_what_is_wrong_with_it(made: Callable[[], Any], said: str) -> None:
+def test_a_sink_says_what_is_wrong_with_it(made, said):
     with pytest.raises(ValueError, match=said):
         made()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Following a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Following a run
 
 WINDOWS = [one_item(window) for window in range(6)]
 
 
-def test_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:
+def test_what_was_read_is_not_read_again(tmp_path):
     """Damage of an old window, which every reading of it refuses, goes unnoticed."""
     folder, table = ReportFolder(str(tmp_path / "reports")), ReportTable(f"sqlite:///{tmp_path}/reports.db")
     followers = [folder.follow("run-1"), table.follow("run-1")]
@@ -258,7 +252,7 @@ def test_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:
         assert follower.read_new() == (HEADER, WINDOWS[2:3], None, False)
 
 
-def test_many_new_windows_come_in_one_reading(tmp_path: pathlib.Path) -> None:
+def test_many_new_windows_come_in_one_reading(tmp_path):
     """More than a statement asks for; those that came late lie between the others."""
     table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
     many = [one_item(window) for window in range(1300)]
@@ -269,7 +263,7 @@ def test_many_new_windows_come_in_one_reading(tmp_path: pathlib.Path) -> None:
     assert follower.read_new()[1] == []
 
 
-def test_another_run_in_its_place_is_a_first_reading(tmp_path: pathlib.Path) -> None:
+def test_another_run_in_its_place_is_a_first_reading(tmp_path):
     other, theirs = header("run-2"), [one_item(1, 77), WINDOWS[4]]
     for sink in (ReportFolder(str(tmp_path / "reports")), ReportTable(f"sqlite:///{tmp_path}/r.db")):
         whichever = sink.follow()
@@ -282,7 +276,7 @@ def test_another_run_in_its_place_is_a_first_reading(tmp_path: pathlib.Path) -> 
         assert whichever.read_new() == (other, [], None, False)
 
 
-def test_an_error_loses_nothing(tmp_path: pathlib.Path) -> None:
+def test_an_error_loses_nothing(tmp_path):
     folder = ReportFolder(str(tmp_path / "reports"))
     follower = folder.follow("run-1")
     write_all(folder, WINDOWS[:1], None)
@@ -299,12 +293,10 @@ def test_an_error_loses_nothing(tmp_path: pathlib.Path) -> None:
         folder.follow("run-2").read_new()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a sink is
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Where a sink is
 
 
-def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path: pathlib.Path) -> None:
+def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path):
     folder = str(tmp_path / "reports")
     for place, kind, shown_by in (
         (folder, ReportFolder, f"shh show {folder}"),
@@ -323,7 +315,7 @@ def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path: pathlib
             sink_of(place)
 
 
-def test_what_is_there_before_a_run(tmp_path: pathlib.Path) -> None:
+def test_what_is_there_before_a_run(tmp_path):
     """Of a folder whichever run; a name that is fresh is looked for in no topic, where reading may take long."""
     nothing = (None, [], None)
     assert ReportFolder(str(tmp_path / "none")).before("r", is_fresh=True) == nothing

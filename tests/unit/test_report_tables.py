@@ -1,21 +1,16 @@
 """Tables of reports, on SQLite and on a real PostgreSQL server (`make test-postgres`): transactions, turns, statements,
 and what another program did to them. What they share with other sinks is in test_report_sinks."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
 import os
-import pathlib
 import secrets
 import signal
 import sqlite3
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,7 +20,6 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.reports import read_run
 from dp_transforms.reports.report_table import ReportTable
-from dp_transforms.reports.report_writer import ReportWriter
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
@@ -52,27 +46,25 @@ ON_POSTGRESQL = [pytest.mark.skipif(bool(NO_SERVER), reason=NO_SERVER or "it is 
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def server():
     with postgres_server.server() as url:
         yield url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[*ON_POSTGRESQL, pytest.mark.nightly])])
-def table(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
+def table(request, tmp_path):
     """In an empty database."""
-    kind: str = request.param
+    kind = request.param
     with sink_of_kind(kind, tmp_path, request.getfixturevalue("server") if kind == "postgresql" else "") as made:
         yield made
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Transactions
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Transactions
 
 
 def test_nothing_of_a_bundle_with_a_second_answer_is_written_and_nobody_reads_what_is_not_committed(
-    table: ReportTable,
-) -> None:
+    table,
+):
     write_all(table, REPORTS[:2], ended=None)
     before = rows_of(table)
     with contextlib.closing(table.open(HEADER)) as writer:
@@ -86,7 +78,7 @@ def test_nothing_of_a_bundle_with_a_second_answer_is_written_and_nobody_reads_wh
     assert table.read("run-1") == (HEADER, REPORTS[:2], None)
 
 
-def test_an_end_counts_from_the_moment_at_which_it_is_written(table: ReportTable) -> None:
+def test_an_end_counts_from_the_moment_at_which_it_is_written(table):
     """For the transaction that writes it, and for the next one of another worker that had begun before."""
     over = "the run has ended with 1 reports, and all are there; nothing was written"
     one, other = table.open(HEADER), table.open(HEADER)
@@ -104,7 +96,7 @@ def test_an_end_counts_from_the_moment_at_which_it_is_written(table: ReportTable
     assert table.read("run-1") == (HEADER, REPORTS[:1], ENDED._replace(reports=1))
 
 
-def use(writer: ReportWriter, what: Callable[[ReportWriter], object], refusals: list[str]) -> None:
+def use(writer, what, refusals):
     """In a thread of its own."""
     try:
         with contextlib.closing(writer):
@@ -114,7 +106,7 @@ def use(writer: ReportWriter, what: Callable[[ReportWriter], object], refusals: 
         refusals.append(str(error))
 
 
-def writers_take_turns(table: ReportTable) -> None:
+def writers_take_turns(table):
     """With another window the second one then writes it; with another answer it finds the first one, and with an end
     that does not agree the reports."""
     for number, (second, said) in enumerate(
@@ -127,7 +119,7 @@ def writers_take_turns(table: ReportTable) -> None:
         of_two = dataclasses.replace(table, table=f"t{number}")
         one, other = of_two.open(HEADER), of_two.open(HEADER)
         one.write(REPORTS[0])
-        refusals: list[str] = []
+        refusals = []
         thread = threading.Thread(target=use, args=(other, second, refusals))
         thread.start()
         thread.join(0.2)
@@ -139,16 +131,14 @@ def writers_take_turns(table: ReportTable) -> None:
         assert of_two.read("run-1") == (HEADER, REPORTS[:1] if said else REPORTS[:2], None)
 
 
-def test_a_writer_waits_for_the_one_that_has_begun(table: ReportTable) -> None:
+def test_a_writer_waits_for_the_one_that_has_begun(table):
     writers_take_turns(table)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Runs
 
 
-def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(table: ReportTable) -> None:
+def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(table):
     assert table.run_ids() == []
     write_all(table)
     assert read_run(table.url, table.table) == (HEADER, REPORTS, ENDED)
@@ -170,7 +160,7 @@ def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(ta
     assert found[40:] == [("sport", 1, "goal-5", None)]
 
 
-def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table: ReportTable) -> None:
+def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table):
     more = [
         report(window, *[HeavyHitter(f"{rank}", None, rank) for rank in range(window % 3)])
         for window in range(100, 1200)
@@ -179,9 +169,7 @@ def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table: ReportT
     assert table.read("run-1")[1] == sorted([*more, *EDGES], key=lambda each: each.window_start)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What others did
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What others did
 
 DAMAGE = [
     "DELETE FROM NAME WHERE rank = 1",
@@ -204,7 +192,7 @@ OF_OTHER_TYPES = [
 ]
 
 
-def test_damage_is_told_in_one_line(table: ReportTable) -> None:
+def test_damage_is_told_in_one_line(table):
     """Each of them in a table of its own."""
     for number, statement in enumerate([*DAMAGE, *OF_OTHER_TYPES] if table.file else DAMAGE):
         damaged = dataclasses.replace(table, table=f"t{number}")
@@ -215,7 +203,7 @@ def test_damage_is_told_in_one_line(table: ReportTable) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_tables_of_others_are_not_touched_and_a_run_that_is_gone_is_not_written_on(table: ReportTable) -> None:
+def test_tables_of_others_are_not_touched_and_a_run_that_is_gone_is_not_written_on(table):
     theirs = dataclasses.replace(table, table="theirs")
     change(theirs, 'CREATE TABLE "theirs" (thesis TEXT)')
     with pytest.raises(StreamError, match=r"the table 'theirs' of .* cannot be used \(.*already exists"):
@@ -229,23 +217,21 @@ def test_tables_of_others_are_not_touched_and_a_run_that_is_gone_is_not_written_
     assert rows_of(table)[f"{table.table}_windows"] == []
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# SQLite alone
-# ---------------------------------------------------------------------------------------------------------------------
+# --- SQLite alone
 
 
-def write_until(left: int, table: ReportTable) -> None:
+def write_until(left, table):
     """Writes a bundle, and dies before the statement of this number."""
     connect = sqlite3.connect
 
-    def die(statement: str) -> None:
+    def die(statement):
         nonlocal left
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         left -= 1
 
-    def traced(*words: Any, **options: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*words, **options)
+    def traced(*words, **options):
+        connection = connect(*words, **options)
         connection.set_trace_callback(die)
         return connection
 
@@ -253,7 +239,7 @@ def write_until(left: int, table: ReportTable) -> None:
     write_all(table, MANY[:2])
 
 
-def test_a_worker_that_dies_at_any_statement_leaves_all_of_a_bundle_or_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_worker_that_dies_at_any_statement_leaves_all_of_a_bundle_or_nothing(tmp_path):
     table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
     table.open(HEADER)
     for statements in itertools.count():
@@ -267,8 +253,8 @@ def test_a_worker_that_dies_at_any_statement_leaves_all_of_a_bundle_or_nothing(t
 
 
 def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_from_its_begin_on(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
     with seen_connections() as seen:
         write_all(table)
@@ -276,7 +262,7 @@ def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_fr
     check_durable_and_in_turns(seen)
 
 
-def test_the_file_can_be_read_by_all_and_is_no_link(tmp_path: pathlib.Path) -> None:
+def test_the_file_can_be_read_by_all_and_is_no_link(tmp_path):
     before = os.umask(0o022)
     try:
         write_all(ReportTable(f"sqlite:///{tmp_path}/reports.db"))
@@ -292,7 +278,7 @@ def test_the_file_can_be_read_by_all_and_is_no_link(tmp_path: pathlib.Path) -> N
             ReportTable(f"sqlite:///{tmp_path}/{name}").open(HEADER)
 
 
-def test_a_file_of_another_program_is_told_in_one_line(tmp_path: pathlib.Path) -> None:
+def test_a_file_of_another_program_is_told_in_one_line(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine" * 1000)
     table = ReportTable(f"sqlite:///{tmp_path}/thesis.tex")
     for use in (lambda: table.open(HEADER), lambda: table.read("run-1")):
@@ -302,7 +288,7 @@ def test_a_file_of_another_program_is_told_in_one_line(tmp_path: pathlib.Path) -
     assert (tmp_path / "thesis.tex").read_text() == "mine" * 1000
 
 
-def test_a_password_is_shown_nowhere() -> None:
+def test_a_password_is_shown_nowhere():
     for url in (
         "postgresql://shh:top-secret@localhost:1/reports",
         "postgresql://shh:top-secret/@:x@localhost:1/reports",
@@ -322,35 +308,31 @@ def test_a_password_is_shown_nowhere() -> None:
     ReportTable("postgresql://shh@localhost/reports?passfile=/run/pgpass").check_can_be_written(is_local=False)
 
 
-def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StreamError, match=r"PostgreSQL needs psycopg.*: pip install '\.\[postgres\]'"):
         ReportTable("postgresql://localhost:1/reports").open(HEADER)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# PostgreSQL alone
-# ---------------------------------------------------------------------------------------------------------------------
+# --- PostgreSQL alone
 
 
 class TestOnPostgresql:
     pytestmark = ON_POSTGRESQL
 
     @pytest.fixture
-    def table(self, server: str, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
+    def table(self, server, tmp_path):
         with sink_of_kind("postgresql", tmp_path, server) as made:
             yield made
 
-    def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(
-        self, table: ReportTable
-    ) -> None:
+    def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(self, table):
         change(
             table,
             f"ALTER DATABASE {urlsplit(table.url).path.lstrip('/')} SET synchronous_commit = off",
         )
-        shown: list[str] = []
+        shown = []
 
-        def look(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
+        def look(connection, cursor, statement, *more):
             if statement.startswith("INSERT"):
                 shown.append(cursor.connection.execute("SHOW synchronous_commit").fetchone()[0])
 
@@ -365,9 +347,7 @@ class TestOnPostgresql:
         writers_take_turns(table)
 
     @pytest.mark.nightly
-    def test_readers_of_another_time_zone_and_writers_of_another_default_see_the_same(
-        self, server: str, table: ReportTable
-    ) -> None:
+    def test_readers_of_another_time_zone_and_writers_of_another_default_see_the_same(self, server, table):
         name = urlsplit(table.url).path.lstrip("/")
         change_server(server, f"ALTER DATABASE {name} SET timezone = 'Pacific/Kiritimati'")
         change_server(server, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
@@ -378,9 +358,7 @@ class TestOnPostgresql:
             assert {start.utcoffset().total_seconds() for start in starts} == {14 * 3600}
 
     @pytest.mark.nightly
-    def test_a_user_who_may_only_write_rows_can_go_on_with_tables_that_are_there(
-        self, server: str, table: ReportTable
-    ) -> None:
+    def test_a_user_who_may_only_write_rows_can_go_on_with_tables_that_are_there(self, server, table):
         table.open(HEADER).close()
         role = f"r{secrets.token_hex(4)}"
         change(table, f"CREATE ROLE {role} LOGIN")
@@ -393,7 +371,7 @@ class TestOnPostgresql:
             ReportTable(theirs.url, "other").open(HEADER)
 
     @pytest.mark.nightly
-    def test_a_database_of_another_encoding_is_refused(self, server: str) -> None:
+    def test_a_database_of_another_encoding_is_refused(self, server):
         table = ReportTable(new_database(server, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"))
         with pytest.raises(StreamError, match="has the encoding LATIN1"):
             table.open(HEADER)

@@ -4,22 +4,18 @@ On the cluster that librdkafka simulates; a real broker is in tests/engines. Wha
 test_report_sinks.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFileError, topic_records
 from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
 from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
-from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter, TopicRecord
+from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter
 from dp_transforms.reports.topic_records import (
     RECORD_FORMATS,
     RUN_ID_FIELD,
@@ -51,28 +47,26 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 
 
 @pytest.fixture
-def sink(tmp_path: pathlib.Path) -> Iterator[ReportTopic]:
+def sink(tmp_path):
     (tmp_path / "topic.properties").write_text("retries=7\n")
     with simulated_topic(client_config_file=str(tmp_path / "topic.properties")) as made:
         yield made
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Records
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Records
 
 
-RECORDS: tuple[TopicRecord, ...] = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, reports=2))
+RECORDS = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, reports=2))
 
 
 @pytest.mark.parametrize("record_format", RECORD_FORMATS)
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
-def test_a_record_comes_back_with_the_name_of_its_run(record: TopicRecord, record_format: str) -> None:
+def test_a_record_comes_back_with_the_name_of_its_run(record, record_format):
     assert decode_record(encode_record(record, "run-1", record_format)) == ("run-1", record)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
-def test_bytes_behind_an_avro_datum_are_refused(record: TopicRecord) -> None:
+def test_bytes_behind_an_avro_datum_are_refused(record):
     value = encode_record(record, "run-1", "avro")
     for more in (b"\x00", b"\xc3\x01", value):
         with pytest.raises(ReportFileError, match="more than its Avro datum"):
@@ -82,53 +76,51 @@ def test_bytes_behind_an_avro_datum_are_refused(record: TopicRecord) -> None:
             decode_record(value[:length])
 
 
-def test_a_datum_of_another_schema_is_refused() -> None:
+def test_a_datum_of_another_schema_is_refused():
     value = encode_record(report_samples.LABELS, "run-1", "avro")
     with pytest.raises(ReportFileError, match="fingerprint"):
         decode_record(value[:2] + bytes(8) + value[10:])
 
 
-def test_the_published_schemas_are_those_that_are_written() -> None:
+def test_the_published_schemas_are_those_that_are_written():
     published = pathlib.Path(__file__).parents[2] / "docs" / "report_topic.avsc"
     assert json.loads(published.read_text()) == list(TOPIC_AVRO_SCHEMAS)
 
 
-def test_records_are_short_and_readable_whatever_the_letters() -> None:
+def test_records_are_short_and_readable_whatever_the_letters():
     """UTF-8, not escapes of six bytes for each letter."""
     for record in (header(stream="Ünï ☃"), report(0, HeavyHitter("Ünï ☃", None, 3)), RunEnded("Ünï ☃", 3)):
         assert "Ünï ☃".encode() in encode_record(record, "run-1", "json")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a topic tells of a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What a topic tells of a run
 
 
 class Message:
     """A record as the client hands it over."""
 
-    def __init__(self, record: TopicRecord, run_id: str = "run-1", in_header: str | None = None) -> None:
+    def __init__(self, record, run_id="run-1", in_header=None):
         self._value = encode_record(record, run_id, "json")
         self._run_id = in_header or run_id
 
-    def headers(self) -> list[tuple[str, bytes]]:
+    def headers(self):
         return [("other", b"run-1"), (RUN_ID_FIELD, self._run_id.encode())]
 
-    def value(self) -> bytes:
+    def value(self):
         return self._value
 
-    def partition(self) -> int:
+    def partition(self):
         return 0
 
 
-def taken(*messages: Any, stream: str | None = "news") -> TopicRun:
+def taken(*messages, stream="news"):
     run = TopicRun("run-1", stream)
     for message in messages:
         run.take(message)
     return run
 
 
-def test_a_topic_that_contradicts_itself_is_not_read() -> None:
+def test_a_topic_that_contradicts_itself_is_not_read():
     for messages, said in (
         ((Message(REPORTS[1]), Message(report(2, HeavyHitter("", None, -4)))), "two answers"),
         ((Message(REPORTS[1]), Message(REPORTS[1]), Message(report(2))), "two answers"),
@@ -146,7 +138,7 @@ def test_a_topic_that_contradicts_itself_is_not_read() -> None:
         taken(Message(header()), Message(header(stream="olds")), stream=None)
 
 
-def test_one_partition_has_all_of_a_run_once_in_either_format(sink: ReportTopic) -> None:
+def test_one_partition_has_all_of_a_run_once_in_either_format(sink):
     keys = write_all(sink, REPORTS[::-1], None)
     keys += write_all(sink, [])
     before = records_of(sink)
@@ -157,7 +149,7 @@ def test_one_partition_has_all_of_a_run_once_in_either_format(sink: ReportTopic)
     assert {partition for partition, _, _ in before} == {_partition(HEADER, PARTITIONS)}
 
 
-def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink: ReportTopic) -> None:
+def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink):
     runs = [header(*names) for names in (("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news"))]
     for _ in range(2):
         for number, run in enumerate(runs):
@@ -169,7 +161,7 @@ def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink: ReportTopic) 
     assert {_partition(header(f"run-{number}"), 3) for number in range(50)} == {0, 1, 2}
 
 
-def test_a_run_stays_in_the_partition_where_it_began(sink: ReportTopic) -> None:
+def test_a_run_stays_in_the_partition_where_it_began(sink):
     """A topic may be given more partitions meanwhile, and a run's own number then comes out as another one."""
     elsewhere = (_partition(HEADER, 4) + 1) % 4
     producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
@@ -182,16 +174,14 @@ def test_a_run_stays_in_the_partition_where_it_began(sink: ReportTopic) -> None:
         sink.open(header(epsilon=3.0))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Following a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Following a run
 
 
 WINDOWS = [one_item(window) for window in range(6)]
 SECOND = header("run-2")
 
 
-def forge(sink: ReportTopic, window: WindowReport) -> None:
+def forge(sink, window):
     """A record of another program under the name of the run."""
     producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
     value = encode_record(window, "run-1", "json")
@@ -199,12 +189,12 @@ def forge(sink: ReportTopic, window: WindowReport) -> None:
     assert producer.flush(60) == 0
 
 
-def read_until_it_fails(follower: TopicFollower) -> None:
+def read_until_it_fails(follower):
     for _ in range(100):
         assert follower.read_new().reports == []
 
 
-def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named(sink: ReportTopic) -> None:
+def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named(sink):
     with pytest.raises(StreamError, match="holds no reports yet"):
         TopicFollower(sink).read_new()
     follower = TopicFollower(sink, "run-1")
@@ -222,7 +212,7 @@ def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named
         TopicFollower(sink).read_new()
 
 
-def test_a_source_tells_only_what_is_new_and_refuses_a_second_answer_each_time(sink: ReportTopic) -> None:
+def test_a_source_tells_only_what_is_new_and_refuses_a_second_answer_each_time(sink):
     source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
     with pytest.raises(UserError, match="once the stream has begun"):
         source.poll()
@@ -239,7 +229,7 @@ def test_a_source_tells_only_what_is_new_and_refuses_a_second_answer_each_time(s
         sink.read("run-1")
 
 
-def test_records_that_are_gone_make_it_read_all_again(sink: ReportTopic) -> None:
+def test_records_that_are_gone_make_it_read_all_again(sink):
     """As after the topic was made anew, or retention was faster than the page."""
     write_all(sink, WINDOWS[:2], None)
     follower = TopicFollower(sink, "run-1")
@@ -252,7 +242,7 @@ def test_records_that_are_gone_make_it_read_all_again(sink: ReportTopic) -> None
     follower.close()
 
 
-def test_an_address_names_servers_topic_and_settings(sink: ReportTopic, tmp_path: pathlib.Path) -> None:
+def test_an_address_names_servers_topic_and_settings(sink, tmp_path):
     write_all(sink)
     address, settings = f"kafka://127.0.0.1:9,{sink.bootstrap_servers}/{sink.topic}", tmp_path / "client.properties"
     with pytest.raises(UserError, match=r"client\.properties: the file of Kafka client settings cannot be read"):
@@ -261,7 +251,7 @@ def test_an_address_names_servers_topic_and_settings(sink: ReportTopic, tmp_path
     assert source_of([address], "run-1", str(settings)).poll() == Found(HEADER, REPORTS, ENDED, True)
 
 
-def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: ReportTopic) -> None:
+def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink):
     """`shh stream` pauses ten times as long as a look took: reports would be shown late."""
     write_all(sink, WINDOWS, None)
     follower = sink.follow("run-1")
@@ -275,24 +265,20 @@ def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: Repor
     assert min(took) < 0.35
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Waiting, and transactions that fail
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Waiting, and transactions that fail
 
 
-def test_earlier_writers_are_shut_out_before_the_topic_is_read(
-    sink: ReportTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_writers_are_shut_out_before_the_topic_is_read(sink, monkeypatch):
     """Else one of them could still commit an answer that the new one has not seen."""
     order = []
 
     class Producer(confluent_kafka.Producer):
-        def init_transactions(self, *given: Any) -> None:
+        def init_transactions(self, *given):
             order.append("shut out")
             super().init_transactions(*given)
 
     class Consumer(confluent_kafka.Consumer):
-        def assign(self, places: list[Any]) -> None:
+        def assign(self, places):
             order.append("read")
             super().assign(places)
 
@@ -302,7 +288,7 @@ def test_earlier_writers_are_shut_out_before_the_topic_is_read(
     assert order == ["shut out", "read"]
 
 
-def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_whose_end_does_not_come_is_given_up(sink, monkeypatch):
     """Another producer's open transaction hides it; here the broker is said to hold one record more than it has."""
     monkeypatch.setattr(topic_records, "WAIT_SECONDS", 0.6)
     consumer, places = sink.consumer({})
@@ -314,33 +300,33 @@ def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypa
 class _Refusing:
     """A producer whose queue is full twice, as the client's is when much is written at once; or that has failed."""
 
-    def __init__(self, *errors: BaseException) -> None:
+    def __init__(self, *errors):
         self.errors = list(errors)
-        self.calls: list[tuple[Any, ...]] = []
+        self.calls = []
 
-    def begin_transaction(self) -> None:
+    def begin_transaction(self):
         self.calls.append(("begin_transaction",))
 
-    def produce(self, topic: str, *given: Any, headers: object) -> None:
+    def produce(self, topic, *given, headers):
         self.calls.append(("produce", topic))
         if self.errors:
             raise self.errors.pop(0)
 
-    def poll(self, seconds: float) -> None:
+    def poll(self, seconds):
         self.calls.append(("poll", seconds))
 
-    def commit_transaction(self, seconds: float) -> None:
+    def commit_transaction(self, seconds):
         self.calls.append(("commit_transaction", seconds))
         if self.errors:
             raise self.errors.pop(0)
 
 
-def writer_on(producer: _Refusing) -> ReportWriter:
+def writer_on(producer):
     place = TopicPlace(producer, ReportTopic("b:1", "reports"), HEADER, HeldRun("the topic"), 3)
     return ReportWriter(place, HEADER)
 
 
-def test_a_full_queue_is_waited_for() -> None:
+def test_a_full_queue_is_waited_for():
     producer = _Refusing(BufferError(), BufferError())
     writer = writer_on(producer)
     writer.write(REPORTS[0])
@@ -351,7 +337,7 @@ def test_a_full_queue_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("code", ["_STATE", "MSG_SIZE_TOO_LARGE"])
-def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(code: str) -> None:
+def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(code):
     error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, code)))
     producer = _Refusing(error)
     with pytest.raises(StreamError, match=r"^the topic 'reports'"):
@@ -360,12 +346,10 @@ def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(c
     assert producer.calls == [("begin_transaction",), ("produce", "reports"), *ended]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Errors
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Errors
 
 
-def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink: ReportTopic) -> None:
+def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink):
     with pytest.raises(StreamError, match=r"^the topic 'no topic' cannot be used .* Create it first"):
         ReportTopic(sink.bootstrap_servers, "no topic").open(HEADER)
 
@@ -379,7 +363,7 @@ def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink: ReportTopic) -> N
         ("_TRANSPORT", r"the topic 'reports' cannot be used \(_TRANSPORT\)"),
     ],
 )
-def test_an_error_of_a_topic_of_reports_names_the_topic(name: str, said: str) -> None:
+def test_an_error_of_a_topic_of_reports_names_the_topic(name, said):
     error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
     with pytest.raises(StreamError, match=f"^{said}"), kafka_errors("reports"):
         raise error

@@ -1,9 +1,6 @@
 """A report as a table, read by the libraries that people read it with."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 
 import pytest
 
@@ -15,7 +12,7 @@ PLAN = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
 HEADER = ReportHeader.of_plan(PLAN, "run", "events")
 
 
-def window(hour: int, **sizes: int | None) -> WindowReport:
+def window(hour, **sizes):
     found = [HeavyHitter(item, None, None if item != "b" else 5, 1, size) for item, size in sizes.items()]
     start = SCHEDULE.window_start_micros(hour)
     return WindowReport("events", start, start + 3_600_000_000, found, 2.0, 1e-9, 2.0)
@@ -33,7 +30,7 @@ ROWS = [  # hour, rank, item, change, at_least_users, noisy_count
 QUERY = "select hour(window_start at time zone 'UTC'), rank, item, change, at_least_users, noisy_count from report"
 
 
-def test_the_rows_are_ranked_and_every_library_reads_them() -> None:
+def test_the_rows_are_ranked_and_every_library_reads_them():
     duckdb = pytest.importorskip("duckdb")
     report = REPORT  # by its name, as DuckDB finds it
     assert duckdb.sql(QUERY).fetchall() == ROWS
@@ -44,7 +41,7 @@ def test_the_rows_are_ranked_and_every_library_reads_them() -> None:
     assert Report(HEADER, ()).to_arrow().schema == report.to_arrow().schema
 
 
-def test_pandas_has_whole_numbers_and_moments_in_utc() -> None:
+def test_pandas_has_whole_numbers_and_moments_in_utc():
     pytest.importorskip("pandas")
     frame = REPORT.to_pandas()
     assert frame["noisy_count"].tolist()[0] == 5
@@ -53,17 +50,17 @@ def test_pandas_has_whole_numbers_and_moments_in_utc() -> None:
     assert frame["item"].tolist() == [row[2] for row in ROWS]
 
 
-def test_polars_takes_a_report_as_it_is() -> None:
+def test_polars_takes_a_report_as_it_is():
     polars = pytest.importorskip("polars")
     assert polars.DataFrame(REPORT)["rank"].to_list() == [row[1] for row in ROWS]
 
 
-def test_a_report_is_its_windows_and_says_in_a_line_what_it_is() -> None:
+def test_a_report_is_its_windows_and_says_in_a_line_what_it_is():
     assert (list(REPORT), len(REPORT)) == (list(REPORT.windows), 3)
     assert repr(REPORT) == f"<Report: 6 items in 3 windows. {PLAN.guarantee}>"
 
 
-def test_a_report_is_written_and_read_alone_or_in_parts(tmp_path: pathlib.Path) -> None:
+def test_a_report_is_written_and_read_alone_or_in_parts(tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()
     for number, part in enumerate(REPORT):

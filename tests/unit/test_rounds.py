@@ -3,16 +3,12 @@
 That all ways to run it publish what the slow reference says is in tests/conformance.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import pathlib
 from collections import Counter
-from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +20,6 @@ from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
@@ -32,10 +27,7 @@ from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.monitor.second_looks import SecondLooks
-from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
@@ -45,22 +37,27 @@ from dp_transforms.stages.rounds import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.stages.stage import Span
 from tests.helpers.core_runs import START
 from tests.helpers.naming_oracle import reports_of
-from tests.helpers.naming_runs import naming_settings
-from tests.helpers.oracle import Event
 from tests.helpers.rounds_oracle import RoundsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, calibrated
+from tests.helpers.rounds_runs import (
+    SCHEDULE,
+    WINDOWS,
+    at,
+    busy_log,
+    calibrated,
+    cells_of,
+    named_in_blocks,
+    trial_with_rounds,
+)
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trials import looks_trial
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The theorem, in an exact small game: one user with two items, and the worst sums of the others
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The theorem, in an exact small game: one user with two items, and the worst sums of the others
 
 
-def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not() -> None:
+def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
     """Weights by the code that runs. Two rounds, the second at what the first one did not name."""
     setting, game = REFERENCES["game"]["setting"], REFERENCES["game_of_sub_purses"]
     noise, order = ExponentialPower(setting["shape"], setting["scale"]), setting["order"]
@@ -77,7 +74,7 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not() -> No
         known_threshold=60,
     )
 
-    def weight(items: int, purse: float) -> int:
+    def weight(items, purse):
         left, none = np.array([int(purse * PURSE_UNITS)]), np.zeros(1, dtype=np.int64)
         return int(Pace(trial).choose(np.array([items]), left, none, none, SCHEDULE.horizon - 1).weights[0])
 
@@ -95,10 +92,10 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not() -> No
     assert noise.upper_tail(threshold - weight(1, 1.0)) == pytest.approx(lone["delta_of_one_look"], rel=1e-4)
 
 
-def divergences(noise: ExponentialPower, order: float, first: int, both: int, one: int) -> tuple[float, float]:
+def divergences(noise, order, first, both, one):
     """Of what both rounds publish, with the user from without and back."""
 
-    def log_moments(weight: int) -> tuple[np.ndarray, np.ndarray]:
+    def log_moments(weight):
         """Of the outcomes, named or not, one row for each threshold."""
         margins = np.arange(-8 * noise.scale, 8 * noise.scale)
         with_user, without = (noise.log_upper_tail(margins - added) for added in (weight, 0))
@@ -117,15 +114,11 @@ def divergences(noise: ExponentialPower, order: float, first: int, both: int, on
     return found[0], found[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The conditions, by the stages that run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The conditions, by the stages that run
 
 
 @pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (3, 120, 1), (7, 30, 3)])
-def test_the_stages_name_what_the_reference_says_however_items_are_cut(
-    seed: int, block_seconds: int, sliding: int
-) -> None:
+def test_the_stages_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, sliding):
     trial, log = trial_with_rounds(block_seconds, sliding=sliding, threshold=25, false_names=40), busy_log(seed)
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
     expected = oracle.names()
@@ -146,7 +139,7 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(
         assert [of_round.drawn for of_round in run.rounds[1:]] == oracle.drawn
 
 
-def block_reports_of(oracle: RoundsOracle, trial: TrialPlan) -> list[WindowReport]:
+def block_reports_of(oracle, trial):
     """Each from the start of its first window to the end of its last one."""
     ends = {trial.schedule.window_start_micros(entry.window): last for entry, last in oracle.blocks}
     return [
@@ -156,7 +149,7 @@ def block_reports_of(oracle: RoundsOracle, trial: TrialPlan) -> list[WindowRepor
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed: int) -> None:
+def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed):
     """What a user adds is a function of its own pairs and of what was named; what its purse does not pay for does not
     count."""
     trial, log = trial_with_rounds(), busy_log(seed)
@@ -172,7 +165,7 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed: i
             assert by_cell(together.sums) == Counter(by_cell(own.sums)) + Counter(by_cell(of_others.sums))
 
 
-def test_a_round_that_is_not_told_what_is_named_is_refused() -> None:
+def test_a_round_that_is_not_told_what_is_named_is_refused():
     """It would spend the purse of its round on blocks."""
     trial = trial_with_rounds()
     for work in (WeighRound, NameRound):
@@ -182,7 +175,7 @@ def test_a_round_that_is_not_told_what_is_named_is_refused() -> None:
             last.columns([])
 
 
-def test_each_round_has_noise_of_its_own() -> None:
+def test_each_round_has_noise_of_its_own():
     """Also with the same holders and weights, and where the number of a block is that of a window."""
     keys = trial_with_rounds().stream_keys(SECRET)
     cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
@@ -190,7 +183,7 @@ def test_each_round_has_noise_of_its_own() -> None:
     assert len({uniforms(*cells).tobytes() for uniforms in drawn}) == len(drawn)
 
 
-def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not() -> None:
+def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not():
     """As often as the threshold says, anew in each round; and what becomes of others does not follow who holds one."""
     trial = trial_with_rounds(false_names=1e6)  # then one of a hundred is named by noise alone
     in_block = named_in_blocks(trial, [str(number) for number in range(2000)])
@@ -214,11 +207,11 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not() -
 class _AnySize(TrialPlan):
     """A size is stated from a noisy sum of 1 on."""
 
-    def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
+    def terms_of_second_looks(self, drawn, windows):
         return RoundTerms(1, -9, 1)
 
 
-def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not() -> None:
+def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not():
     """And what becomes of others does not follow who holds one."""
     plain = trial_with_rounds()
     trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
@@ -231,7 +224,7 @@ def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not() ->
     assert np.flatnonzero(sized.at_least_users != with_lone.at_least_users).tolist() == [7]
 
 
-def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_who_holds_them() -> None:
+def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_who_holds_them():
     plan = calibrated()
     horizon = plan.schedule.horizon
     thresholds = [plan.terms_of_round(1, drawn, horizon).threshold for drawn in (0, 10, 65, 66, 1000)]
@@ -247,7 +240,7 @@ def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_wh
         assert sum(cell not in sums for cell in cells_of(whole.found)) <= 8  # at most 2 are expected
 
 
-def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
+def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused():
     """Else a lone holder would be tested at a low threshold."""
     trial = trial_with_rounds()
     keys = trial.stream_keys(SECRET)
@@ -272,21 +265,18 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
             name.advance(None, come, span(), Counter())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts of a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Parts of a run
 
 
 @pytest.mark.parametrize("ends", [(4,), (3, 5, 10)])
-def test_all_parts_together_spend_one_purse_of_each_round(tmp_path: pathlib.Path, ends: tuple[int, ...]) -> None:
+def test_all_parts_together_spend_one_purse_of_each_round(tmp_path, ends):
     """At the pace of the user, and all of it in the end."""
     trial = trial_with_rounds(4 * 86_400)
     days = WindowSchedule.fixed(START, START + WINDOWS * 86_400, 86_400)
     trial = dataclasses.replace(trial, schedule=days)
     log = [("user", item, (START + day * 86_400) * 1_000_000) for item in "abc" for day in range(WINDOWS)]
     price = dict(zip(trial.looks.weights, trial.looks.units, strict=True))
-    spent = []
-    first, stored = 0, []
+    spent, stored, first = [], [], 0
     for end in (*ends, WINDOWS):
         in_blocks = Run(log, trial, part=RunPart(first, end)).rounds[0].sums
         ones = np.ones(len(in_blocks), dtype=np.int64)
@@ -300,7 +290,7 @@ def test_all_parts_together_spend_one_purse_of_each_round(tmp_path: pathlib.Path
         assert 0.7 * units < sum(of_parts) <= units
 
 
-def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
     trial = trial_with_rounds()
     entries = PurseEntries(
         np.array([1], dtype=np.uint64),
@@ -321,45 +311,10 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path: pathlib.P
             load()
 
 
-def test_a_block_that_two_parts_share_is_a_block_of_each() -> None:
-    """Named by its first window of the part: so the noise of one is not that of the other."""
-    trial = trial_with_rounds(35)
-    seen: set[int] = set()
-    for first, end in itertools.pairwise((0, 2, 5, 6, 12)):
-        blocks, windows = WindowBlocks.of(trial, first, end), np.arange(first, end)
-        found = blocks.of_windows(windows)
-        assert seen.isdisjoint(found.tolist())
-        seen.update(found.tolist())
-        assert (found <= windows).all()
-        assert (windows < blocks.ends(found)).all()
-        assert [first, *np.unique(blocks.ends(found))] == [*np.unique(found), end]
+# --- Plans, logs and runs
 
 
-def test_all_parts_together_have_the_false_names_of_one_run() -> None:
-    plan = calibrated()
-    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
-    for drawn in (1000, 10**6):
-        whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
-        assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
-        assert night.likely_noise > whole.likely_noise
-        assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans, logs and runs
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def trial_with_rounds(
-    block_seconds: int = 40, *, sliding: int = 1, threshold: int = 70, false_names: float = 0.5
-) -> TrialPlan:
-    """Windows of 10 seconds, and little noise."""
-    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
-    units = tuple(PURSE_UNITS * percent // 100 for percent in (20, 10, 20, 50))
-    return dataclasses.replace(trial, rounds=Rounds(block_seconds=block_seconds, units=units, false_names=false_names))
-
-
-def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart | None = None) -> ItemPairs:
+def pairs_of(log, trial, part=None):
     if not log:
         return ItemPairs.none()
     keys, batch, part = trial.stream_keys(SECRET), batch_of(list(log)), part or RunPart.whole(trial.schedule)
@@ -369,31 +324,17 @@ def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart | None = No
     )
 
 
-def span(shard: int = 0, shards: int = 1, *, windows: range = range(WINDOWS)) -> Span:
+def span(shard=0, shards=1, *, windows=range(WINDOWS)):
     return Span(windows.start, windows.stop, shard, shards)
 
 
-def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
-    """As if round 0 had named these in the first block."""
-    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
-    zeros = np.zeros(len(table), dtype=np.int64)
-    return NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)
-
-
-def cells_of(cells: Cells, windows: Collection[int] | None = None) -> Iterator[tuple[int, str]]:
-    """windows: instead of its own, each of these."""
-    labels = cells.table.labels.to_pylist()
-    for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):
-        yield from ((each, labels[item]) for each in ([window] if windows is None else windows))
-
-
-def by_cell(sums: ItemSums) -> dict[tuple[int, str], int]:
+def by_cell(sums):
     return dict(zip(cells_of(sums), sums.sums.tolist(), strict=True))
 
 
-def state_of(path: pathlib.Path, cells: Collection[tuple[Kind, bytes]], first: int, end: int) -> RunPart:
+def state_of(path, cells, first, end):
     """A part of a run, before which this was stored."""
-    by_place: dict[tuple[Kind, int], list[memoryview]] = {}
+    by_place = {}
     for kind, bucket, cell in map(unpack_cell, pack_by_bucket(cells)):
         by_place.setdefault((kind, bucket), []).append(cell)
     joined = [(*place, cell) for place, found in sorted(by_place.items()) for cell in join_cells(place[0], found)]
@@ -419,16 +360,16 @@ class Run:
 
     def __init__(
         self,
-        log: Collection[Event],
-        trial: TrialPlan,
-        shards: int = 1,
+        log,
+        trial,
+        shards=1,
         *,
-        told: Run | None = None,
-        told_blocks: NamedItems | None = None,
-        part: RunPart | None = None,
-    ) -> None:
-        self.rounds: list[OfRound] = []
-        self.stored: list[tuple[Kind, bytes]] = []
+        told=None,
+        told_blocks=None,
+        part=None,
+    ):
+        self.rounds = []
+        self.stored = []
         part = part or RunPart.whole(trial.schedule)
         windows = range(part.first, part.end)
         keys, pairs, counts = trial.stream_keys(SECRET), pairs_of(log, trial, part), Counter[str]()

@@ -1,13 +1,13 @@
-"""Looks in rounds over blocks: the numbers of a plan (docs/guarantee.md, "Rounds")."""
-
-from __future__ import annotations
+"""Plans with looks in rounds, and the candidates of their rounds."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
@@ -15,14 +15,19 @@ from dp_transforms.accounting.purse.open_threshold import smallest_open_threshol
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import WINDOWS_AT_ONCE, NamedItems
+from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import rounds_suit, terms_of_round
-from tests.helpers.rounds_runs import SCHEDULE, calibrated
+from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds
+from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import trial_of
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
 
-def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
+def test_a_plan_with_rounds_is_read_again_as_it_is():
     plan = calibrated()
     assert plan.paid_rounds == Rounds(
         block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.65
@@ -47,20 +52,20 @@ def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
         ("10,100", "2 to 4 percents"),
     ],
 )
-def test_the_shares_of_rounds_can_be_declared(shares: tuple[int, ...], words: str) -> None:
+def test_the_shares_of_rounds_can_be_declared(shares, words):
     declared = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
     assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
     with pytest.raises(ValueError, match=re.escape(words)):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
 
 
-def test_each_round_pays_for_a_look() -> None:
+def test_each_round_pays_for_a_look():
     assert calibrated(usual_looks=(1, 3), most_looks=3).paid_rounds.units == calibrated().paid_rounds.units
     with pytest.raises(ValueError, match="most_looks must be at least 3 with rounds"):
         calibrated(usual_looks=(1, 2), most_looks=2)
 
 
-def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
+def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
     """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
     plan = calibrated()
     prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
@@ -74,7 +79,7 @@ def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
 
 
 @pytest.mark.parametrize("row", REFERENCES["open_threshold_in_scales"], ids=lambda row: f"p = {row['p']}")
-def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
+def test_the_numbers_of_the_reference(row):
     """Weights, and thresholds for a tenth of a purse and for so many pairs."""
     terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
     amounts = [PURSE_UNITS // 10, PURSE_UNITS // 100, PURSE_UNITS // 1000, 0]
@@ -90,7 +95,7 @@ def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
         assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
 
 
-def test_a_purse_that_is_spent_twice_is_refused() -> None:
+def test_a_purse_that_is_spent_twice_is_refused():
     plan = calibrated()
     units = list(plan.paid_rounds.units)
     units[1] += 1
@@ -106,7 +111,7 @@ def test_a_purse_that_is_spent_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}]
 )
-def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
+def test_what_rounds_do_not_go_with_yet_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         calibrated(**choices)
 
@@ -127,15 +132,13 @@ def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -
         (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
     ],
 )
-def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(
-    schedule: WindowSchedule, given: dict[str, object], suit: bool
-) -> None:
+def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(schedule, given, suit):
     assert rounds_suit(schedule, given, has_domain=False) == suit
     assert not rounds_suit(schedule, given, has_domain=True)
 
 
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
-def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
+def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
     """The bound of docs/guarantee.md, "Rounds": of all that is drawn for, and as if all parts drew as much. A fifth of
     the error: four rounds, and second looks."""
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
@@ -149,7 +152,7 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
         assert errors[0] <= most < errors[1]
 
 
-def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last() -> None:
+def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last():
     """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out, nor does a round
     with less than a fifth of what the last one has."""
     choices = {True: {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
@@ -161,14 +164,14 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
             assert terms.least == (below if number in leaves_out else None)
 
 
-def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> None:
+def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     """It is not known how many items are held, so the looks of users pay for wrong sizes."""
     plan = calibrated()
     looks, paid, terms = plan.paid_looks, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
     payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
     assert payable[-1][0] == terms.largest_weight
 
-    def error(likely: int) -> float:
+    def error(likely):
         beyond = (likely + 1 + 4 * (terms.largest_weight - weight) for weight, _ in payable)
         tails = map(looks.noise.upper_tail, beyond)
         return plan.max_users * max(tail * paid / units for tail, (_, units) in zip(tails, payable, strict=True))
@@ -178,7 +181,7 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> 
 
 @pytest.mark.parametrize("shares", [True, (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
 @pytest.mark.parametrize("looks", [10, 100])
-def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares: object, looks: int) -> None:
+def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
     users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
     is_left, found = 1.0, 0.0
@@ -191,10 +194,90 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
     assert 0.95 <= found < 0.985
 
 
-def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
+def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
     one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 
-def _days(window_seconds: int) -> WindowSchedule:
+def _days(window_seconds):
     return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
+
+
+# --- What a round draws for, where one number does not hold all windows of a block.
+
+_ITEMS, _SECOND = 5, 30  # windows of the second block
+
+
+@pytest.mark.parametrize("share", [0, 0.02, 0.5, 1])
+@pytest.mark.parametrize("windows", [WINDOWS_AT_ONCE - 1, WINDOWS_AT_ONCE, WINDOWS_AT_ONCE + 1, 200])
+def test_what_is_left_out_is_told_and_read_again(windows, share):
+    """Of two blocks, by two shards of items, and however it is cut into messages."""
+    draws, keys = np.random.default_rng(windows), trial_of(calibrated()).stream_keys(SECRET)
+    schedule = WindowSchedule.fixed(0, 10 * (windows + _SECOND), 10)
+    of_windows = WindowBlocks(schedule, 10 * windows, 0, windows + _SECOND)
+    table, _ = ItemTable.of_labels(pa.array([*map(str, range(_ITEMS))]), keys.hash_items)
+    blocks, ones = np.repeat([0, windows], _ITEMS), np.ones(2 * _ITEMS, dtype=np.int64)
+    in_blocks = NamedItems(blocks, np.tile(np.arange(_ITEMS), 2), ones, ones, table)
+    whole = Candidates.of_names(of_windows, in_blocks, NamedItems.none())
+    everything = {(window, str(item)) for window in range(windows + _SECOND) for item in range(_ITEMS)}
+    assert _drawn(whole) == everything
+    left_out = set()
+    told = list[NamedItems]()
+    for shard in range(2):
+        of_shard = whole.of_shard(shard, 2)
+        at, items = map(np.concatenate, zip(*of_shard.cells(7), strict=True))
+        rows = np.flatnonzero(draws.random(len(at)) < share)
+        of_shard.leave_out(at[rows], items[rows])
+        left_out |= _named(of_shard.table, at[rows], items[rows])
+        told += of_shard.told_left_out().halves() or [of_shard.told_left_out()]
+    after = Candidates.of_names(of_windows, in_blocks, NamedItems.of_messages([each.to_bytes() for each in told]))
+    assert _drawn(after) == everything - left_out
+    assert after.drawn == len(everything) - len(left_out)
+    joined = NamedItems.merge(told)
+    assert _named(joined.table, *joined.left_out()) == left_out
+    assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
+
+
+@pytest.mark.parametrize(("windows", "message"), [([0, 3], "not named in its block"), ([3, 2], "must ascend")])
+def test_what_cannot_be_a_pair_of_a_later_round_is_refused(windows, message):
+    """The second item was named in the first block alone."""
+    of_windows = WindowBlocks(WindowSchedule.fixed(0, 40, 10), 20, 0, 4)
+    table, _ = ItemTable.of_labels(pa.array(["a", "b"]), trial_of(calibrated()).stream_keys(SECRET).hash_items)
+    ones = np.ones(3, dtype=np.int64)
+    in_blocks = NamedItems(np.array([0, 0, 2]), np.array([0, 1, 0]), ones, ones, table)
+    named = NamedItems(np.array(windows), np.array([1, 1]), ones[:2], ones[:2], table)
+    with pytest.raises(ValueError, match=message):
+        Candidates.of_names(of_windows, in_blocks, named)
+
+
+def _drawn(candidates):
+    return set().union(*(_named(candidates.table, *cells) for cells in candidates.cells(50)))
+
+
+def _named(table, windows, items):
+    labels = table.labels.to_pylist()
+    return {(window, labels[item]) for window, item in zip(windows.tolist(), items.tolist(), strict=True)}
+
+
+def test_a_block_that_two_parts_share_is_a_block_of_each():
+    """Named by its first window of the part: so the noise of one is not that of the other."""
+    trial = trial_with_rounds(35)
+    seen = set()
+    for first, end in itertools.pairwise((0, 2, 5, 6, 12)):
+        blocks, windows = WindowBlocks.of(trial, first, end), np.arange(first, end)
+        found = blocks.of_windows(windows)
+        assert seen.isdisjoint(found.tolist())
+        seen.update(found.tolist())
+        assert (found <= windows).all()
+        assert (windows < blocks.ends(found)).all()
+        assert [first, *np.unique(blocks.ends(found))] == [*np.unique(found), end]
+
+
+def test_all_parts_together_have_the_false_names_of_one_run():
+    plan = calibrated()
+    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
+    for drawn in (1000, 10**6):
+        whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
+        assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
+        assert night.likely_noise > whole.likely_noise
+        assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names

@@ -1,10 +1,7 @@
 """The state of a run as a file: what is written is read, what is changed in it is found, cells join in any order."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
-import pathlib
 
 import hypothesis.strategies as st
 import numpy as np
@@ -58,7 +55,7 @@ def known_of(labels, last_named):
     return KnownItems(table, ordered)
 
 
-def written(path: pathlib.Path, header=HEADER):
+def written(path, header=HEADER):
     """A state with cells of each kind."""
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
@@ -77,9 +74,7 @@ def content_of(state):
     return state.header, [(row.kind, row.bucket, bytes(state.cell(row))) for row in state.rows]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The file
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The file
 
 
 @pytest.mark.parametrize("shards", [1, 3, 64, 100])
@@ -261,9 +256,7 @@ def test_a_seal_is_of_one_key_and_one_content(tmp_path):
         forge(tmp_path / "forged", end.schema, *batches, end).check_seal(KEY)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Cells
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Cells
 
 
 def purses_of(part):
@@ -336,9 +329,7 @@ def test_cells_stay_below_ten_megabytes():
     assert max(map(len, cells)) < state_cells.MOST_CELL_BYTES
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Parts
 
 
 def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):

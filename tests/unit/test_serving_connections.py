@@ -1,19 +1,16 @@
 """Who asks nothing, or does not read, takes no place from others: attacks on the live page, by real sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra serve is missing")
 
-from dp_transforms.views.serving.connections import Limits, Server, server_of
+from dp_transforms.views.serving.connections import Limits, server_of
 
 LIMITS = Limits(turn_seconds=0.4, connections=20)
 PATIENCE_SECONDS = 30.0
@@ -37,9 +34,9 @@ async def application(scope, receive, send):
 
 
 @pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+def port():
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        server: Server = server_of(application, LIMITS)
+        server = server_of(application, LIMITS)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         yield listening.getsockname()[1]
@@ -48,7 +45,7 @@ def port() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def connected(port: int, *, receives: int = 0) -> Iterator[socket.socket]:
+def connected(port, *, receives=0):
     with contextlib.closing(socket.socket()) as made:
         if receives:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
@@ -57,14 +54,14 @@ def connected(port: int, *, receives: int = 0) -> Iterator[socket.socket]:
         yield made
 
 
-def status(port: int, path: str = "/") -> int:
+def status(port, path="/"):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     with contextlib.closing(connection):
         connection.request("GET", path)
         return connection.getresponse().status
 
 
-def is_closed(connection: socket.socket) -> bool:
+def is_closed(connection):
     """Reads all that comes, to the end."""
     try:
         while connection.recv(1 << 16):
@@ -76,7 +73,7 @@ def is_closed(connection: socket.socket) -> bool:
     return True
 
 
-def drip(connection: socket.socket, port: int) -> None:
+def drip(connection, port):
     """A byte at a time: that is no reason to wait for longer."""
     with contextlib.suppress(OSError):
         for byte in HEAD * 1000:
@@ -84,7 +81,7 @@ def drip(connection: socket.socket, port: int) -> None:
             time.sleep(LIMITS.turn_seconds / 20)
 
 
-ATTACKS: dict[str, Callable[[socket.socket, int], object]] = {
+ATTACKS = {
     "nothing": lambda connection, _: None,
     "half a head": lambda connection, _: connection.send(HEAD),
     "a head byte by byte": drip,
@@ -94,7 +91,7 @@ ATTACKS: dict[str, Callable[[socket.socket, int], object]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_is_half_open_is_closed(port: int, attack: str) -> None:
+def test_what_is_half_open_is_closed(port, attack):
     with connected(port) as connection:
         begin = time.monotonic()
         ATTACKS[attack](connection, port)
@@ -102,7 +99,7 @@ def test_what_is_half_open_is_closed(port: int, attack: str) -> None:
         assert time.monotonic() - begin >= LIMITS.turn_seconds * 0.9
 
 
-def test_who_asks_and_never_reads_is_cut_off(port: int) -> None:
+def test_who_asks_and_never_reads_is_cut_off(port):
     """Many requests at once: their answers would be kept for ever."""
     with connected(port, receives=4096) as connection:
         with contextlib.suppress(ConnectionError):
@@ -115,7 +112,7 @@ def test_who_asks_and_never_reads_is_cut_off(port: int) -> None:
         assert received < len(BIG)
 
 
-def test_who_closes_and_never_reads_is_cut_off(port: int) -> None:
+def test_who_closes_and_never_reads_is_cut_off(port):
     """An answer that is the last one is sent by a server that has closed the connection already."""
     with contextlib.ExitStack() as left:
         for _ in range(LIMITS.connections):
@@ -125,7 +122,7 @@ def test_who_closes_and_never_reads_is_cut_off(port: int) -> None:
         assert status(port) == 200
 
 
-def test_who_reads_slowly_gets_all(port: int) -> None:
+def test_who_reads_slowly_gets_all(port):
     with connected(port, receives=1 << 16) as connection:
         connection.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         received = bytearray()
@@ -136,7 +133,7 @@ def test_who_reads_slowly_gets_all(port: int) -> None:
 
 
 @pytest.mark.parametrize("attack", ["nothing", "half a head"])
-def test_many_that_are_half_open_take_no_place_from_others(port: int, attack: str) -> None:
+def test_many_that_are_half_open_take_no_place_from_others(port, attack):
     """Three times as many as there are places."""
     with contextlib.ExitStack() as left:
         for _ in range(3 * LIMITS.connections):
@@ -144,7 +141,7 @@ def test_many_that_are_half_open_take_no_place_from_others(port: int, attack: st
             assert status(port) == 200
 
 
-def test_where_all_are_listeners_one_more_is_told_to_come_later(port: int) -> None:
+def test_where_all_are_listeners_one_more_is_told_to_come_later(port):
     """Each that goes makes room; listeners stay, however little there is to tell."""
     with contextlib.ExitStack() as left:
         listeners = [left.enter_context(connected(port)) for _ in range(LIMITS.connections - 1)]

@@ -1,15 +1,18 @@
-"""The header of a state: which headers a run can have, how they follow each other, and how large they become."""
-
-from __future__ import annotations
+"""Headers of states, and the fingerprints that bind a run to its log and key."""
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
+from dp_transforms.logs import ending_of_log
+from dp_transforms.runs.fingerprints import InputFingerprint, input_key, key_fingerprint, sealing_key
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_file import write_state
+from dp_transforms.runs.state_file import hold_state, write_state
 from dp_transforms.runs.state_header import MOST_HEADER_BYTES, MOST_PARTS, PartRecord, StateHeader
+from tests.helpers.small_runs import SECRET
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
 HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (PART,))
@@ -92,3 +95,64 @@ def test_what_was_to_follow_is_forgotten_with_the_intent():
     for changes in ({"intent": None}, {"begun_by": 1}, {"next_fingerprint": "c"}, {"user_field": ""}):
         with pytest.raises(ValueError, match="must"):
             dataclasses.replace(publishing, **changes)
+
+
+# --- Fingerprints by which a run knows its input and its key again, and the lock beside its state.
+
+
+def test_the_fingerprint_of_a_log_is_that_of_its_content_how_it_is_read_and_the_key(tmp_path):
+    for name, content in (("a", b"1"), ("b", b"2"), ("copy of a", b"1")):
+        (tmp_path / name).write_bytes(content)
+
+    def text(*names, read_as="csv", reading=("user", "item"), key=None):
+        return InputFingerprint([(str(tmp_path / name), read_as) for name in names], reading, key).text
+
+    assert text("a", "b") == text("b", "a", "a") == text("copy of a", "b")
+    different = [
+        *(text("a"), text("a", "b"), text("a", "copy of a"), text("b"), text()),
+        *(text("a", reading=reading) for reading in (("item", "user"), ("us", "er"), ("use", "r"))),
+        # The same bytes are other rows in another format, or if they are uncompressed first.
+        *(text("a", read_as=ending_of_log(f"log.{name}")) for name in ("tsv", "jsonl", "csv.gz", "tsv.gz", "jsonl.gz")),
+        # Without the key nobody can try guesses of the log.
+        *(text("a", key=input_key(secret)) for secret in (SECRET, SECRET + b"x")),
+    ]
+    assert len(set(different)) == len(different)
+    assert text("a", key=input_key(SECRET)) == different[-2]
+    assert ending_of_log("log.CSV.GZ") == ending_of_log("log.csv.gz")
+
+
+def test_a_log_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(StateError, match="cannot be read"):
+        _ = InputFingerprint([(str(tmp_path / "log"), "")], []).text
+
+
+def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
+    found = key_fingerprint(SECRET)
+    assert len(found) == 64
+    assert found != key_fingerprint(SECRET + b"x")
+    assert SECRET.hex() not in found
+    assert len({found, sealing_key(SECRET).hex(), input_key(SECRET).hex()}) == 3
+
+
+def test_one_process_at_a_time_holds_a_state(tmp_path):
+    """Until it ends, however it ends."""
+    program = (
+        "import sys, time\nfrom dp_transforms.runs.state_file import hold_state\n"
+        "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
+    )
+    path = str(tmp_path / "state")
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(StateError, match="another process works on it"), hold_state(path):
+                pass
+        finally:
+            other.kill()
+            other.wait()
+    with hold_state(path), pytest.raises(StateError), hold_state(path):
+        pass
+    (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
+        pass
+    assert not (tmp_path / "victim").exists()

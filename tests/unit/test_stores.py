@@ -1,8 +1,6 @@
 """Files in stores: whole or not at all, one version, and only the ranges that are needed. One contract, tried on a real
 server of each kind of store; faults of a store on S3."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import pickle
@@ -11,8 +9,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
 
 import pytest
 
@@ -20,11 +16,10 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.reports import read_report_file
 from dp_transforms.stores import remote_files
 from dp_transforms.stores.remote_files import FileStore, RangeReader, RemoteFileError, StoredFile, UrlError
-from dp_transforms.stores.store_clients import S3Client, Said, StoreClient, Url, fault
+from dp_transforms.stores.store_clients import S3Client, Said, StoreClient, fault
 from tests.helpers import gcs_server
 from tests.helpers.azurite_server import AzuriteServer
 from tests.helpers.replay_logs import BUDGET, write_log
-from tests.helpers.s3_server import S3Server
 from tests.helpers.shh_here import shh
 from tests.helpers.store_contract import CONTRACT
 
@@ -34,13 +29,13 @@ SECRET = "kL8secret"
 
 
 @pytest.fixture(scope="module")
-def google() -> Iterator[str]:
+def google():
     with gcs_server.gcs_server() as where:
         yield where
 
 
 @pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
+def azure(tmp_path_factory):
     pytest.importorskip("azure.storage.blob", reason="azure-storage-blob is not installed")
     try:
         server = AzuriteServer(tmp_path_factory.mktemp("azurite"))
@@ -51,26 +46,26 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
 
 
 @pytest.fixture(params=["s3", "gs", "azfs"])
-def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def root(request, monkeypatch):
     """The URL of what a store calls a bucket, new and empty, on a server of each kind."""
     name = f"test-{uuid.uuid4().hex}"
     if request.param == "s3":
-        made: str = request.getfixturevalue("bucket")
+        made = request.getfixturevalue("bucket")
         return made
     if request.param == "gs":
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", where := request.getfixturevalue("google"))
         return gcs_server.make_bucket(where, name)
-    server: AzuriteServer = request.getfixturevalue("azure")
+    server = request.getfixturevalue("azure")
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", server.connection_string)
     return server.make_container(name)
 
 
 @pytest.mark.parametrize("holds", CONTRACT, ids=lambda holds: holds.__name__)
-def test_what_every_store_holds(root: str, holds: Callable[[str], None]) -> None:
+def test_what_every_store_holds(root, holds):
     holds(root)
 
 
-def test_an_account_of_azure(azure: AzuriteServer, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_an_account_of_azure(azure, monkeypatch, tmp_path):
     """It needs a connection string of its own; a replay from it and into it runs."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string)
     box = azure.make_container("replayed")
@@ -91,41 +86,41 @@ class Scripted(StoreClient):
 
     login = "log in"
 
-    def __init__(self, *answers: bytes | Said | str) -> None:
+    def __init__(self, *answers):
         self.answers = list(answers)
 
-    def _next(self) -> Any:
+    def _next(self):
         answer = self.answers.pop(0)
         if isinstance(answer, bytes):
             return answer
         raise LookupError(answer)
 
-    def head(self, at: Url) -> tuple[int, str]:
+    def head(self, at):
         return len(self._next()), "v"
 
-    def get(self, at: Url, version: str, begin: int, length: int) -> bytes:
-        data: bytes = self._next()
+    def get(self, at, version, begin, length):
+        data = self._next()
         return data
 
-    def list(self, at: Url) -> Iterator[tuple[str, int, str]]:
+    def list(self, at):
         yield at.key, len(self._next()), "v"
 
-    def put(self, at: Url, content: BinaryIO, size: int, only_new: bool) -> None:
+    def put(self, at, content, size, only_new):
         self._next()
 
-    def delete(self, at: Url) -> None:
+    def delete(self, at):
         self._next()
 
-    def said(self, error: Exception) -> Said | str:
-        said: Said | str = error.args[0]
+    def said(self, error):
+        said = error.args[0]
         return said
 
-    def _status(self, error: Exception) -> int | None:
+    def _status(self, error):
         raise NotImplementedError
 
 
 URL, FILE = "s3://b/a", StoredFile("s3://b/a", 7, "v")
-ASKED: dict[str, Callable[[FileStore], object]] = {
+ASKED = {
     "look": lambda store: store.look(URL),
     "read": lambda store: store.read_range(FILE, 0, 7),
     "list": lambda store: list(store.list_below(URL)),
@@ -134,7 +129,7 @@ ASKED: dict[str, Callable[[FileStore], object]] = {
     "remove": lambda store: store.remove(URL),
 }
 ABSENT, OTHER, CONFLICT, BROKE = Said
-MEANINGS: dict[tuple[str, tuple[bytes | Said | str, ...]], object] = {
+MEANINGS = {
     ("look", (ABSENT,)): None,
     ("look", (b"content",)): FILE,
     ("look", (BROKE,)): "the connection to the store broke: try again",
@@ -171,7 +166,7 @@ MEANINGS: dict[tuple[str, tuple[bytes | Said | str, ...]], object] = {
 
 
 @pytest.mark.parametrize(("asked", "answers"), MEANINGS, ids=str)
-def test_what_follows_from_an_answer(asked: str, answers: tuple[bytes | Said | str, ...]) -> None:
+def test_what_follows_from_an_answer(asked, answers):
     """Whatever the store: an answer means one thing of a file that is read, another of one that is written."""
     client, expected, pauses = Scripted(*answers), MEANINGS[asked, answers], list[float]()
     store = FileStore(client, pauses.append)
@@ -186,7 +181,7 @@ def test_what_follows_from_an_answer(asked: str, answers: tuple[bytes | Said | s
     assert len(pauses) == min(answers.count(CONFLICT), 3)
 
 
-def test_what_the_answers_of_s3_say(s3: S3Server) -> None:
+def test_what_the_answers_of_s3_say(s3):
     """By their code where it says more than the status, and in words of ours alone."""
     exceptions, client = pytest.importorskip("botocore.exceptions"), S3Client()
     for status, code, said in (
@@ -210,12 +205,12 @@ def test_what_the_answers_of_s3_say(s3: S3Server) -> None:
     assert client.said(exceptions.ReadTimeoutError(endpoint_url=SECRET)) is BROKE
 
 
-def test_what_a_client_finds_out_by_itself_is_passed_on() -> None:
+def test_what_a_client_finds_out_by_itself_is_passed_on():
     class Own(Scripted):
-        def _next(self) -> Any:
+        def _next(self):
             raise fault(URL, "it is too large")
 
-        def said(self, error: Exception) -> Said:
+        def said(self, error):
             return BROKE
 
     for asked in ("look", "list", "put over", "remove"):
@@ -236,14 +231,14 @@ def test_what_a_client_finds_out_by_itself_is_passed_on() -> None:
         ("s3:///a.csv", "must begin with s3:// and then name a bucket"),
     ],
 )
-def test_urls_that_are_refused_are_not_repeated(url: str, words: str) -> None:
+def test_urls_that_are_refused_are_not_repeated(url, words):
     with pytest.raises(UrlError, match=re.escape(words)) as raised:
         remote_files.is_remote(url)
     assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize("path", ["a.csv", "/tmp/a.csv", "./s3:/a", "1://a", "a b://c", "C:\\x", pathlib.Path("s3:/b")])
-def test_paths_are_no_urls(path: str | pathlib.Path) -> None:
+def test_paths_are_no_urls(path):
     assert not remote_files.is_remote(path)
 
 
@@ -258,12 +253,12 @@ def test_paths_are_no_urls(path: str | pathlib.Path) -> None:
         ("a/**", ["a", "a/b", "a/_b/c"], ["a/.b", "b"]),
     ],
 )
-def test_what_a_glob_means(pattern: str, meant: list[str], not_meant: list[str]) -> None:
+def test_what_a_glob_means(pattern, meant, not_meant):
     for name in (*meant, *not_meant):
         assert remote_files.is_meant(name.split("/"), pattern.split("/")) == (name in meant), name
 
 
-def test_an_answer_that_breaks_is_asked_for_again(s3: S3Server, bucket: str) -> None:
+def test_an_answer_that_breaks_is_asked_for_again(s3, bucket):
     content = os.urandom(300_000)
     remote_files.put_new(f"{bucket}/a.bin", content)
     s3.cut_after = [100, 0, 299_999]
@@ -275,7 +270,7 @@ def test_an_answer_that_breaks_is_asked_for_again(s3: S3Server, bucket: str) -> 
     assert {read.condition for read in s3.reads("a.bin")} == {reader.file.version}, "always the same version"
 
 
-def test_a_store_without_versions_or_without_ranges_is_refused(s3: S3Server, bucket: str) -> None:
+def test_a_store_without_versions_or_without_ranges_is_refused(s3, bucket):
     """Else a change would not be seen; and a large file would be held in memory again for each range."""
     url = f"{bucket}/a.bin"
     remote_files.put_new(url, bytes(10_000))
@@ -288,7 +283,7 @@ def test_a_store_without_versions_or_without_ranges_is_refused(s3: S3Server, buc
         remote_files.look_at(url)
 
 
-def test_an_answer_that_always_breaks_is_an_error(s3: S3Server, bucket: str) -> None:
+def test_an_answer_that_always_breaks_is_an_error(s3, bucket):
     remote_files.put_new(f"{bucket}/a.bin", bytes(1000))
     s3.cut_after = [10] * 50
     found, pauses = remote_files.look_at(f"{bucket}/a.bin"), list[float]()
@@ -298,7 +293,7 @@ def test_an_answer_that_always_breaks_is_an_error(s3: S3Server, bucket: str) -> 
     assert len(s3.reads("a.bin")) == 4 == len(pauses) + 1
 
 
-def test_ranges_are_kept_as_far_as_is_said(s3: S3Server, bucket: str) -> None:
+def test_ranges_are_kept_as_far_as_is_said(s3, bucket):
     remote_files.put_new(f"{bucket}/a.bin", bytes(10_000))
     found = remote_files.look_at(f"{bucket}/a.bin")
     for keep, asked in ((2_500, 2), (0, 3)):
@@ -311,7 +306,7 @@ def test_ranges_are_kept_as_far_as_is_said(s3: S3Server, bucket: str) -> None:
         assert sum(read.sent for read in s3.reads()) == asked * 1_000
 
 
-def test_a_write_whose_answer_was_lost_has_succeeded(s3: S3Server, bucket: str) -> None:
+def test_a_write_whose_answer_was_lost_has_succeeded(s3, bucket):
     """boto3 tries again, and is told that the name is taken: by what it wrote itself."""
     s3.forget()
     s3.lost_answers = 1
@@ -322,7 +317,7 @@ def test_a_write_whose_answer_was_lost_has_succeeded(s3: S3Server, bucket: str) 
         remote_files.put_new(f"{bucket}/a.avro", b"Content")
 
 
-def test_a_write_that_never_gets_an_answer_is_looked_for(s3: S3Server, bucket: str) -> None:
+def test_a_write_that_never_gets_an_answer_is_looked_for(s3, bucket):
     store = FileStore(S3Client(attempts=1))
     s3.lost_answers = 1
     store.put(f"{bucket}/a.avro", b"content", only_new=True)
@@ -333,7 +328,7 @@ def test_a_write_that_never_gets_an_answer_is_looked_for(s3: S3Server, bucket: s
     assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
 
 
-def test_without_credentials_the_error_says_where_they_come_from(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_the_error_says_where_they_come_from(bucket, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(RemoteFileError, match="there are no credentials for the store: set AWS_PROFILE, or AWS_ACC"):
@@ -343,7 +338,7 @@ def test_without_credentials_the_error_says_where_they_come_from(bucket: str, mo
         remote_files.look_at(f"{bucket}/a.csv")
 
 
-def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket, monkeypatch):
     with pytest.raises(RemoteFileError, match="check the name of the bucket"):
         list(remote_files.find_files("s3://a bucket/*.csv"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -354,7 +349,7 @@ def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket: str, monkeypa
         remote_files.look_at(f"{bucket}/a.csv")
 
 
-def test_errors_and_versions_travel_between_processes(bucket: str) -> None:
+def test_errors_and_versions_travel_between_processes(bucket):
     with pytest.raises(FileNotFoundError) as raised:
         remote_files.look_at(f"{bucket}/a.csv")
     assert pickle.loads(pickle.dumps(raised.value)).strerror == raised.value.strerror  # noqa: S301
@@ -362,7 +357,7 @@ def test_errors_and_versions_travel_between_processes(bucket: str) -> None:
     assert pickle.loads(pickle.dumps(file)) == file  # noqa: S301
 
 
-def test_each_process_has_its_own_connections(bucket: str) -> None:
+def test_each_process_has_its_own_connections(bucket):
     mine = remote_files.store_of(bucket)
     assert remote_files.store_of(bucket) is mine
     found = list[object]()
@@ -376,7 +371,7 @@ def test_each_process_has_its_own_connections(bucket: str) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_libraries_of_stores_are_not_loaded_for_local_files(tmp_path: pathlib.Path) -> None:
+def test_the_libraries_of_stores_are_not_loaded_for_local_files(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-01-01T00:00:00Z\n")
     code = (
         "import sys; from dp_transforms.logs import EventFields, find_log_chunks\n"

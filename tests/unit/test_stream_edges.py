@@ -1,14 +1,10 @@
 """Edges of what goes into a stream and comes out of it: the last number that is taken, and whose name an error has."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
-import pathlib
 import time
 import types
-from typing import Any
 
 import pytest
 
@@ -18,22 +14,19 @@ from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import ReportFileError, ReportHeader
 from dp_transforms.reports.report_writer import check_same_run, ended_fields, parse_ended
 
 START = 1_506_826_800_000_000
-REPORT = WindowReport("news", START, START + 3_600_000_000, [HeavyHitter("a", None, 3)], 2.0, 1e-9, 0.5)
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A folder that is read
-# ---------------------------------------------------------------------------------------------------------------------
+# --- A folder that is read
 
 
-def test_how_long_a_folder_may_settle() -> None:
+def test_how_long_a_folder_may_settle():
     for seconds in (0.1, 3600, 1.0):
         assert LogFolder("f", EventFields(), seconds).settle_seconds == seconds
     for seconds in (0.0999, 3600.5, 0, -1.0):
@@ -44,7 +37,7 @@ def test_how_long_a_folder_may_settle() -> None:
         LogFolder("", EventFields())
 
 
-def test_a_folder_is_known_by_its_fields_alone(tmp_path: pathlib.Path) -> None:
+def test_a_folder_is_known_by_its_fields_alone(tmp_path):
     fields = EventFields("u", "i", "t", "ms")
     assert json.loads(LogFolder("f", fields).fingerprint()) == {**dataclasses.asdict(fields), "facets": []}
     assert LogFolder("f", fields).fingerprint() == LogFolder("g", fields, 7.0).fingerprint()
@@ -57,11 +50,11 @@ def test_a_folder_is_known_by_its_fields_alone(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+def clock(monkeypatch):
     """Time that passes only by sleeping."""
     clock = types.SimpleNamespace(nanos=10**18, seconds=0.0, slept=[])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         clock.slept.append(seconds)
         clock.nanos += round(seconds * 1e9)
         clock.seconds += seconds
@@ -71,11 +64,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     return clock
 
 
-def reader_at(folder: pathlib.Path, settle_seconds: float = 1.0, **more: int) -> FolderReader:
+def reader_at(folder, settle_seconds=1.0, **more):
     return FolderReader(LogFolder(str(folder), EventFields(), settle_seconds), **more)
 
 
-def test_files_settle_to_the_nanosecond(tmp_path: pathlib.Path, clock: types.SimpleNamespace) -> None:
+def test_files_settle_to_the_nanosecond(tmp_path, clock):
     """The end of the folder is not seen where a file waits, unless it is of the future."""
     path = tmp_path / "a.csv"
     path.write_text("user,item,timestamp\n")
@@ -86,9 +79,7 @@ def test_files_settle_to_the_nanosecond(tmp_path: pathlib.Path, clock: types.Sim
         assert (json.loads(polled.position)["name"], polled.is_at_end) == (taken, is_at_end), since
 
 
-def test_a_folder_is_passed_when_what_came_by_then_is_read(
-    tmp_path: pathlib.Path, clock: types.SimpleNamespace
-) -> None:
+def test_a_folder_is_passed_when_what_came_by_then_is_read(tmp_path, clock):
     reader = reader_at(tmp_path, 2.0)
     reader.poll(None, max_records=1, max_seconds=0.0)
     assert not reader.confirm_passed(), "first asked now"
@@ -103,9 +94,7 @@ def test_a_folder_is_passed_when_what_came_by_then_is_read(
 
 
 @pytest.mark.parametrize(("later", "last"), [(-1, "a.csv"), (0, "b.csv")])
-def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(
-    tmp_path: pathlib.Path, clock: types.SimpleNamespace, later: int, last: str
-) -> None:
+def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(tmp_path, clock, later, last):
     for name in ("a.csv", "b.csv"):
         time.sleep(0.02)
         (tmp_path / name).write_text("user,item,timestamp\nu,i,2026-01-01\n")
@@ -119,9 +108,7 @@ def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(
     assert (stored["name"], stored["events"], stored["is_done"]) == (last, 1, True)
 
 
-def test_a_poll_looks_five_times_a_second_and_ends_in_time(
-    tmp_path: pathlib.Path, clock: types.SimpleNamespace
-) -> None:
+def test_a_poll_looks_five_times_a_second_and_ends_in_time(tmp_path, clock):
     polled = reader_at(tmp_path).poll(None, max_records=1, max_seconds=0.5)
     assert clock.slept[:3] == pytest.approx([0.2, 0.2, 0.1])
     assert clock.seconds == pytest.approx(0.5)
@@ -129,9 +116,7 @@ def test_a_poll_looks_five_times_a_second_and_ends_in_time(
 
 
 @pytest.mark.parametrize(("later", "is_listed"), [(2_000_000_000, True), (2_000_000_001, False)])
-def test_a_folder_is_listed_again_while_its_time_is_coarse(
-    tmp_path: pathlib.Path, clock: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch, later: int, is_listed: bool
-) -> None:
+def test_a_folder_is_listed_again_while_its_time_is_coarse(tmp_path, clock, monkeypatch, later, is_listed):
     os.utime(tmp_path, ns=(10**18, 10**18))
     clock.nanos = 10**18 + later
     reader = reader_at(tmp_path)
@@ -144,9 +129,7 @@ def test_a_folder_is_listed_again_while_its_time_is_coarse(
 
 
 @pytest.mark.parametrize(("since", "is_opened"), [(0, True), (-1, True), (1, False)])
-def test_a_file_of_the_very_moment_since_which_files_count_is_opened(
-    tmp_path: pathlib.Path, clock: types.SimpleNamespace, since: int, is_opened: bool
-) -> None:
+def test_a_file_of_the_very_moment_since_which_files_count_is_opened(tmp_path, clock, since, is_opened):
     path = tmp_path / "a.csv"
     path.write_text("user,item,timestamp\n")
     micros = path.stat().st_ctime_ns // 1000
@@ -156,7 +139,7 @@ def test_a_file_of_the_very_moment_since_which_files_count_is_opened(
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, 2**63, -1])
-def test_positions_of_a_folder_to_their_edges(number: int) -> None:
+def test_positions_of_a_folder_to_their_edges(number):
     position = FolderPosition(FolderFile(number, "a.csv"), -number, 1, 2, 3, False)
     assert FolderPosition.of_text(position.to_text()) == position, "times may be any"
     for name in ("size", "blocks", "events"):
@@ -168,17 +151,15 @@ def test_positions_of_a_folder_to_their_edges(number: int) -> None:
                 FolderPosition.of_text(text)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The end of a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The end of a run
 
 
-def test_the_end_of_a_run_to_its_edges() -> None:
+def test_the_end_of_a_run_to_its_edges():
     for windows, reports in ((0, 0), (126, 127), (2**63 - 1, 2**63 - 1)):
         ended = RunEnded("news", windows, reports)
         assert parse_ended(ended_fields(ended)) == ended
     fields = ended_fields(RunEnded("news", 5, 3))
-    wrong: list[Any] = [{**fields, name: value} for name in ("windows", "reports") for value in (-1, 2**63, True, 1.0)]
+    wrong = [{**fields, name: value} for name in ("windows", "reports") for value in (-1, 2**63, True, 1.0)]
     wrong += [{**fields, "stream": 7}, {**fields, "stream": "\ud800"}, {**fields, "more": 1}, [], None, "x"]
     wrong += [{name: fields[name] for name in fields if name != left_out} for left_out in fields]
     for one in wrong:
@@ -186,7 +167,7 @@ def test_the_end_of_a_run_to_its_edges() -> None:
             parse_ended(one)
 
 
-def test_a_run_is_known_by_its_name_its_stream_and_its_plan() -> None:
+def test_a_run_is_known_by_its_name_its_stream_and_its_plan():
     check_same_run("it", HEADER, HEADER)
     for other, said in (
         (ReportHeader("run-2", *header_rest()), "run_id"),
@@ -199,16 +180,14 @@ def test_a_run_is_known_by_its_name_its_stream_and_its_plan() -> None:
     check_same_run("it", ReportHeader("run-1", "news", "Worded anew.", {"epsilon": 2.0}), HEADER)
 
 
-def header_rest() -> tuple[Any, ...]:
+def header_rest():
     return "news", "Each user's whole log is protected.", {"epsilon": 2.0}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is stored of a partition
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What is stored of a partition
 
 
-def test_a_partition_begins_with_nothing() -> None:
+def test_a_partition_begins_with_nothing():
     """What is stored of it, to the byte: a later release must read it."""
     progress = PartitionProgress(WindowSchedule(0, 7200, 3600, 3600), StreamClock(), shards=2)
     begin = -(2**62)

@@ -1,13 +1,8 @@
 """`stream_field`: every reader makes the items that a column has which was joined beforehand, and rejects alike."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
-import pathlib
-from collections.abc import Iterable
-from typing import Any
 
 import fastavro
 import numpy as np
@@ -19,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_log_chunk
-from dp_transforms.logs.log_chunk import ReadBlock
-from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.record_formats import record_decoder
 from dp_transforms.logs.tables import read_table
-from dp_transforms.monitor.event_batch import EventBatch, concatenate
+from dp_transforms.monitor.event_batch import concatenate
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 
 FIELDS = EventFields(stream_field="kind", facets=("country=DE", "country=FR"))
@@ -36,11 +29,9 @@ CELLS = [
     *(("s", LONG[3:]), ("s", LONG[2:]), ("stream", "7"), ("größe", "ß"), (LONG, "y"), ("s", LONG + "xx")),
 ]
 NULLS = [(None, "shoes"), ("click", None), (None, None), (None, "")]
-Cell = str | int | None
-Found = tuple[list[tuple[str, str, int]], dict[str, list[int]]]
 
 
-def joined(cells: Iterable[tuple[Cell, Cell]]) -> Found:
+def joined(cells):
     """In plain Python: user, label and facet of the events; the positions of the others, by their reason."""
     events, rejected = [], {}
     for row, (stream, item) in enumerate(cells):
@@ -52,23 +43,23 @@ def joined(cells: Iterable[tuple[Cell, Cell]]) -> Found:
     return events, rejected
 
 
-def fault_of(name: str, cell: Cell) -> str | None:
+def fault_of(name, cell):
     if cell is None:
         return f"missing {name}"
     size = len(str(cell).encode())
     return f"empty {name}" if not size else f"{name} is longer than 16,384 bytes" if size > MAX_ID_BYTES else None
 
 
-def rows_of(cells: Iterable[tuple[Cell, Cell]]) -> list[dict[str, Any]]:
+def rows_of(cells):
     return [
         {"user": f"u{row}", "item": item, "timestamp": TIME, "country": COUNTRIES[row % 3], "kind": stream}
         for row, (stream, item) in enumerate(cells)
     ]
 
 
-def found_in(parts: Iterable[tuple[EventBatch, Iterable[RejectedEvents]]]) -> Found:
+def found_in(parts):
     """What a reader says. Each batch has each label once, and only those in use."""
-    rejected: dict[str, list[int]] = {}
+    rejected = {}
     batches = []
     for batch, bad in parts:
         labels = batch.item.dictionary.to_pylist()
@@ -81,16 +72,16 @@ def found_in(parts: Iterable[tuple[EventBatch, Iterable[RejectedEvents]]]) -> Fo
     return list(events), {reason: sorted(positions) for reason, positions in rejected.items()}
 
 
-def of_blocks(blocks: Iterable[ReadBlock]) -> Found:
+def of_blocks(blocks):
     return found_in((block.batch, block.rejected) for block in blocks)
 
 
-def of_file(path: pathlib.Path) -> Found:
+def of_file(path):
     chunks = find_log_chunks([str(path)], FIELDS)
     return of_blocks(itertools.chain.from_iterable(read_log_chunk(chunk, FIELDS) for chunk in chunks))
 
 
-def test_every_reader_of_files_and_tables_joins_alike(tmp_path: pathlib.Path) -> None:
+def test_every_reader_of_files_and_tables_joins_alike(tmp_path):
     for name, cells in (("text", CELLS), ("null", [*NULLS, *CELLS, *NULLS])):
         rows = rows_of(cells)
         table = pa.Table.from_pylist(rows)
@@ -118,9 +109,9 @@ def test_every_reader_of_files_and_tables_joins_alike(tmp_path: pathlib.Path) ->
             path.unlink()
 
 
-def test_many_lines_and_records_of_a_topic_join_alike(tmp_path: pathlib.Path) -> None:
+def test_many_lines_and_records_of_a_topic_join_alike(tmp_path):
     """Lines of which Arrow reads some together and the others are read one by one; numbers among the texts."""
-    cells: list[tuple[Cell, Cell]] = [*CELLS, *NULLS, (7, 7), ("7", 7)]
+    cells = [*CELLS, *NULLS, (7, 7), ("7", 7)]
     cells = [cell for cell in cells if LONG[3:] not in f"{cell}"] * 30
     rows = rows_of(cells)
     values = [json.dumps(row).encode() for row in rows]
@@ -142,14 +133,14 @@ IDS = st.none() | st.sampled_from(["", "a", "a: b", "b", ": ", LONG, LONG + "é"
 
 
 @given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=30))
-def test_any_cells_of_a_table(cells: list[tuple[Cell, Cell]]) -> None:
+def test_any_cells_of_a_table(cells):
     cells = [*cells, ("a", "b")]
     assert of_blocks(read_table(pa.Table.from_pylist(rows_of(cells)), FIELDS)) == joined(cells)
 
 
 def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_column_of_texts(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     """One user could have a million rows of one dictionary, each with another stream: 16 GB. The batches stay small."""
     rows, item = 9_000, LONG[:-8]
     pq.write_table(
@@ -176,12 +167,12 @@ def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_c
 
 
 @pytest.mark.parametrize("name", ["", "user", "item", "timestamp", "country"])
-def test_a_stream_is_a_field_of_its_own(name: str) -> None:
+def test_a_stream_is_a_field_of_its_own(name):
     with pytest.raises(ValueError, match="stream_field must name a field that is not user"):
         EventFields(stream_field=name, facets=FIELDS.facets)
 
 
-def test_what_cannot_be_a_stream_is_named_with_its_option(tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_a_stream_is_named_with_its_option(tmp_path):
     table = pa.Table.from_pylist(rows_of(CELLS)).drop_columns("kind")
     floats = table.append_column("kind", pa.array([0.5] * len(table)))
     for wrong, words in ((table, r"no field 'kind'.*--stream-field"), (floats, "the field 'kind' has type double")):
@@ -192,21 +183,21 @@ def test_what_cannot_be_a_stream_is_named_with_its_option(tmp_path: pathlib.Path
             list(read_table(wrong, FIELDS))
 
 
-def dict_of(table: pa.Table) -> dict[str, Any]:
+def dict_of(table):
     return dict(zip(table.column_names, table.columns, strict=True))
 
 
-def large(table: pa.Table, name: str) -> pa.ChunkedArray:
+def large(table, name):
     return table.column(name).cast(pa.large_string())
 
 
-def avro_schema(*more: str) -> dict[str, Any]:
+def avro_schema(*more):
     texts = [{"name": name, "type": "string"} for name in ("user", "timestamp", "country")]
     cells = [{"name": name, "type": ["null", "string", *more]} for name in ("item", "kind")]
     return {"type": "record", "name": "Event", "fields": [*texts, *cells]}
 
 
-def record(schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+def record(schema, row):
     file = io.BytesIO()
     fastavro.schemaless_writer(file, schema, row)
     return file.getvalue()

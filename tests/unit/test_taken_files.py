@@ -1,7 +1,5 @@
 """A part that is taken again finds the files of a folder that an earlier attempt has read, or is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -18,14 +16,14 @@ LOST = "has lost or changed files since this part was begun"
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> LogFolder:
+def folder(tmp_path):
     (tmp_path / "logs").mkdir()
     taken = TakenFiles(str(tmp_path / ".run.state.taken-0"))
     taken.begin(is_new=True)
     return LogFolder(str(tmp_path / "logs"), EventFields(), settle_seconds=0.1, taken=taken)
 
 
-def put(folder: LogFolder, name: str, users: int = 1) -> pathlib.Path:
+def put(folder, name, users=1):
     """A file that comes later than those before it."""
     time.sleep(0.02)
     path = pathlib.Path(folder.path, name)
@@ -34,7 +32,7 @@ def put(folder: LogFolder, name: str, users: int = 1) -> pathlib.Path:
     return path
 
 
-def read(folder: LogFolder, files: int) -> None:
+def read(folder, files):
     """Takes so many files, block by block."""
     reader, position = FolderReader(folder), None
     for _ in range(files):
@@ -45,7 +43,7 @@ def read(folder: LogFolder, files: int) -> None:
     reader.close()
 
 
-def test_a_file_that_came_after_the_beginning_and_was_read_cannot_be_lost(folder: LogFolder) -> None:
+def test_a_file_that_came_after_the_beginning_and_was_read_cannot_be_lost(folder):
     """The digest of the beginning does not know it: only what is noted when it is taken does."""
     put(folder, "a.jsonl")
     beginning = folder.beginning(0)
@@ -60,7 +58,7 @@ def test_a_file_that_came_after_the_beginning_and_was_read_cannot_be_lost(folder
         folder.begun_at(beginning)
 
 
-def test_a_file_that_was_not_read_may_come_and_go(folder: LogFolder) -> None:
+def test_a_file_that_was_not_read_may_come_and_go(folder):
     """Its users paid for nothing, and no noise was drawn over its events."""
     put(folder, "a.jsonl")
     beginning = folder.beginning(0)
@@ -71,7 +69,7 @@ def test_a_file_that_was_not_read_may_come_and_go(folder: LogFolder) -> None:
     assert folder.begun_at(beginning) == folder
 
 
-def test_a_file_that_would_be_read_before_a_taken_one_is_refused(folder: LogFolder) -> None:
+def test_a_file_that_would_be_read_before_a_taken_one_is_refused(folder):
     """As when the clock was set back: the attempt before has rejected the file, and this one would read it."""
     assert folder.taken is not None
     beginning = folder.beginning(0)
@@ -87,7 +85,7 @@ def test_a_file_that_would_be_read_before_a_taken_one_is_refused(folder: LogFold
     assert folder.begun_at(beginning) == folder
 
 
-def test_a_changed_file_is_another_one(folder: LogFolder) -> None:
+def test_a_changed_file_is_another_one(folder):
     beginning = folder.beginning(0)
     path = put(folder, "a.jsonl")
     read(folder, 1)
@@ -96,7 +94,7 @@ def test_a_changed_file_is_another_one(folder: LogFolder) -> None:
         folder.begun_at(beginning)
 
 
-def test_what_a_dying_process_left_of_a_line_is_not_a_file(folder: LogFolder) -> None:
+def test_what_a_dying_process_left_of_a_line_is_not_a_file(folder):
     """It had not used that file; the next line is whole."""
     assert folder.taken is not None
     beginning = folder.beginning(0)
@@ -111,7 +109,7 @@ def test_what_a_dying_process_left_of_a_line_is_not_a_file(folder: LogFolder) ->
         folder.begun_at(beginning)
 
 
-def test_it_is_noted_before_any_event_is_given(folder: LogFolder, tmp_path: pathlib.Path) -> None:
+def test_it_is_noted_before_any_event_is_given(folder, tmp_path):
     assert folder.taken is not None
     os.unlink(folder.taken.path)
     os.mkdir(folder.taken.path)
@@ -120,7 +118,7 @@ def test_it_is_noted_before_any_event_is_given(folder: LogFolder, tmp_path: path
         FolderReader(folder).poll(None, max_records=1, max_seconds=2)
 
 
-def test_what_is_published_needs_the_notes(folder: LogFolder) -> None:
+def test_what_is_published_needs_the_notes(folder):
     assert folder.taken is not None
     assert os.stat(folder.taken.path).st_mode & 0o777 == 0o600
     folder.taken.begin(is_new=False)

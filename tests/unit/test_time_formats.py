@@ -1,12 +1,9 @@
 """Times in a declared form, and local times of a declared zone, against Python's strptime and zoneinfo."""
 
-from __future__ import annotations
-
 import datetime
 import pathlib
 import re
 import zoneinfo
-from typing import Any
 
 import fastavro
 import numpy as np
@@ -36,7 +33,7 @@ MOMENTS = st.datetimes(datetime.datetime(1969, 1, 1), datetime.datetime(2068, 12
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia", "UTC"]
 
 
-def _micros(text: str, form: str) -> int | None:
+def _micros(text, form):
     try:
         moment = datetime.datetime.strptime(text, form)
     except ValueError:
@@ -45,7 +42,7 @@ def _micros(text: str, form: str) -> int | None:
     return (moment.replace(tzinfo=None) - offset - EPOCH) // MICRO
 
 
-def _read(texts: list[str], form: str) -> list[int | None]:
+def _read(texts, form):
     micros, good, _ = read_times(pa.array(texts, pa.string()), form)
     return [value if is_good else None for value, is_good in zip(micros.tolist(), good.tolist(), strict=True)]
 
@@ -53,7 +50,7 @@ def _read(texts: list[str], form: str) -> list[int | None]:
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=40)
 @given(moments=st.lists(MOMENTS, max_size=8), offset=st.integers(-14 * 60, 14 * 60))
-def test_a_form_means_what_pythons_strptime_says(form: str, moments: list[datetime.datetime], offset: int) -> None:
+def test_a_form_means_what_pythons_strptime_says(form, moments, offset):
     zone = datetime.timezone(datetime.timedelta(minutes=offset))
     texts = [moment.replace(tzinfo=zone).strftime(form) for moment in moments]
     assert _read(texts, form) == [_micros(text, form) for text in texts]
@@ -73,11 +70,11 @@ def test_a_form_means_what_pythons_strptime_says(form: str, moments: list[dateti
         ("%Y%m%d", ["2026111", "202611011", "20260231"]),
     ],
 )
-def test_what_is_not_of_the_form_is_a_bad_time(form: str, bad: list[str]) -> None:
+def test_what_is_not_of_the_form_is_a_bad_time(form, bad):
     assert _read(bad, form) == [None] * len(bad)
 
 
-def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers() -> None:
+def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers():
     for character in ODD_PLACES + "xyz0":
         form = f"{character}%d{character}%m{character}%Y"
         assert _read([f"{character}1{character}2{character}2026"], form) == [_micros("1 2 2026", "%d %m %Y")], character
@@ -103,14 +100,14 @@ def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers() -> N
         ("", "must have a day"),
     ],
 )
-def test_a_form_that_cannot_be_used_is_refused(form: str, said: str) -> None:
+def test_a_form_that_cannot_be_used_is_refused(form, said):
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
         EventFields(time_format=form)
     assert str(caught.value).startswith("time_format must ")
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_local_times_are_those_of_zoneinfo(zone: str) -> None:
+def test_local_times_are_those_of_zoneinfo(zone):
     """In all years, and around every change of the clock of some; summer time after 2037 too."""
     source = np.random.default_rng(len(zone))
     seconds = np.concatenate(
@@ -123,7 +120,7 @@ def test_local_times_are_those_of_zoneinfo(zone: str) -> None:
     assert utc_of_local(micros, zone).tolist() == expected
 
 
-def test_an_hour_that_occurs_twice_and_one_that_is_skipped() -> None:
+def test_an_hour_that_occurs_twice_and_one_that_is_skipped():
     texts = ["29.03.2026 01:59", "29.03.2026 02:30", "29.03.2026 03:30", "25.10.2026 02:30", "25.10.2026 03:00"]
     column = parse_times(pa.array(texts), None, "%d.%m.%Y %H:%M", "Europe/Berlin")
     shown = [(EPOCH + micros * MICRO).strftime("%d %H:%M") for micros in column.micros.tolist()]
@@ -131,7 +128,7 @@ def test_an_hour_that_occurs_twice_and_one_that_is_skipped() -> None:
     assert not column.faults.any()
 
 
-def test_a_zone_moves_what_has_none_and_nothing_else() -> None:
+def test_a_zone_moves_what_has_none_and_nothing_else():
     noon, hour = 1_767_268_800_000_000, 3_600_000_000  # 2026-01-01T12:00:00Z
     zone = "Europe/Berlin"
     local = [
@@ -161,7 +158,7 @@ def test_a_zone_moves_what_has_none_and_nothing_else() -> None:
     assert parse_values(values, None, None, zone).micros.tolist() == [noon - hour, noon]
 
 
-def test_a_time_that_a_zone_moves_out_of_the_years_is_a_bad_time() -> None:
+def test_a_time_that_a_zone_moves_out_of_the_years_is_a_bad_time():
     column = parse_times(pa.array(["0001-01-01T00:30:00", "9999-12-31T23:30:00"]), None, None, "Europe/Berlin")
     assert (column.faults == 0).tolist() == [False, True]
 
@@ -172,9 +169,9 @@ READ = ([("u1", "i", 1_782_864_000_000_000), ("u2", "i", 1_767_225_600_000_000)]
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "parquet", "avro"])
-def test_every_reader_reads_a_form_and_a_zone(tmp_path: pathlib.Path, ending: str) -> None:
+def test_every_reader_reads_a_form_and_a_zone(tmp_path, ending):
     path = str(tmp_path / f"log.{ending}")
-    records: list[dict[str, Any]] = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
+    records = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
     if ending.startswith("csv"):
         text = "user;item;timestamp\n" + "".join(";".join(row) + "\n" for row in ROWS)
         with pa.output_stream(path, compression="detect") as file:
@@ -193,9 +190,9 @@ def test_every_reader_reads_a_form_and_a_zone(tmp_path: pathlib.Path, ending: st
 
 
 @pytest.mark.parametrize(("logical", "is_local"), [("timestamp-millis", False), ("local-timestamp-millis", True)])
-def test_an_avro_type_says_whether_its_times_are_local(tmp_path: pathlib.Path, logical: str, is_local: bool) -> None:
+def test_an_avro_type_says_whether_its_times_are_local(tmp_path, logical, is_local):
     fields = [{"name": name, "type": "string"} for name in NAMES[:2]]
-    fields.append({"name": "timestamp", "type": {"type": "long", "logicalType": logical}})  # type: ignore[dict-item]
+    fields.append({"name": "timestamp", "type": {"type": "long", "logicalType": logical}})
     with open(tmp_path / "log.avro", "wb") as file:
         record = {"user": "u", "item": "i", "timestamp": 1_767_225_600_000}
         fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, [record])
@@ -205,9 +202,7 @@ def test_an_avro_type_says_whether_its_times_are_local(tmp_path: pathlib.Path, l
 
 @pytest.mark.parametrize("separator", [";", "\t", "|", ":", "^"])
 @pytest.mark.parametrize("over_lines", [False, True])
-def test_cells_are_separated_by_the_declared_character(
-    tmp_path: pathlib.Path, separator: str, over_lines: bool
-) -> None:
+def test_cells_are_separated_by_the_declared_character(tmp_path, separator, over_lines):
     text = 'user,x;item;timestamp\nu,1;"a;""b";5\nu2;i;6\nu3;i\n"u4;x\n'.replace(";", separator)
     (tmp_path / "log.csv").write_text(text if not over_lines else text.replace('"u4', "u4"))
     fields = EventFields("user,x", "item", "timestamp", "s", over_lines, csv_separator=separator)
@@ -217,12 +212,12 @@ def test_cells_are_separated_by_the_declared_character(
 
 
 @pytest.mark.parametrize("separator", ["", ";;", '"', "\n", "a", "7", " ", "ä"])
-def test_a_separator_that_cannot_be_used_is_refused(separator: str) -> None:
+def test_a_separator_that_cannot_be_used_is_refused(separator):
     with pytest.raises(ValueError, match=r"^csv_separator must be one character, a tab or one of ,;"):
         EventFields(csv_separator=separator)
 
 
-def test_the_likely_separator() -> None:
+def test_the_likely_separator():
     for text, likely in [
         ("a;b;c\n1,5;2;3\n", ";"),
         ("a\tb\tc\n1\t2\t3\n", "\t"),
@@ -237,7 +232,7 @@ def test_the_likely_separator() -> None:
     assert csv_lines.likely_separator("log.tsv", b"a,b\n1,2\n") == ","
 
 
-def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused() -> None:
+def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused():
     for zone, remedy in (
         ("Berlin", "Do you mean Europe/Berlin?"),  # as of --tz
         ("../etc/passwd", "Use a name such as Europe/Berlin, or UTC;"),
@@ -253,9 +248,7 @@ def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused() -> None
 
 @pytest.mark.parametrize(("declared", "factor", "likely"), [("s", 10**3, "ms"), ("ms", 1, "s"), ("s", 10**6, "us")])
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_another_unit_that_would_fit_is_named(
-    tmp_path: pathlib.Path, ending: str, declared: str, factor: int, likely: str
-) -> None:
+def test_another_unit_that_would_fit_is_named(tmp_path, ending, declared, factor, likely):
     path, times = tmp_path / f"log.{ending}", [(1_767_225_600 + n) * factor for n in range(20)]
     if ending == "csv":
         path.write_text("user,item,timestamp\n" + "".join(f"u,i,{time}\n" for time in times))
@@ -273,7 +266,7 @@ def test_another_unit_that_would_fit_is_named(
     assert unit_hint(chunks, fields) is None
 
 
-def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_taken(tmp_path: pathlib.Path) -> None:
+def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_taken(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"user": "u", "item": "i", "timestamp": 20260101}\n')
     pq.write_table(pa.table({"user": ["u"], "item": ["i"], "timestamp": [20260101]}), tmp_path / "log.parquet")
     schema = {"type": "record", "name": "Row", "fields": [{"name": "user", "type": "string"}]}
@@ -298,12 +291,12 @@ def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_take
         ("log.json", b'[{"user": "u"}, {"user": "v"}]', "jq -c '.[]'"),
     ],
 )
-def test_the_remedy_is_hinted_at(tmp_path: pathlib.Path, name: str, content: bytes, said: str) -> None:
+def test_the_remedy_is_hinted_at(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     assert said in (hint_of_log(find_log_chunks([str(tmp_path)], EventFields()), EventFields()) or "")
 
 
-def test_a_header_in_latin1_is_said_so_if_a_name_is_missing(tmp_path: pathlib.Path) -> None:
+def test_a_header_in_latin1_is_said_so_if_a_name_is_missing(tmp_path):
     path = tmp_path / "log.csv"
     path.write_bytes("Größe,user,item,timestamp\nx,u,i,2026-01-01\n".encode("latin1"))
     assert len(read_all(str(path))[0]) == 1

@@ -1,11 +1,8 @@
 """Ranks and trends: by hand, against a slow reference, and for plans that are none."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ STORED = json.loads(PLAN.to_json())
 LEAST = TrendRule.of(STORED).least_change or 0
 
 
-def told(plan: Any, reports: list[WindowReport]) -> list[dict[str, tuple[int, str | None]]]:
+def told(plan, reports):
     """Of each window: item -> rank and change, in order; those that are gone with rank 0."""
     return [
         {each.hitter.item: (each.rank, each.change) for each in found.entries}
@@ -33,7 +30,7 @@ def told(plan: Any, reports: list[WindowReport]) -> list[dict[str, tuple[int, st
     ]
 
 
-def test_ranks_and_changes_by_hand() -> None:
+def test_ranks_and_changes_by_hand():
     big = 10 * LEAST
     held = {
         "a": {0: big, 1: 2 * big, 2: 2 * big, 5: big},
@@ -53,7 +50,7 @@ def test_ranks_and_changes_by_hand() -> None:
     }
 
 
-def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
+def test_the_least_change_is_what_the_plan_makes_of_its_noise():
     looks = PLAN.paid_looks
     assert 1.5 * looks.spacing <= LEAST * looks.weights[-1] < 1.5 * looks.spacing + looks.weights[-1]
     # A difference of two Laplace counts has a standard deviation of 2 scales.
@@ -83,7 +80,7 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
 
 
 @pytest.mark.parametrize("window_seconds", [3600, 3 * 3600])
-def test_a_block_is_compared_with_the_block_before(window_seconds: int) -> None:
+def test_a_block_is_compared_with_the_block_before(window_seconds):
     """Blocks of 4, 4, 2 and 2 windows: the third names nothing. The last two are of two parts of a run."""
     schedule = WindowSchedule.sliding("2026-01-01", "2026-01-02", window_seconds, 3600)
     named = ("ab", "ac", "", "a")
@@ -106,8 +103,8 @@ SIZES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 12).map(lambda
 
 
 @given(st.lists(SIZES, min_size=1, max_size=6))
-def test_any_windows_agree_with_a_slow_reference(windows: list[dict[str, int]]) -> None:
-    held: dict[str, dict[int, int]] = {}
+def test_any_windows_agree_with_a_slow_reference(windows):
+    held = {}
     for window, sizes in enumerate(windows):
         for item, size in sizes.items():
             held.setdefault(item, {})[window] = size
@@ -118,7 +115,7 @@ def test_any_windows_agree_with_a_slow_reference(windows: list[dict[str, int]]) 
         if not sizes:
             continue
         before = windows[number - 1] if number else {}
-        found: dict[str, tuple[int, str | None]] = {}
+        found = {}
         for item, size in sizes.items():
             change = "same"
             if item not in before:
@@ -138,7 +135,7 @@ def test_any_windows_agree_with_a_slow_reference(windows: list[dict[str, int]]) 
         assert ranks == sorted(ranks)
 
 
-NO_PLANS: list[Any] = [
+NO_PLANS = [
     {"schedule": 3, "looks": []},
     {"schedule": {"slide_seconds": 3600, "window_seconds": 3600}, "looks": {"units": [], "weights": [], "spacing": 1}},
     {
@@ -157,7 +154,7 @@ NO_PLANS: list[Any] = [
 
 
 @pytest.mark.parametrize("plan", NO_PLANS)
-def test_a_plan_that_is_none_names_no_trend(plan: Any) -> None:
+def test_a_plan_that_is_none_names_no_trend(plan):
     rule = TrendRule.of(plan)
     assert rule.least_change is None
     assert rule.overlap in (None, 0)

@@ -1,15 +1,11 @@
 """Amounts: how much of a column of numbers all users of a named item have (docs/guarantee.md, "Amounts")."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math
-import pathlib
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable
 from fractions import Fraction
 
 import fastavro
@@ -23,7 +19,6 @@ from hypothesis import strategies as st
 
 from dp_transforms import Plan
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_log_chunk
-from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_amounts
 from dp_transforms.monitor.event_batch import concatenate
@@ -35,17 +30,17 @@ from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.window_report import release_order
 from dp_transforms.plan.facets import FULL_VALUE
 from dp_transforms.views.plan_words import rounds_in_words
-from tests.helpers.facet_runs import OF_FACETS, Event, Run, by_hash, named_in_first_window, trial_of_labels
+from tests.helpers.facet_runs import OF_FACETS, Run, by_hash, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import WeightOracle
-from tests.helpers.rounds_runs import SCHEDULE, at, busy_log
+from tests.helpers.rounds_runs import SCHEDULE, at, busy_log, named_in_blocks
 from tests.helpers.small_runs import SECRET
 
 MOST = 600
 trial_with_weight = functools.partial(trial_of_labels, (f"seconds<={MOST}",))
 
 
-def log_with_weight(seed: int) -> list[Event]:
+def log_with_weight(seed):
     """Each event has nothing, a little or a lot of it; who has an item in two events may have more than all of it."""
     draws = random.Random(seed)
     crowds = [(f"{window}-{number}", "topic-1", at(window)) for window in (3, 5, 9) for number in range(20 * window)]
@@ -54,7 +49,7 @@ def log_with_weight(seed: int) -> list[Event]:
 
 
 @pytest.mark.parametrize(("seed", "sliding"), [(3, 1), (8, 3)])
-def test_the_stages_say_what_the_reference_says_however_items_are_cut(seed: int, sliding: int) -> None:
+def test_the_stages_say_what_the_reference_says_however_items_are_cut(seed, sliding):
     trial, log = trial_with_weight(sliding=sliding), log_with_weight(seed)
     oracle = WeightOracle(log, trial, trial.stream_keys(SECRET))
     named = reports_of(oracle.names(), trial)
@@ -85,7 +80,7 @@ VALUES = st.lists(st.integers(1, FULL_VALUE) | st.just(FULL_VALUE), min_size=1, 
 
 
 @given(VALUES, st.integers(1, 12))
-def test_a_user_pays_for_its_own_value_and_never_more_than_its_purse(values: list[int], parts: int) -> None:
+def test_a_user_pays_for_its_own_value_and_never_more_than_its_purse(values, parts):
     """In one part of a run or in several: each look has a price of its value's share at most, and a weight of that."""
     trial = trial_with_weight()
     units, listed = trial.rounds.facets.units, trial.looks.listed
@@ -113,9 +108,9 @@ def test_a_user_pays_for_its_own_value_and_never_more_than_its_purse(values: lis
     assert values != [FULL_VALUE] or parts > 1 or spent == price[int(alone)], "a look of full value alone"
 
 
-def test_weights_are_those_of_own_rows_and_small_values_leave_more_for_large_ones() -> None:
+def test_weights_are_those_of_own_rows_and_small_values_leave_more_for_large_ones():
     trial, labels = trial_with_weight(), [str(number) for number in range(10)]
-    told = named_in_first_window(trial, labels)
+    told = [named_in_blocks(trial, labels)] * OF_FACETS
     first = [("first", item, at(0), (FULL_VALUE if item == "7" else FULL_VALUE // 10,)) for item in labels]
     full = [("first", item, at(0), (FULL_VALUE,)) for item in labels]
     others = [(f"user-{number}", str(number % 3), at(0), (number * 5_000,)) for number in range(200)]
@@ -130,9 +125,7 @@ def test_weights_are_those_of_own_rows_and_small_values_leave_more_for_large_one
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 2)] * 3, st.integers(0, FULL_VALUE)), max_size=40), st.randoms())
-def test_what_a_user_has_is_added_up_to_all_of_it_in_any_order(
-    rows: list[tuple[int, int, int, int]], order: random.Random
-) -> None:
+def test_what_a_user_has_is_added_up_to_all_of_it_in_any_order(rows, order):
     expected = Counter[tuple[int, int, int]]()
     for user, window, item, amount in rows:
         expected[user, window, item] += amount
@@ -147,7 +140,7 @@ def test_what_a_user_has_is_added_up_to_all_of_it_in_any_order(
     }
 
 
-def _pairs_of_rows(rows: list[tuple[int, int, int, int]]) -> list[WeightedPairs]:
+def _pairs_of_rows(rows):
     users, windows, numbers, amounts = np.array(rows, dtype=np.int64).T
     hashes = trial_with_weight().stream_keys(SECRET).hash_items
     table, places = ItemTable.of_labels(pa.array(["0", "1", "2"]), hashes)
@@ -155,7 +148,7 @@ def _pairs_of_rows(rows: list[tuple[int, int, int, int]]) -> list[WeightedPairs]
     return [pairs.select(slice(None)) for _, pairs in WeightedPairs.by_group(known, users % 2)]
 
 
-def test_amounts_are_rounded_down_and_do_not_run_over() -> None:
+def test_amounts_are_rounded_down_and_do_not_run_over():
     boundaries = np.array([0, 99, 100, 101, 3 * 10**17])
     found = stated_amounts(boundaries, 100, 12_345, 10**9)
     exact = [max(0, int(each) - 100) * 10**9 // 12_345 for each in boundaries[:-1]]
@@ -163,12 +156,10 @@ def test_amounts_are_rounded_down_and_do_not_run_over() -> None:
     assert stated_amounts(np.array([10**14]), 0, 12_345, 10**5).tolist() == [10**19 // 12_345]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and logs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans and logs
 
 
-def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() -> None:
+def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds():
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, weight="seconds", most_weight=600)
     assert plan.facets == ("seconds<=600",)
     assert plan.units_of_rounds[-1] == PURSE_UNITS // 5
@@ -180,7 +171,7 @@ def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() 
     assert terms.threshold == terms.likely_noise + 5 * terms.largest_weight
 
 
-def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need() -> None:
+def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need():
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, weight="seconds", most_weight=600)
     words = rounds_in_words(plan)
     first, needed, step = (
@@ -214,7 +205,7 @@ def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need() -
         ({"weight": "seconds", "most_weight": 600, "counts_for": 3}, "with rounds, which weight turns on. Leave one"),
     ],
 )
-def test_what_a_plan_cannot_have_is_refused(given: dict[str, object], message: str) -> None:
+def test_what_a_plan_cannot_have_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, **given)
 
@@ -226,11 +217,11 @@ TEXTS = [(".5", 0.5), ("6e1", 60), ("+60", 60), ("-60", 0), ("1e999", 0), ("nan"
 ODD = [(True, 0), (["60"], 0), ({"seconds": 60}, 0)]
 
 
-def parts_of(amounts: list[float]) -> list[int]:
+def parts_of(amounts):
     return [math.floor(Fraction(amount) * FULL_VALUE / MOST) for amount in amounts]
 
 
-def test_every_format_reads_the_same_weight(tmp_path: pathlib.Path) -> None:
+def test_every_format_reads_the_same_weight(tmp_path):
     """Numbers, texts and others each as a column of their own; where a format has one type for each value, together."""
     columns = {"numbers": NUMBERS, "texts": TEXTS, "whole": [(60, 60), (-60, 0), (None, 0), (10**15, MOST)]}
     for name, cells in columns.items():
@@ -256,7 +247,7 @@ def test_every_format_reads_the_same_weight(tmp_path: pathlib.Path) -> None:
             assert amounts_of_blocks(read_table(of_memory, ASKED)) == expected, f"{name} in a {type(of_memory)}"
 
 
-def test_values_of_several_types_count_each_as_in_a_column_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_values_of_several_types_count_each_as_in_a_column_of_its_own(tmp_path):
     cells = [*NUMBERS, *TEXTS, *ODD, (10**400, 0)]
     rows = [{**event(number), "seconds": cell} for number, (cell, _) in enumerate(cells)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -282,15 +273,13 @@ def test_values_of_several_types_count_each_as_in_a_column_of_its_own(tmp_path: 
     ],
     ids=str,
 )
-def test_columns_of_other_types(
-    tmp_path: pathlib.Path, arrow_type: pa.DataType, cells: list[object], expected: list[float] | None
-) -> None:
+def test_columns_of_other_types(tmp_path, arrow_type, cells, expected):
     """None: a type that has no numbers is refused by name, with what to do."""
     table = pa.Table.from_pylist([event(number) for number in range(3)])
     table = table.append_column("seconds", pa.array(cells, arrow_type))
     pa.parquet.write_table(table, tmp_path / "log.parquet")
 
-    def of_file() -> Iterable[ReadBlock]:
+    def of_file():
         (chunk,) = find_log_chunks([str(tmp_path / "log.parquet")], ASKED)
         return read_log_chunk(chunk, ASKED)
 
@@ -319,7 +308,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("cell", [*HOSTILE, '1, "seconds": 2', '1, "other": 2'])
-def test_no_row_of_one_user_changes_what_others_have(tmp_path: pathlib.Path, cell: str) -> None:
+def test_no_row_of_one_user_changes_what_others_have(tmp_path, cell):
     """Also where it makes Arrow refuse the block."""
     rows = [json.dumps({**event(number), "seconds": number % 700 / 4}) + "\n" for number in range(400)]
     hostile = json.dumps({**event(0), "user": "x"})[:-1] + f', "seconds": {cell}}}\n'
@@ -331,20 +320,20 @@ def test_no_row_of_one_user_changes_what_others_have(tmp_path: pathlib.Path, cel
         assert batch.facets[others, 0].tolist() == parts_of([number % 700 / 4 for number in range(400)])
 
 
-def event(number: int) -> dict[str, object]:
+def event(number):
     return {"user": f"u{number}", "item": "a", "timestamp": "2026-01-01T00:00:00"}
 
 
-def encoded(table: pa.Table) -> pa.Table:
+def encoded(table):
     return table.set_column(3, "seconds", table.column("seconds").dictionary_encode())
 
 
-def write_avro(path: pathlib.Path, rows: list[dict[str, object]], kind: object) -> None:
+def write_avro(path, rows, kind):
     fields = [{"name": name, "type": "string"} for name in ("user", "item", "timestamp")]
     schema = {"type": "record", "name": "Event", "fields": [*fields, {"name": "seconds", "type": kind}]}
     with path.open("wb") as file:
         fastavro.writer(file, schema, rows)
 
 
-def amounts_of_blocks(blocks: Iterable[ReadBlock]) -> list[int]:
+def amounts_of_blocks(blocks):
     return concatenate([block.batch for block in blocks if len(block.batch)]).facets[:, 0].tolist()

@@ -4,12 +4,9 @@
 That all ways to run it publish what the slow reference says is in tests/conformance.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator
 
 import numpy as np
 import pytest
@@ -17,11 +14,8 @@ import pytest
 from dp_transforms import Plan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.monitor.columns import Cells
-from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.plan.records import WindowRounds
@@ -30,29 +24,26 @@ from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.naming_runs import naming_settings
-from tests.helpers.oracle import Event
 from tests.helpers.rounds_oracle import WindowRoundsOracle
-from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, cells_of
 from tests.helpers.small_runs import SECRET, batch_of
 
 ROUNDS = 3
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The plan
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The plan
 
 
 @functools.cache
-def calibrated() -> Plan:
+def calibrated():
     return Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, window_rounds=True)
 
 
-def thresholds_of(plan: Plan) -> tuple[int, ...]:
+def thresholds_of(plan):
     return (plan.threshold, *plan.window_rounds.later_thresholds)
 
 
-def test_a_plan_with_rounds_in_windows_is_read_again_as_it_is() -> None:
+def test_a_plan_with_rounds_in_windows_is_read_again_as_it_is():
     plan = calibrated()
     assert plan.units_of_rounds == (5 * 10**10, 2 * 10**11, 75 * 10**10)
     assert Plan.from_json(plan.to_json()) == plan
@@ -77,7 +68,7 @@ def test_a_plan_with_rounds_in_windows_is_read_again_as_it_is() -> None:
     assert 0.9 < 100 * SCHEDULE.horizon * noise.upper_tail(hundred.likely_noise + 1) / (size_error / (ROUNDS + 1)) <= 1
 
 
-def test_the_threshold_of_each_round_is_the_least_that_is_safe() -> None:
+def test_the_threshold_of_each_round_is_the_least_that_is_safe():
     """Each round pays with its own purse for a third of delta_open."""
     plan = calibrated()
     prices, noise = plan.paid_looks.prices, plan.paid_looks.noise
@@ -93,7 +84,7 @@ def test_the_threshold_of_each_round_is_the_least_that_is_safe() -> None:
 
 
 @pytest.mark.parametrize(("share", "threshold"), [(0.05, 4.383733), (0.75, 4.387084)])
-def test_the_thresholds_of_the_reference(share: float, threshold: float) -> None:
+def test_the_thresholds_of_the_reference(share, threshold):
     """Of a purse for 3,000 looks in each round."""
     noise, units = ExponentialPower(2.25, 20_000), int(share * PURSE_UNITS)
     amounts = [int(units / 1.02**step) for step in range(405)]
@@ -102,7 +93,7 @@ def test_the_thresholds_of_the_reference(share: float, threshold: float) -> None
     assert found / noise.scale == pytest.approx(threshold, rel=1e-3)
 
 
-def test_a_plan_that_would_break_the_proof_is_refused() -> None:
+def test_a_plan_that_would_break_the_proof_is_refused():
     plan = calibrated()
     units, later = plan.window_rounds.units, plan.window_rounds.later_thresholds
     for changed, told in (
@@ -116,7 +107,7 @@ def test_a_plan_that_would_break_the_proof_is_refused() -> None:
             dataclasses.replace(plan, window_rounds=dataclasses.replace(plan.window_rounds, **changed))
 
 
-def test_noise_alone_follows_no_item_for_ever() -> None:
+def test_noise_alone_follows_no_item_for_ever():
     """The claim of sizes counts the draws of all rounds: a known item has one in each."""
     choices = {"epsilon": 2, "delta": 1e-9, "schedule": SCHEDULE, "window_rounds": True, "forget_after": 100}
     plan = Plan.calibrate(known_error=0.0049, **choices)
@@ -128,18 +119,16 @@ def test_noise_alone_follows_no_item_for_ever() -> None:
 @pytest.mark.parametrize(
     "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"rounds": True}, {"mode": "hits"}, {"users_stay": True}]
 )
-def test_what_rounds_in_windows_do_not_go_with_is_refused(choices: dict[str, object]) -> None:
+def test_what_rounds_in_windows_do_not_go_with_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, window_rounds=True, **choices)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The conditions, by the stages that run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The conditions, by the stages that run
 
 
 @pytest.mark.parametrize(("seed", "sliding", "forget_after"), [(1, 1, 3), (2, 3, 5), (3, 1, 0), (4, 1, 12)])
-def test_the_stages_name_what_the_reference_says(seed: int, sliding: int, forget_after: int) -> None:
+def test_the_stages_name_what_the_reference_says(seed, sliding, forget_after):
     """However windows and items are cut: all at once, or one by one with what is stored between them."""
     trial, log = trial_with_rounds(sliding=sliding, forget_after=forget_after), busy_log(seed)
     oracle = WindowRoundsOracle(log, trial, trial.stream_keys(SECRET))
@@ -157,7 +146,7 @@ def test_the_stages_name_what_the_reference_says(seed: int, sliding: int, forget
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_user_never_pays_more_than_the_purse_of_a_round(seed: int) -> None:
+def test_a_user_never_pays_more_than_the_purse_of_a_round(seed):
     """And what it adds is a function of its own pairs and of what was named."""
     trial, log = trial_with_rounds(), busy_log(seed)
     price = dict(zip(trial.looks.weights, trial.looks.units, strict=True))
@@ -174,7 +163,7 @@ def test_a_user_never_pays_more_than_the_purse_of_a_round(seed: int) -> None:
             assert bool(number and told[number - 1] & run.sums[number].keys()) == (number == ROUNDS - 1)
 
 
-def test_a_sum_of_a_pair_that_is_named_already_is_refused() -> None:
+def test_a_sum_of_a_pair_that_is_named_already_is_refused():
     trial = trial_with_rounds()
     keys = trial.stream_keys(SECRET)
     users, first, second = SpendPurses(trial, keys, None), *(NameItems(trial, keys, None, n) for n in (0, 1))
@@ -189,12 +178,10 @@ def test_a_sum_of_a_pair_that_is_named_already_is_refused() -> None:
             work.columns([])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans, logs and runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans, logs and runs
 
 
-def trial_with_rounds(*, sliding: int = 1, forget_after: int = 3) -> TrialPlan:
+def trial_with_rounds(*, sliding=1, forget_after=3):
     """Windows of 10 seconds, and little noise: it names some known items alone."""
     trial = naming_settings(
         WINDOWS, most_looks=60, threshold=60, known_threshold=40, forget_after=forget_after, sliding=sliding, scale=30
@@ -203,17 +190,10 @@ def trial_with_rounds(*, sliding: int = 1, forget_after: int = 3) -> TrialPlan:
     return dataclasses.replace(trial, window_rounds=WindowRounds(units=units, later_thresholds=(55, 50)))
 
 
-def pairs_of(log: Collection[Event], trial: TrialPlan) -> UserPairs:
+def pairs_of(log, trial):
     keys, schedule = trial.stream_keys(SECRET), trial.schedule
     found = pairs_of_events(batch_of(list(log)), schedule, keys, windows_per_slab=schedule.horizon, shards=1)
     return UserPairs.merge([pairs for _, _, pairs in found])
-
-
-def cells_of(cells: Cells) -> Iterator[tuple[int, str]]:
-    labels = cells.table.labels.to_pylist()
-    yield from (
-        (window, labels[item]) for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True)
-    )
 
 
 class Run:
@@ -222,21 +202,21 @@ class Run:
     told: what is named up to each round, whatever is added here. sums: of each round, by window and item.
     """
 
-    def __init__(self, trial: TrialPlan, shards: int = 1, told: list[set[tuple[int, str]]] | None = None) -> None:
+    def __init__(self, trial, shards=1, told=None):
         self._trial, self._shards, self._told = trial, shards, told
         keys = trial.stream_keys(SECRET)
         self._users = [SpendPurses(trial, keys, None, number) for number in range(ROUNDS)]
         self._items = [NameItems(trial, keys, None, number) for number in range(ROUNDS)]
-        self._stored: dict[tuple[str, int, int], list] = {}
-        self.sums: list[Counter[tuple[int, str]]] = [Counter() for _ in range(ROUNDS)]
+        self._stored = {}
+        self.sums = [Counter() for _ in range(ROUNDS)]
 
-    def take(self, log: Collection[Event], ends: Collection[int]) -> list[NamedItems]:
+    def take(self, log, ends):
         """What is named up to each round, of all windows. ends: where windows are taken together."""
         pairs, first = pairs_of(log, self._trial), 0
-        found: list[list[NamedItems]] = [[] for _ in range(ROUNDS)]
+        found = [[] for _ in range(ROUNDS)]
         for end in ends:
             here = pairs.select((pairs.windows >= first) & (pairs.windows < end))
-            before: list[list[bytes]] = []
+            before = []
             for number in range(ROUNDS):
                 named = self._round(number, here, Span(first, end), before)
                 found[number].append(named)
@@ -244,7 +224,7 @@ class Run:
             first = end
         return [NamedItems.merge(parts) for parts in found]
 
-    def _round(self, number: int, pairs: UserPairs, span: Span, before: list[list[bytes]]) -> NamedItems:
+    def _round(self, number, pairs, span, before):
         sums = self._advance("users", self._users[number], self._users[number].told(pairs, *before), span)
         labels = cells_of(sums)
         self.sums[number].update(dict(zip(labels, sums.sums.tolist(), strict=True)))
@@ -256,14 +236,14 @@ class Run:
             parts.append(self._advance("items", work, work.told([sums.of_shard(shard, self._shards)], *before), here))
         return NamedItems.merge(parts)
 
-    def _advance(self, name: str, work: SpendPurses | NameItems, columns: object, span: Span) -> ItemSums | NamedItems:
+    def _advance(self, name, work, columns, span):
         stored = self._stored.setdefault((name, work.round, span.shard), [])
         state = work.read(stored, span.first)
         found = work.advance(state, columns, span, Counter())
         stored += work.changed(state, span)
         return found
 
-    def _as_told(self, number: int, pairs: UserPairs, span: Span) -> NamedItems:
+    def _as_told(self, number, pairs, span):
         cells = zip(pairs.windows.tolist(), pairs.table.labels.take(pairs.items).to_pylist(), strict=True)
         is_named = np.array([cell in self._told[number] for cell in cells], dtype=np.bool_)
         here = pairs.select(is_named)

@@ -1,7 +1,5 @@
 """The declared windows: which there are, and in which of them an event counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,9 +15,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse
     repeats=st.integers(1, 5),
     second=st.integers(-(10**6) - 100, 10**6 + 6000),
 )
-def test_an_event_counts_in_every_window_that_holds_it(
-    start: int, length: int, slide: int, repeats: int, second: int
-) -> None:
+def test_an_event_counts_in_every_window_that_holds_it(start, length, slide, repeats, second):
     schedule = WindowSchedule.sliding(start, start + length, slide * repeats, slide)
     micros = second * 1_000_000 + 999_999
     first = int(schedule.first_window(np.array([micros]))[0])
@@ -34,7 +30,7 @@ def test_an_event_counts_in_every_window_that_holds_it(
         assert holding == list(range(first, first + repeats))
 
 
-def test_the_horizon_holds_exactly_the_windows_that_can_have_an_event() -> None:
+def test_the_horizon_holds_exactly_the_windows_that_can_have_an_event():
     assert WindowSchedule.fixed("2017-10-01T03:00:00Z", "2017-10-17T03:00:00Z", 3600).horizon == 384
     assert WindowSchedule.fixed(0, 3601, 3600).horizon == 2
     sliding = WindowSchedule.sliding(0, 7200, 3600, 900)
@@ -44,7 +40,7 @@ def test_the_horizon_holds_exactly_the_windows_that_can_have_an_event() -> None:
 
 
 @pytest.mark.parametrize("time", [-(2**63), 2**63 - 1, -1, 3600 * 10**6])
-def test_times_outside_the_range_are_in_no_window_however_far_they_are(time: int) -> None:
+def test_times_outside_the_range_are_in_no_window_however_far_they_are(time):
     assert WindowSchedule.fixed(0, 3600, 60).first_window(np.array([time], dtype=np.int64)).tolist() == [-1]
 
 
@@ -63,12 +59,12 @@ def test_times_outside_the_range_are_in_no_window_however_far_they_are(time: int
         ((-62_135_596_800, 0, 86_400, 86_400), "years 1 to 9999"),
     ],
 )
-def test_what_is_no_schedule_is_refused(arguments: tuple, named: str) -> None:
+def test_what_is_no_schedule_is_refused(arguments, named):
     with pytest.raises(ValueError, match=named):
         WindowSchedule(*arguments)
 
 
-def test_times_are_read_as_utc_and_written_back() -> None:
+def test_times_are_read_as_utc_and_written_back():
     assert parse_utc("2017-10-01T03:00:00Z") == parse_utc("2017-10-01 03:00") == parse_utc("2017-10-01T00:00-03:00")
     assert format_utc(parse_utc("2017-10-01T03:00:00z") * 10**6) == "2017-10-01T03:00:00Z"
     for wrong in ("yesterday", "2017-10-01T03:00:00.5", ""):
