@@ -9,9 +9,12 @@ import resource
 
 # How errors of Python and of libraries begin where memory is short; a limit on it makes imports fail in other ways too.
 _NO_MEMORY = re.compile(
-    r"^(?:\w+\.)*(?:(?:Arrow)?MemoryError\b|OSError: \[Errno 12\]|RuntimeError: can't start new thread)", re.MULTILINE
+    r"^(?:\w+\.)*(?:(?:Arrow|_Array)?MemoryError\b|OSError: \[Errno 12\]|RuntimeError: can't start new thread)",
+    re.MULTILINE,
 )
-_NO_MEMORY_UNDER_A_LIMIT = re.compile(r"^(?:ImportError|SystemError)\b", re.MULTILINE)
+_NO_MEMORY_UNDER_A_LIMIT = re.compile(  # the last one by Arrow, which hides why it cannot make a scalar
+    r"^(?:ImportError\b|SystemError\b|TypeError: Got unexpected argument type)", re.MULTILINE
+)
 
 _ROOM_OF_LIBRARIES = 300_000_000  # of addresses
 

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from dp_transforms.errors import PoolError
+from dp_transforms.errors import PoolError, check_room
 
 DONE, FAILED = "done", "failed"
 _LENGTH = struct.Struct("<Q")
@@ -209,6 +209,7 @@ def _serve(channel: socket.socket, store: BlobStore) -> None:
         try:
             if start is not None:  # the first task of this step
                 step, secret = start
+                check_room()
                 works[number] = (step, step.start(secret))
             answer = (DONE, *_run(*works[number], element, store, room))
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 
@@ -172,6 +173,7 @@ def test_too_few_addresses_are_said_before_a_library_waits_for_more(folder):
     ("text", "is_of_memory"),
     [
         ("Traceback\npyarrow.lib.ArrowMemoryError: malloc of size 9 failed\n", True),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 2.0 MiB", True),
         ("RuntimeError: can't start new thread", True),
         ("OSError: [Errno 12] Cannot allocate memory", True),
         ("ValueError: a cell says MemoryError: 1\n", False),
@@ -180,3 +182,20 @@ def test_too_few_addresses_are_said_before_a_library_waits_for_more(folder):
 )
 def test_errors_of_memory_are_known_by_their_kind(text, is_of_memory):
     assert (reason_of_machine(text) is not None) == is_of_memory
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_memory"),
+    [
+        ("SystemError: returned NULL without setting an exception", True),
+        ("TypeError: Got unexpected argument type <class 'int'> for compute function", True),
+        ("TypeError: 'int' object is not iterable", False),
+    ],
+)
+def test_under_a_limit_these_are_errors_of_memory_too(text: str, is_of_memory: bool) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 46, before[1]))
+    try:
+        assert (reason_of_machine(text) is not None) == is_of_memory
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

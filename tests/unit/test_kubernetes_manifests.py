@@ -125,6 +125,9 @@ def test_the_image_has_what_is_installed():
     copied = [word for line in lines if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
     assert all((ROOT / path).exists() for path in copied)
     assert {"pyproject.toml", "setup.py", "dp_transforms", "runners"} <= set(copied)
+    sent = (ROOT / ".dockerignore").read_text().splitlines()[1:]
+    assert (sent[0], sent[-1]) == ("*", "**/__pycache__"), "nothing else leaves the machine"
+    assert set(sent[1:-1]) == {f"!{path}" for path in copied}
     assert flink.JOB_SERVER_JAR in "".join(lines)
 
 
@@ -140,6 +143,7 @@ def test_both_images_have_a_pinned_base_and_are_not_root():
     installed = re.findall(r"pip install --no-cache-dir '\.\[(.*?)\]'", text)
     assert len(installed) == 2
     assert all(set(each.split(",")) <= extras for each in installed)
+    assert {"kafka", "metrics", "s3"} <= set(installed[1].split(","))
 
 
 def test_a_linter_finds_nothing_in_the_container_files():
