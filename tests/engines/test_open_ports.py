@@ -24,6 +24,7 @@ from tests.engines.listening import (
     Socket,
     end_all,
     listening,
+    looked_at,
     outer_addresses,
     run_and_listen,
     start_worker_reaches,
@@ -80,8 +81,9 @@ def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> Non
         process = subprocess.Popen(["sh", "-c", f'"{sys.executable}" -c "{code.format(host, family)}" & wait'])
         try:
             deadline = time.monotonic() + 60
-            while not (found := listening(process.pid)) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            with looked_at(process.pid) as found:
+                while not found and time.monotonic() < deadline:
+                    time.sleep(0.01)
             (one,) = found
             assert one.host == host
             assert not one.is_of_loopback
