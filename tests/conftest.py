@@ -37,11 +37,21 @@ def pytest_sessionstart() -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that wait for seconds come first, one after the other in one process: the others have the cores then. At
-    the end they would wait alone, and in several processes at once nobody would work."""
+    the end they would wait alone, and in several processes at once nobody would work. Those that share what is made
+    once for a module share a process, too: else each process would make it."""
     for item in items:
-        if item.get_closest_marker("waits") and not item.get_closest_marker("xdist_group"):
+        if item.get_closest_marker("xdist_group"):
+            continue
+        if item.get_closest_marker("waits"):
             item.add_marker(pytest.mark.xdist_group("waits"))
+        elif isinstance(item, pytest.Function) and _is_for_a_module(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
+def _is_for_a_module(item: pytest.Function) -> bool:
+    fixtures = (found[-1] for found in item._fixtureinfo.name2fixturedefs.values())
+    return any(fixture.scope == "module" for fixture in fixtures)
 
 
 def pytest_collection_finish() -> None:

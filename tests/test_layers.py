@@ -15,6 +15,7 @@ import pytest
 from dp_transforms.cli.home_workers import LIBRARIES
 from tests.helpers.report_samples import written
 
+pytestmark = pytest.mark.xdist_group("sources")  # one process parses them
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = (
     "apache_beam",

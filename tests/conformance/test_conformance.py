@@ -50,16 +50,16 @@ kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
 
 IN_ORDER_TABLE = """
                                 | parts           | stream          | drained         | watermark
-looks                           | twice five      | late            | crumbs @5       | back
-looks-sliding                   | again five      | crumbs          | late @7.4       | late
+looks                           | twice two       | late            | crumbs @5       | back
+looks-sliding                   | again two       | crumbs          | late @7.4       | late
 looks-window-rounds             | crumbs five     | whole csv       | late @5         | twice
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
-looks-with-hits                 | early five      | back            | early @5        | crumbs
+looks-with-hits                 | early two       | back            | early @5        | crumbs
 looks-with-counts               | -               | -               | -               | -
-hits                            | nothing five    | twice           | whole @7.4      | late
+hits                            | nothing two     | twice           | whole @7.4      | late
 hits-sliding                    | whole two       | early avro      | nothing @7.4    | nothing
 hits-domain                     | twice two       | whole jsonl     | crumbs @5       | whole
-hits-with-counts                | again five      | late            | late @5         | back
+hits-with-counts                | again two       | late            | late @5         | back
 kms21-domain                    | crumbs each     | crumbs          | back @7.4       | late
 looks-from-noise                | early five      | ~early avro     | ~early @7.4     | ~early
 looks-in-rounds                 | again five      | -               | -               | -

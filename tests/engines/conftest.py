@@ -43,6 +43,14 @@ def _skip_without(*names: str) -> None:
             pytest.skip(reason)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _java_compiles_little() -> Iterator[None]:
+    """An engine of a test lives for seconds: the second compiler of Java and its threads cost more than they save."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory) -> Iterator[KafkaServer]:
     _skip_without("kafka")

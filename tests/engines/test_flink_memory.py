@@ -17,7 +17,7 @@ from dp_transforms.reports import ReportHeader, read_report_file
 from tests.engines import needs
 
 pytestmark = needs("flink")
-_WINDOWS, _HOUR = 600, 3_600_000_000
+_WINDOWS, _HOUR = 120, 3_600_000_000
 
 
 def _java_case(name: str, *words: object) -> list[str]:
@@ -67,8 +67,8 @@ def test_nobody_waits_for_a_worker_that_has_gone() -> None:
 
 
 def _report(window: int) -> WindowReport:
-    """Of some 40 KB."""
-    items = [HeavyHitter(f"{window}-{number}-{'x' * 450}", None, None, 1, 1) for number in range(80)]
+    """Of some 200 KB."""
+    items = [HeavyHitter(f"{window}-{number}-{'x' * 10_000}", None, None, 1, 1) for number in range(20)]
     return WindowReport("events", window * _HOUR, (window + 1) * _HOUR, items, 2.0, 1e-9, 2.0)
 
 

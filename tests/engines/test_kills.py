@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 import random
 import signal
 import time
@@ -52,9 +53,25 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
     "mode",
     [*(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("hits-with-counts", "looks")), "looks-in-rounds"],
 )
-def test_kills_change_nothing(kafka, cluster, key_path, mode):
-    with running(kafka, cluster, key_path, history_case(mode=mode), rows=[]) as run:
-        _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
+def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(
+    kafka, cluster, key_path, tmp_path, capfd, mode
+):
+    """Records cannot be read, too, and everything that any process wrote is searched."""
+    secret = "Zx9Qpersonal"
+    case = history_case(mode=mode, prefix=secret)
+    dead_letter = tmp_path / "rejected"
+    with running(kafka, cluster, key_path, case, rows=[], dead_letter=str(dead_letter)) as run:
+        _feed_and_kill(run, [WORKER, TASK_MANAGER], 16)
+    written = capfd.readouterr()
+    texts = {str(path): path.read_bytes() for path in (*cluster.log_files(), *dead_letter.iterdir())}
+    assert {pathlib.Path(name).name for name in texts} >= {"job_manager.log", "task_manager.log", "pool.log"}
+    texts |= {"stdout": written.out.encode(), "stderr": written.err.encode()}
+    assert [name for name, text in texts.items() if secret.encode() in text] == []
+    found = sum(text.count(b'"reason"') for name, text in texts.items() if name.startswith(str(dead_letter)))
+    assert found >= case.numbers["rejected"]
+    # The twin: the search would find a name if one were there.
+    (dead_letter / "planted").write_bytes(b"rejected: " + case.rows[0].json())
+    assert any(secret.encode() in path.read_bytes() for path in dead_letter.iterdir())
 
 
 @pytest.mark.nightly

@@ -13,18 +13,24 @@ import pytest
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import needs, on
 from tests.engines.kafka_server import KafkaServer
+from tests.engines.listening import FEWEST_PORTS, looked_at
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
-from tests.helpers.live_streams import drained, started
+from tests.helpers.live_streams import begun, drained, started, stoppable
 from tests.helpers.shh_here import shh
 
 
 @pytest.mark.parametrize("engine", [on("prism"), on("flink")])
 def test_a_stream_hands_over_to_a_replay(tmp_path: pathlib.Path, engine: str) -> None:
+    """And listens on the loopback address alone."""
     live = LiveParts(tmp_path)
     first = live.run("replay", "1.jsonl", *live.until(2))
     assert first.returncode == 0, first.stderr
-    drained(started(live, "2", "--engine", engine))
+    process = begun(live, "2", "--engine", engine)
+    with looked_at(process.pid) as sockets:
+        drained(stoppable(process))
+    assert all(one.is_of_loopback for one in sockets), sockets
+    assert len({one.port for one in sockets}) >= FEWEST_PORTS[engine], sockets
     assert 4 < live.state().header.closed_through < 8
     last = live.run("replay", "3.jsonl")
     assert last.returncode == 0, last.stderr

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from dp_transforms.engines import submitted
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import needs, on
-from tests.engines.listening import ROOT, run_and_listen
+from tests.engines.listening import FEWEST_PORTS, ROOT, run_and_listen
 from tests.helpers.leak_search import texts_within
 from tests.helpers.replay_logs import HOURS, log_rows
 from tests.helpers.submitted_jobs import (
@@ -25,8 +25,6 @@ from tests.helpers.submitted_jobs import (
     make_folder,
     words_on_page,
 )
-
-FEWEST_PORTS = {"prism": 2, "flink": 8}  # fewer than these, and the looks have missed what they are there for
 
 
 def program(name: str) -> list[str]:

@@ -216,6 +216,7 @@ class Script:
         self._watermark = Timestamp(plan.schedule.start_seconds - plan.schedule.window_seconds)
         self._stream.advance_watermark_to(self._watermark)
         self.stamps: list[Timestamp] = []  # of what `run` returned
+        self._has_marks = False
 
     def events(self, log: Iterable[Event]) -> Script:
         self._stream.add_elements(pairs_of(log))
@@ -231,6 +232,7 @@ class Script:
 
     def mark(self, name: str) -> Script:
         """A mark shows when it passed, stamped far in the future; it is no event."""
+        self._has_marks = True
         self._stream.add_elements([TimestampedValue((self.MARK, name), MAX_TIMESTAMP - 1)])
         return self
 
@@ -250,8 +252,9 @@ class Script:
         collected = Collected()
         pipeline = local_pipeline(["--streaming"], runner)
         elements = pipeline | "Script" >> self._stream
-        marks = elements | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)
-        _ = marks | "Names" >> beam.Map(lambda pair: pair[1]) | "See marks" >> collected.sink()
+        if self._has_marks:  # the runner starts every step anew for each line of the script
+            marks = elements | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)
+            _ = marks | "Names" >> beam.Map(lambda pair: pair[1]) | "See marks" >> collected.sink()
         events = elements | "Events" >> beam.Filter(lambda pair: pair[0] != Script.MARK).with_output_types(
             tuple[str, str]
         )

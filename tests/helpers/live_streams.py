@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from typing import Any
 
 from tests.helpers import forked
 from tests.helpers.live_parts import LiveParts
@@ -25,15 +26,24 @@ main()
 """
 
 
-def started(live: LiveParts, output: str, *words: str, dies: bool = False, **options: str) -> subprocess.Popen[str]:
-    """A stream, once it can be stopped. dies: as soon as it has published a report."""
+def begun(live: LiveParts, output: str, *words: str, dies: bool = False, **options: str) -> subprocess.Popen[str]:
+    """A stream that starts. dies: as soon as it has published a report."""
     program = ("-c", _DIES_AFTER_A_REPORT) if dies else ("-m", "dp_transforms.cli.main")
     command = (*program, *live.words("stream", output, *words, **options))
-    process = forked.python(*command, cwd=live.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return forked.python(*command, cwd=live.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def stoppable(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """The same stream, once it can be stopped."""
     assert process.stderr is not None
     while "Ctrl-C" not in (line := process.stderr.readline()):
         assert line, process.wait()
     return process
+
+
+def started(live: LiveParts, output: str, *words: str, **more: Any) -> subprocess.Popen[str]:
+    """A stream that was `begun`, once it can be stopped."""
+    return stoppable(begun(live, output, *words, **more))
 
 
 def drained(process: subprocess.Popen[str]) -> str:
