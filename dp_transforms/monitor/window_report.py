@@ -174,7 +174,8 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
         },
         {
             "name": "heavy_hitters",
-            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label.",
+            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label."
+            " Ranks, and what is new, rising, falling or gone, follow from these: docs/read_a_report.md.",
             "type": {
                 "type": "array",
                 "items": {
