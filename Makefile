@@ -174,7 +174,8 @@ $(FLINK_LIBRARIES): | $(INSTALLED)
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
 	  --dest $(@D)/download apache-flink-libraries==$(FLINK_VERSION)
 	@tar -xzf $(@D)/download/*.tar.gz -C $(@D)/download
-	@mv $(@D)/download/*/deps/lib/flink-dist-*.jar $(@D)/download/*/deps/lib/log4j-*.jar $(@D)/lib
+	@mv $(@D)/download/*/deps/lib/flink-dist-*.jar $(@D)/download/*/deps/lib/log4j-*.jar \
+	  $(@D)/download/*/deps/plugins/metrics-prometheus/*.jar $(@D)/lib
 	@rm -rf $(@D)/download
 	@touch $@
 

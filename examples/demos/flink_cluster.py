@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import psutil
@@ -61,7 +62,7 @@ class FlinkCluster:
 
     `rest` asks the job manager; `address` is the master for `dp_transforms.engines.flink.JobServer`.
     task_heap_megabytes, task_direct_megabytes: memory of all tasks of the task manager; replays of large logs need more
-        (docs/engines.md). state_backend: hashmap keeps all state on the heap.
+        (docs/engines.md). state_backend: hashmap keeps all state on the heap. settings: more of Flink's.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class FlinkCluster:
         task_heap_megabytes: int = 384,
         task_direct_megabytes: int = 64,
         state_backend: str = "rocksdb",
+        settings: Mapping[str, str] = types.MappingProxyType({}),
     ) -> None:
         self._task_megabytes = (task_heap_megabytes, task_direct_megabytes)
         self.folder = folder
@@ -99,6 +101,7 @@ class FlinkCluster:
                 "state.checkpoints.dir": self.checkpoints.resolve().as_uri(),
                 "state.savepoints.dir": self.savepoints.resolve().as_uri(),
                 "io.tmp.dirs": str(folder / "tmp"),
+                **settings,
             },
         )
         (folder / "conf" / "log4j.properties").write_text(_LOGGING)

@@ -195,6 +195,16 @@ def test_there_is_a_rule_for_each_number_that_the_page_says_to_worry_about():
             assert any(re.search(rf"\bshh_{name}(_total)?\b", asked) for name in re.findall(r"`(\w+)`", names)), names
 
 
+def test_rules_for_flink_make_every_name_but_those_that_have_alerts_of_their_own():
+    numbers, alerts = yaml.safe_load((MONITORING / "flink.yml").read_text())["groups"]
+    made = {rule["record"] for rule in numbers["rules"]}
+    assert made == all_names() - {"shh_run_info", "shh_seconds_without_checkpoint", "shh_restarts_total"}
+    assert {rule["alert"] for rule in alerts["rules"]} == {"ShhNoJob", "ShhNoCheckpoint", "ShhRestarts"}
+    for rule in numbers["rules"]:
+        for name in re.findall(r"shh_operator_(\w+?)(?:_\[|\b)", rule["expr"]):
+            assert name in operator_numbers(), name
+
+
 @needs_prometheus
 def test_promtool_finds_no_fault_and_each_alert_fires_where_it_should(tmp_path):
     rules = [f"      - record: r{n}\n        expr: {json.dumps(text)}\n" for n, text in enumerate(expressions())]
@@ -204,6 +214,8 @@ def test_promtool_finds_no_fault_and_each_alert_fires_where_it_should(tmp_path):
         ["check", "rules", "alerts.yml", str(tmp_path / "panels.yml")],
         ["check", "config", "prometheus.yml"],
         ["test", "rules", "alerts_test.yml"],
+        ["check", "rules", "flink.yml"],
+        ["test", "rules", "flink_test.yml"],
     ):
         done = subprocess.run(["promtool", *words], cwd=MONITORING, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -22,6 +23,7 @@ from tests.helpers.shh_process import shh
 from tests.helpers.small_runs import RUN_ID
 
 HISTORY = ("--clock", "event", "--allowed-lateness", "60s", "--out-of-order", "10s")
+DIGEST = f"sha256:{'a' * 64}"
 CASE = (
     "--stream",
     STREAM,
@@ -63,9 +65,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     shutil.copytree(BASE, folder / "runners" / "kubernetes")
     (folder / "examples" / "kubernetes" / "plan.json").write_text("{}")
     (folder / "examples" / "kubernetes" / "noise.key").write_bytes(os.urandom(32))
+    settings = folder / "examples" / "kubernetes" / "settings.env"
+    settings.write_text(re.sub(r"^(PORT_OF_\w+)=(\d+)$", r"\g<1>=1\2", settings.read_text(), flags=re.MULTILINE))
+    overlay = folder / "examples" / "kubernetes" / "kustomization.yaml"
+    overlay.write_text(re.sub(r"newTag: \S+", f"digest: {DIGEST}", overlay.read_text()))
     command = [_made("kustomize"), "build", folder / "examples" / "kubernetes"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    for place in ("SHH_IMAGE", "STORAGE/"):
+    for place in (": SHH_IMAGE", ": STORAGE/", ": MONITORING"):
         assert place not in text
     return list(yaml.safe_load_all(text))
 
@@ -77,6 +83,21 @@ def flink_schema() -> Any:
     schema = _closed(version["schema"]["openAPIV3Schema"])
     schema["properties"] |= {name: {} for name in ("apiVersion", "kind", "metadata")}  # of every resource
     return schema
+
+
+def test_settings_are_where_they_belong(built: list[Any]) -> None:
+    images = set(re.findall(r"image: (\S+)", yaml.safe_dump_all(built)))
+    assert images == {f"registry.example/shh@{DIGEST}", f"flink@{DIGEST}"}
+    policies = {each["metadata"]["name"]: each["spec"] for each in built if each["kind"] == "NetworkPolicy"}
+    of_stores = policies["shh-flink-reaches-stores"]["egress"]
+    assert [rule["ports"] for rule in of_stores] == [
+        [{"protocol": "TCP", "port": 1443}],
+        [{"protocol": "TCP", "port": 16443}],
+    ]
+    assert policies["shh-reaches-kafka"]["egress"] == [{"ports": [{"protocol": "TCP", "port": 19092}]}]
+    (rule,) = policies["shh-flink-shows-metrics"]["ingress"]
+    labels = rule["from"][0]["namespaceSelector"]["matchLabels"]
+    assert labels == {"kubernetes.io/metadata.name": "monitoring"}
 
 
 def test_flinks_operator_takes_the_cluster(built: list[Any], flink_schema: Any) -> None:
@@ -143,6 +164,7 @@ def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path
         "localhost:50000": cluster.pool.address,
         "/etc/shh/plan.json": str(tmp_path / "plan.json"),
         "/run/shh/noise.key": key_path,
+        "/run/kafka": str(EXAMPLE),
         "$(KAFKA)": kafka.bootstrap,
         "$(TOPIC)": "kubernetes-in",
         "$(OUTPUT_TOPIC)": "kubernetes-out",

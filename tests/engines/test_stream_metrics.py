@@ -12,19 +12,23 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka.admin import NewPartitions
 
 from dp_transforms.engines import flink
+from dp_transforms.engines.engine_process import EngineError, engine_file, free_ports
 from dp_transforms.engines.flink_rest import ENDED
 from examples.demos.flink_cluster import worker_pids
 from tests.engines import needs
 from tests.engines.conftest import ROOT, FlinkCluster
 from tests.engines.kafka_server import KafkaServer
+from tests.helpers.kubernetes_manifests import manifests
 from tests.helpers.pages import Page
 from tests.helpers.served import Listener, served
 from tests.helpers.shh_process import python
@@ -32,6 +36,7 @@ from tests.helpers.shh_process import python
 pytest.importorskip("prometheus_client", reason="the extra metrics is not installed")
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 HOUR = 3600
+MONITORING = ROOT / "runners" / "monitoring"
 USUAL = ("--time-unit", "s", "--clock", "event", "--start", "2020-01-01", "--epsilon", "8", "--delta", "1e-6")
 
 
@@ -97,7 +102,7 @@ def alerts(
             continue
         step = value - before.get(name, 0) if name.endswith("_total") else grow.get(name, 0)
         series.append(f"      - {{series: '{name}{{stream=\"s\"}}', values: '{value:f}+{step:f}x120'}}")
-    text = (ROOT / "runners" / "monitoring" / "alerts.yml").read_text()
+    text = (MONITORING / "alerts.yml").read_text()
     (folder / "alerts.yml").write_text(re.sub(r"[\d.]+e\d", lambda limit: f"{float(limit[0]) / lower:f}", text))
     test = [
         *("rule_files: [alerts.yml]", "evaluation_interval: 1m", "tests:", "  - interval: 1m", "    input_series:"),
@@ -318,3 +323,101 @@ def test_the_heap_of_a_task_manager_fills_and_its_alert_fires(kafka: KafkaServer
         found = {**streamed.numbers(), "shh_heap_full": lowest}
     assert "ShhHeapFull" in alerts(found, found, {"shh_heap_full": 0}, tmp_path)
     assert "ShhHeapFull" not in alerts(found, {**found, "shh_heap_full": 0.7}, {"shh_heap_full": 0}, tmp_path)
+
+
+@contextlib.contextmanager
+def prometheus(folder: pathlib.Path, ports: list[int]) -> Iterator[Callable[[str], Any]]:
+    """A real one with the files for Kubernetes, but that it is told which ports to ask, each second. Gives a function
+    from a query to its answer, label sets and values."""
+    config = yaml.safe_load((MONITORING / "kubernetes.yml").read_text())
+    (job,) = config["scrape_configs"]
+    del job["kubernetes_sd_configs"], job["relabel_configs"]
+    job["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in ports]}]
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(MONITORING / "alerts.yml", folder)
+    rules = (MONITORING / "flink.yml").read_text()
+    for text, soon in {"for: 5m": "for: 5s", "[5m]": "[5s]", "[1h]) > 2": "[1h]) > 0"}.items():
+        assert text in rules
+        rules = rules.replace(text, soon)
+    (folder / "flink.yml").write_text(rules)
+    (port,) = free_ports(1)
+    words = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
+    words.append(f"--web.listen-address=127.0.0.1:{port}")
+
+    def ask(query: str) -> Any:
+        url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                found = json.loads(answer.read())["data"]["result"]
+        except OSError:  # it is not up yet
+            return []
+        return [(each["metric"], float(each["value"][1])) for each in found]
+
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield ask
+        finally:
+            process.terminate()
+
+
+@pytest.mark.nightly
+@needs_promtool
+def test_prometheus_has_from_flink_itself_what_the_command_serves(kafka: KafkaServer, tmp_path) -> None:
+    """With the settings and the rules for Kubernetes. Then workers are killed, all of them, and the job is ended."""
+    try:
+        engine_file(f"flink-{flink.FLINK_RELEASE}/lib/flink-metrics-prometheus-{flink.FLINK_RELEASE}.jar", "flink")
+    except EngineError as error:
+        pytest.skip(str(error))
+    kafka.create_topic("scraped", 2)
+    for window in range(4):
+        kafka.produce("scraped", visits(window, 100), 0)
+    kafka.produce("scraped", [*visits(0, 100), b'{"user": 7.5}', *visits(1, 1)], 1)
+    ports = free_ports(2)
+    config = manifests()["FlinkDeployment/shh"]["spec"]["flinkConfiguration"]
+    settings = {key: value for key, value in config.items() if key.startswith("metrics.")}
+    settings["metrics.reporter.prometheus.port"] = ",".join(map(str, ports))
+    words = [
+        *("--input", f"kafka://{kafka.bootstrap}/scraped", "--output", "reports", "--end", "2020-01-02"),
+        *("--window", "1h", "--idle-timeout", "1h", "--engine", "flink", "--parallelism", "2"),
+        *("--allowed-lateness", "0s", "--out-of-order", "0s", "--checkpoint-interval", "1s"),
+    ]
+    with (
+        FlinkCluster(tmp_path, settings=settings) as flink_here,
+        flink.WorkerPool(log_path=tmp_path / "pool.log", env={"PYTHONPATH": str(ROOT)}) as pool,
+        prometheus(tmp_path, ports) as ask,
+        stream(tmp_path, *words, "--flink-master", flink_here.address, "--worker-pool", pool.address) as streamed,
+    ):
+        own = {"shh_run_info", "shh_seconds_without_checkpoint", "shh_restarts_total"}
+
+        def both() -> Any:
+            """What Prometheus has, once it is what the command serves, of all that was sent."""
+            served = {name: value for name, value in streamed.numbers().items() if name not in own}
+            found = {name: ask(name) for name in served}
+            may_differ = {"shh_clock_lag_seconds": 60, "shh_heap_full": 1}
+            agree = all(
+                len(found[name]) == 1 and abs(found[name][0][1] - value) <= may_differ.get(name, 0)
+                for name, value in served.items()
+            )
+            sent = {"shh_pending_windows": 2, "shh_records_read_total": 502, "shh_events_rejected_total": 1}
+            return found if agree and sent.items() <= served.items() else None
+
+        found = streamed.until(both)
+        assert len(found) > 15
+        assert 0 < found.pop("shh_heap_full")[0][1] < 1
+        (job,) = flink_here.rest.jobs()
+        for name, [(labels, _)] in found.items():
+            assert labels == {"__name__": name, "stream": job.name}
+        firing = 'ALERTS{alertstate="firing"}'
+        assert streamed.until(lambda: ask("flink_jobmanager_job_numberOfCompletedCheckpoints > 3"))
+        assert {labels["alertname"] for labels, _ in ask(firing)} <= {"ShhNoCheckpoint"}, "a slow machine"
+        for pid in worker_pids(pool):
+            os.kill(pid, signal.SIGKILL)
+        streamed.until(lambda: ask('ALERTS{alertname="ShhRestarts", alertstate="firing"}'))
+        pool.stop()
+        streamed.until(lambda: ask('ALERTS{alertname="ShhNoCheckpoint", alertstate="firing"}'))
+        flink_here.rest.cancel(job.job_id)
+        deadline = time.monotonic() + 120
+        while not ask('ALERTS{alertname="ShhNoJob", alertstate="firing"}'):
+            assert time.monotonic() < deadline
+            time.sleep(0.3)

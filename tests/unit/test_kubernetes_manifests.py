@@ -6,13 +6,16 @@ import subprocess
 import tomllib
 
 import pytest
+import yaml
 
 from dp_transforms.cli.stream import command as stream
 from dp_transforms.engines import flink
+from dp_transforms.stores import kafka_client
 from examples.demos import flink_cluster
 from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, ROOT, container, manifests, stream_pod, task_manager_pod
 from tests.helpers.small_runs import key_file, small_plan
 
+confluent_kafka = pytest.importorskip("confluent_kafka")
 PODS = {"task manager": task_manager_pod, "stream": stream_pod}
 FLINK = manifests()["FlinkDeployment/shh"]["spec"]
 POOL_PORT = 50000
@@ -52,28 +55,64 @@ def test_the_command_takes_its_options(tmp_path):
     assert command[:2] == ["shh", "stream"]
     plan, key = tmp_path / "plan.json", key_file(tmp_path)
     plan.write_text(small_plan(4).to_json())
-    words = [word.replace("/etc/shh/plan.json", str(plan)).replace("/run/shh/noise.key", key) for word in command[2:]]
+    places = {"/etc/shh/plan.json": str(plan), "/run/shh/noise.key": key, "/run/kafka": str(EXAMPLE)}
+    words = command[2:]
+    for place, ours in places.items():
+        words = [word.replace(place, ours) for word in words]
     assert stream.make_context("shh stream", words).params["detach"]  # no error: click has checked names and types
     settings = dict(line.split("=", 1) for line in (EXAMPLE / "settings.env").read_text().splitlines() if "=" in line)
     assert set(re.findall(r"\$\((\w+)\)", " ".join(command))) <= settings.keys()
 
 
+def secrets_of(pod):
+    """Secret -> the containers that have it, as a file or in their environment."""
+    sees = {volume["secret"]["secretName"]: set() for volume in pod.get("volumes", ()) if "secret" in volume}
+    names = {volume["name"]: volume["secret"]["secretName"] for volume in pod.get("volumes", ()) if "secret" in volume}
+    for one in [*pod.get("initContainers", ()), *pod["containers"]]:
+        assert all("valueFrom" not in variable for variable in one.get("env", ()))
+        for mount in one.get("volumeMounts", ()):
+            if mount["name"] in names:
+                sees[names[mount["name"]]].add(one["name"])
+        for source in one.get("envFrom", ()):
+            if "secretRef" in source:
+                sees.setdefault(source["secretRef"]["name"], set()).add(one["name"])
+    return sees
+
+
 @pytest.mark.parametrize("name", PODS)
 def test_only_who_needs_the_key_sees_it(name):
     pod = PODS[name]()
-    (secret,) = (volume["name"] for volume in pod["volumes"] if "secret" in volume)
     (memory,) = (volume["name"] for volume in pod["volumes"] if volume.get("emptyDir", {}).get("medium") == "Memory")
-    containers = [*pod["initContainers"], *pod["containers"]]
-    sees = {volume: set[str]() for volume in (secret, memory)}
-    for one in containers:
-        for mount in one.get("volumeMounts", ()):
-            if mount["name"] in sees:
-                sees[mount["name"]].add(one["name"])
-        assert all("valueFrom" not in variable for variable in one.get("env", ()))
-    assert sees[secret] == {"copy-key"}
-    assert sees[memory] == {"copy-key", "workers" if name == "task manager" else "stream"}
+    sees = {
+        one["name"]
+        for one in [*pod["initContainers"], *pod["containers"]]
+        if memory in {mount["name"] for mount in one.get("volumeMounts", ())}
+    }
+    reader = "workers" if name == "task manager" else "stream"
+    assert secrets_of(pod) == {"shh-noise-key": {"copy-key"}, "shh-kafka": {reader}}
+    assert sees == {"copy-key", reader}
     assert "fsGroup" not in pod.get("securityContext", {})  # it would open the copy to a group, which is refused
     assert container(pod, "copy-key")["command"][1] == "--mode=0400"
+
+
+def test_the_secrets_are_those_that_the_example_makes_and_what_is_read_is_in_them():
+    assert secrets_of(FLINK["podTemplate"]["spec"]) == {"shh-s3": {"flink-main-container"}}
+    made = {
+        each["name"]: each for each in yaml.safe_load((EXAMPLE / "kustomization.yaml").read_text())["secretGenerator"]
+    }
+    assert set(made) == {"shh-s3", *secrets_of(task_manager_pod()), *secrets_of(stream_pod())}
+    assert made["shh-s3"]["envs"] == ["s3.env"]
+    lines = (EXAMPLE / "s3.env").read_text().splitlines()
+    assert [line for line in lines if line[0] != "#"] == ["AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY="]
+    (file,) = made["shh-kafka"]["files"]
+    assert f"--kafka-config=/run/kafka/{file}" in container(stream_pod(), "stream")["command"]
+    for pod, name in ((task_manager_pod(), "workers"), (stream_pod(), "stream")):
+        assert {"name": "kafka", "mountPath": "/run/kafka", "readOnly": True} in container(pod, name)["volumeMounts"]
+    settings = kafka_client.read_client_config_file(str(EXAMPLE / file))
+    assert settings == {"security.protocol": "PLAINTEXT"}
+    text = (EXAMPLE / file).read_text().replace("#   ", "").replace("PLAINTEXT", "SASL_SSL")
+    assert "ssl.ca.location=/run/kafka/" in text
+    confluent_kafka.Consumer({"group.id": "g", **dict(re.findall(r"^(\S+)=(\S+)$", text, re.MULTILINE))}).close()
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -96,23 +135,65 @@ def test_workers_do_not_have_the_account_of_their_pod():
     assert stream_pod()["automountServiceAccountToken"] is False
 
 
-def test_ports_are_open_to_flink_alone_and_the_pool_to_nobody():
-    policies = {key: value["spec"] for key, value in manifests().items() if key.startswith("NetworkPolicy/")}
-    assert len(policies) == 3
-    among, jobs, nothing = policies.values()
-    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies.values())
-    assert among["podSelector"]["matchLabels"] == {"app": manifests()["FlinkDeployment/shh"]["metadata"]["name"]}
-    (rule,) = among["ingress"]
-    assert rule["from"] == [{"podSelector": among["podSelector"]}]
-    named = {int(value) for key, value in FLINK["flinkConfiguration"].items() if key.endswith(".port")}
-    assert {entry["port"] for entry in rule["ports"]} == named | {8081}
-    (takes,) = jobs["ingress"]
-    assert takes["ports"] == [{"protocol": "TCP", "port": 8081}]
-    assert takes["from"][0] == {"podSelector": nothing["podSelector"]}
-    assert (
-        nothing["podSelector"]["matchLabels"] == manifests()["Job/shh-stream"]["spec"]["template"]["metadata"]["labels"]
+JOB_MANAGER, TASK_MANAGER = ({"app": "shh", "component": name} for name in ("jobmanager", "taskmanager"))
+STREAM = {"app": "shh-stream"}
+OF_FLINK = {6121, 6122, 6123, 6124, 8081}
+DNS, KAFKA, STORE, API, METRICS = 53, 9092, 443, 6443, 9249
+
+
+def selects(selector, labels):
+    wanted = selector.get("matchLabels", {}).items() <= labels.items()
+    asked = [(labels.get(e["key"]) in e["values"], e["operator"]) for e in selector.get("matchExpressions", ())]
+    assert {operator for _, operator in asked} <= {"In", "NotIn"}
+    return wanted and all(found == (operator == "In") for found, operator in asked)
+
+
+def allowed(labels, direction):
+    """What the policies let through, as (peer, port); None where no policy holds the pod."""
+    side, policies = ("to" if direction == "Egress" else "from"), manifests().items()
+    specs = [value["spec"] for key, value in policies if key.startswith("NetworkPolicy/")]
+    held = [spec for spec in specs if selects(spec["podSelector"], labels) and direction in spec["policyTypes"]]
+    rules = [rule for spec in held for rule in spec.get(direction.lower(), ())]
+    found = {(yaml.dump(peer), p["port"]) for rule in rules for peer in rule.get(side, ["any"]) for p in rule["ports"]}
+    return found if held else None
+
+
+def ports(labels, direction):
+    return {port for _, port in allowed(labels, direction)}
+
+
+def test_pods_with_the_key_reach_what_they_need_and_nothing_else():
+    assert stream_labels() == STREAM
+    assert ports(JOB_MANAGER, "Egress") == {*OF_FLINK, DNS, STORE, API}
+    assert ports(TASK_MANAGER, "Egress") == {*OF_FLINK, DNS, STORE, API, KAFKA}
+    assert ports(STREAM, "Egress") == {8081, DNS, KAFKA}
+    assert allowed({"app": "another"}, "Egress") is None
+    for labels in (JOB_MANAGER, TASK_MANAGER, STREAM):
+        anywhere = {port for peer, port in allowed(labels, "Egress") if "any" in peer}
+        assert anywhere == ports(labels, "Egress") & {STORE, API, KAFKA}
+
+
+def stream_labels():
+    return manifests()["Job/shh-stream"]["spec"]["template"]["metadata"]["labels"]
+
+
+def test_ports_are_open_to_flink_alone_metrics_to_prometheus_and_the_pool_to_nobody():
+    config = FLINK["flinkConfiguration"]
+    listens = {int(value) for key, value in config.items() if key.endswith(".port")} | {8081}
+    assert listens == {*OF_FLINK, METRICS}
+    assert FLINK["podTemplate"]["spec"]["containers"][0]["ports"] == [{"name": "metrics", "containerPort": METRICS}]
+    assert ports(JOB_MANAGER, "Ingress") == ports(TASK_MANAGER, "Ingress") == listens
+    assert allowed(STREAM, "Ingress") == set()
+    peers = {port: {peer for peer, at in allowed(JOB_MANAGER, "Ingress") if at == port} for port in listens}
+    flink_itself = yaml.dump(
+        {"podSelector": {"matchLabels": {"app": manifests()["FlinkDeployment/shh"]["metadata"]["name"]}}}
     )
-    assert "ingress" not in nothing
+    assert all(peers[port] == {flink_itself} for port in OF_FLINK - {8081})
+    assert {peer for peer, _ in allowed(TASK_MANAGER, "Ingress")} == {flink_itself, *peers[METRICS]}
+    assert peers[METRICS] == {
+        yaml.dump({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "MONITORING"}}})
+    }
+    assert (len(peers[8081]), yaml.dump({"podSelector": {"matchLabels": STREAM}}) in peers[8081]) == (3, True)
 
 
 def test_a_failed_start_is_not_repeated_for_another_full_price():
