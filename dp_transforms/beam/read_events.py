@@ -117,7 +117,8 @@ def _batches_and_rejected(
 
 class EncodeRejected(beam.PTransform):
     """PCollection of `RejectedEvents` -> a row for each of their events, with the fields of Beam's dead letters:
-    ``element`` is its place and never its content, ``msg`` says why, ``stack`` is empty."""
+    ``element`` is its place (`RejectedEvents`: the timestamp of what was no row of a log) and never its content,
+    ``msg`` says why, ``stack`` is empty."""
 
     def expand(self, rejected: beam.PCollection) -> beam.PCollection:
         return rejected | "DeadLetters" >> beam.FlatMap(_dead_letters).with_output_types(_DEAD_LETTER)

@@ -234,9 +234,10 @@ class ReadHeavyHitters(beam.PTransform):
 def _error_output(error_handling: Mapping[str, str] | None) -> str | None:
     if error_handling is None:
         return None
-    if not isinstance(error_handling, Mapping) or {*error_handling} != {"output"} or error_handling["output"] == "good":
+    output = error_handling.get("output") if isinstance(error_handling, Mapping) else None
+    if not isinstance(output, str) or output in ("", "good") or len(error_handling) > 1:
         raise ValueError("error_handling must be {output: NAME}, with another name than good.")
-    return error_handling["output"]
+    return output
 
 
 def _check_fields(fields: EventFields, element_type: Any) -> None:

@@ -124,7 +124,9 @@ def test_what_cannot_be_read_is_a_second_output_if_it_is_asked_for(tmp_path):
         assert all(row.element.startswith(place) for row, place in zip(rows, places, strict=True))
 
 
-@pytest.mark.parametrize("given", [{}, {"output": "good"}, {"output": "bad", "threshold": 1}, "bad"])
+@pytest.mark.parametrize(
+    "given", [{}, {"output": "good"}, {"output": ""}, {"output": None}, {"output": "bad", "threshold": 1}, "bad"]
+)
 def test_another_error_handling_is_refused(given):
     with pytest.raises(ValueError, match=r"^error_handling must be \{output: NAME\}, with another name than good\."):
         HeavyHitterRows(**BUDGET, error_handling=given)

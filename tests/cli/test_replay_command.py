@@ -363,7 +363,8 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
 
 def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
     (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
-    page = ("--titles", "titles.csv", "--page-title", "Read <today>", "--tz", "Europe/Berlin", "--html", "page.html")
+    title = ("--page-title", "Read <today>\u202e\udcff")
+    page = ("--titles", "titles.csv", *title, "--tz", "Europe/Berlin", "--html", "page.html")
     for words, said in (
         (("--html", "page.txt"), "--html must end in .html or .htm"),
         (("--html", "no/page.html"), "The folder does not exist"),
@@ -382,7 +383,7 @@ def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
     assert shh("show", "report.avro", *page[:-1], "shown.html", cwd=folder).returncode == 0
     assert (folder / "page.html").read_text() == (folder / "shown.html").read_text()
     assert "The great race" in (folder / "page.html").read_text()
-    assert "<h1>Read &lt;today&gt;</h1>" in (folder / "page.html").read_text()
+    assert r"<h1>Read &lt;today&gt;\u202e\udcff</h1>" in (folder / "page.html").read_text()
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
     program = full + "from dp_transforms.cli.main import main; main()"
     words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")

@@ -97,7 +97,7 @@ def page_parts(
     budget = budget_of(plan, reports)
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
-        "title": escaped(title or _title(header, plan)),
+        "title": escaped(escape_text(title) or _title(header, plan)),
         "unit": header.unit,
         "guarantee": escaped(escape_text(header.guarantee)),
         "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
