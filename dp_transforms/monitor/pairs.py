@@ -65,9 +65,9 @@ class Pairs(Columns):
     def select_users(self, rows: npt.NDArray[np.int64]) -> Self:
         """These rows (ascending), and the users that have one. The table stays whole, so that the cost is that of rows,
         not of items."""
-        users, codes = used(len(self.users), self.codes[rows])
-        of_rows = self.users if users is None else self.users[users]
-        return dataclasses.replace(self, users=of_rows, codes=codes, windows=self.windows[rows], items=self.items[rows])
+        columns = {name: getattr(self, name)[rows] for name in self._row_columns}
+        users, columns["codes"] = used(len(self.users), columns["codes"])
+        return dataclasses.replace(self, users=self.users if users is None else self.users[users], **columns)
 
     def apart(self, marked: npt.NDArray[np.bool_]) -> Self:
         """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,

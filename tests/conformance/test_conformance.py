@@ -56,7 +56,7 @@ looks-window-rounds             | crumbs five     | whole csv       | late @5   
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
 looks-with-hits                 | early two       | back            | early @5        | crumbs
 looks-with-counts               | -               | -               | -               | -
-hits                            | nothing two     | twice           | whole @7.4      | late
+hits                            | nothing five    | twice           | whole @7.4      | late
 hits-sliding                    | whole two       | early avro      | nothing @7.4    | nothing
 hits-domain                     | twice two       | whole jsonl     | crumbs @5       | whole
 hits-with-counts                | again two       | late            | late @5         | back
