@@ -16,7 +16,7 @@ _NO_MEMORY_UNDER_A_LIMIT = re.compile(  # the last one by Arrow, which hides why
     r"^(?:ImportError\b|SystemError\b|TypeError: Got unexpected argument type)", re.MULTILINE
 )
 
-_ROOM_OF_LIBRARIES = 150_000_000  # of addresses: scipy loads with these, and hangs with 100 MB
+_ROOM_OF_LIBRARIES = 300_000_000  # of addresses: with half of it a worker hung at 1.6 GB
 
 
 class UserError(Exception):

@@ -189,7 +189,8 @@ class HeavyHitterRows(beam.PTransform):
         """The rows for events, or for batches of them, beside which others were rejected. fields: of events, as in
         `ShiftingHeavyHitters`."""
         released = events | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
-        return self.encoded(released.reports, rejected or released.rejected, in_order=events.is_bounded)
+        rejected = released.rejected if rejected is None else rejected
+        return self.encoded(released.reports, rejected, in_order=events.is_bounded)
 
     def encoded(self, reports: beam.PCollection, rejected: beam.PCollection, *, in_order: bool) -> Any:
         """The outputs. in_order: all rows as one bundle, in the order of report files. Else they come by and by."""
