@@ -28,7 +28,7 @@ from dp_transforms.accounting.purse.open_threshold import Floats, fewest_users
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.checks import LARGEST_WHOLE, check_fraction, check_whole
-from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Looks
 
