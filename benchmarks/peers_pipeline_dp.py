@@ -20,10 +20,9 @@ from benchmarks.peers_histograms import (
     counts_under_cap,
     expected_gaussian,
     expected_laplace,
-    keep_probabilities,
     laplace_threshold,
 )
-from benchmarks.peers_set_union import gaussian_sigma
+from dp_transforms.plan.plan_comparison import GaussianSelection, TruncatedGeometric
 
 _SCRIPT = Path(__file__).with_name("pipeline_dp_select.py")
 
@@ -45,22 +44,15 @@ def best_selection(
 
 
 def _selections(counts: npt.NDArray[np.int64], epsilon: float, delta: float, cap: int) -> list[Selection]:
-    kept = keep_probabilities(epsilon, delta, cap, int(counts.max()))
+    kept = TruncatedGeometric(epsilon, delta, cap)(np.arange(counts.max() + 1))
     laplace = laplace_threshold(epsilon, delta, cap)
-    sigma, threshold = gaussian_thresholding(epsilon, delta, cap)
+    gaussian = GaussianSelection(epsilon, delta, cap)
+    noisy = expected_gaussian(counts, gaussian.sigma, gaussian.threshold)
     return [
         Selection(float(kept[counts].sum()), cap, "TRUNCATED_GEOMETRIC", float(np.searchsorted(kept, 0.5))),
         Selection(expected_laplace(counts, cap / epsilon, laplace), cap, "LAPLACE_THRESHOLDING", laplace),
-        Selection(expected_gaussian(counts, sigma, threshold), cap, "GAUSSIAN_THRESHOLDING", threshold),
+        Selection(noisy, cap, "GAUSSIAN_THRESHOLDING", gaussian.threshold),
     ]
-
-
-def gaussian_thresholding(epsilon: float, delta: float, cap: int) -> tuple[float, float]:
-    """sigma and threshold of the library: half of delta for each."""
-    from scipy.special import ndtri
-
-    sigma = gaussian_sigma(epsilon, delta / 2) * float(np.sqrt(cap))
-    return sigma, 1 - sigma * float(ndtri(-np.expm1(np.log1p(-delta / 2) / cap)))
 
 
 def select_partitions(log: LogPairs, choice: Selection, epsilon: float, delta: float) -> FoundPairs:
