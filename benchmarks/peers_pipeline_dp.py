@@ -24,7 +24,7 @@ from benchmarks.peers_histograms import (
 )
 from dp_transforms.plan.plan_comparison import GaussianSelection, TruncatedGeometric
 
-_SCRIPT = Path(__file__).with_name("pipeline_dp_select.py")
+_SCRIPT = Path(__file__).with_name("pipeline_dp_replay.py")
 
 
 class Selection(NamedTuple):
@@ -60,8 +60,8 @@ def select_partitions(log: LogPairs, choice: Selection, epsilon: float, delta: f
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         source, target = f"{folder}/in.npz", f"{folder}/out.npz"
         np.savez(source, users=log.users, cells=log.cell_of_row, epsilon=epsilon, delta=delta)
-        command = [str(environments.pipeline_dp()), str(_SCRIPT), source, target, str(choice.cap), choice.strategy]
-        subprocess.run(command, check=True, capture_output=True)
+        words = ("pairs", source, target, str(choice.cap), choice.strategy)
+        subprocess.run([str(environments.pipeline_dp()), str(_SCRIPT), *words], check=True, capture_output=True)
         kept = np.load(target)["kept"]
     reported = np.zeros(len(log.cells), dtype=np.bool_)
     reported[kept] = True
