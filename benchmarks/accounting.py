@@ -15,12 +15,8 @@ from benchmarks.charging_bounds import (
     static_adversary_epsilon,
 )
 from benchmarks.report import Figure, show_figures, show_table, write_results
-from dp_transforms.accounting.charging_game import (
-    GameAccountant,
-    between_probability,
-    charging_game_deltas,
-    not_prior_probability,
-)
+from dp_transforms.accounting.charging_game import GameAccountant, between_probability, charging_game_deltas
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 

@@ -30,9 +30,10 @@ from benchmarks.charging_bounds import (
     static_adversary_delta,
 )
 from benchmarks.report import Figure, show_figures, show_table, write_results
-from dp_transforms.accounting.charging_game import GameAccountant, between_probability, not_prior_probability
+from dp_transforms.accounting.charging_game import GameAccountant, between_probability
 from dp_transforms.accounting.composition import Accountant, OptimalComposition, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
 
 _BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from benchmarks.peers_set_union import gaussian_sigma
+from dp_transforms.plan.plan_comparison import gaussian_sigma
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,21 +78,6 @@ def laplace_threshold(epsilon: float, delta: float, cap: int) -> float:
     at most ``1 - (1 - delta)^(1 / cap)``."""
     each = -math.expm1(math.log1p(-delta) / cap)
     return 1 - cap / epsilon * math.log(2 * each)
-
-
-def keep_probabilities(epsilon: float, delta: float, cap: int, most: int) -> Floats:
-    """That a partition of k = 0 .. most users is kept, by the best rule there is: float64[most + 1].
-
-    pi(k) = min(e^eps pi(k-1) + delta, 1 - e^-eps (1 - pi(k-1) - delta), 1), with epsilon / cap and
-    1 - (1 - delta)^(1/cap) ([DVGM22], Theorem 1).
-    """
-    epsilon, delta = epsilon / cap, -math.expm1(math.log1p(-delta) / cap)
-    up, down = math.exp(epsilon), math.exp(-epsilon)
-    kept = [0.0]
-    for _ in range(most):
-        last = kept[-1]
-        kept.append(min(up * last + delta, 1 - down * (1 - last - delta), 1.0))
-    return np.array(kept)
 
 
 def counts_under_cap(log: LogPairs, rank: npt.NDArray[np.int64], cap: int) -> npt.NDArray[np.int64]:

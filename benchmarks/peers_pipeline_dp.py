@@ -20,12 +20,11 @@ from benchmarks.peers_histograms import (
     counts_under_cap,
     expected_gaussian,
     expected_laplace,
-    keep_probabilities,
     laplace_threshold,
 )
-from benchmarks.peers_set_union import gaussian_sigma
+from dp_transforms.plan.plan_comparison import GaussianSelection, TruncatedGeometric
 
-_SCRIPT = Path(__file__).with_name("pipeline_dp_select.py")
+_SCRIPT = Path(__file__).with_name("pipeline_dp_replay.py")
 
 
 class Selection(NamedTuple):
@@ -45,22 +44,15 @@ def best_selection(
 
 
 def _selections(counts: npt.NDArray[np.int64], epsilon: float, delta: float, cap: int) -> list[Selection]:
-    kept = keep_probabilities(epsilon, delta, cap, int(counts.max()))
+    kept = TruncatedGeometric(epsilon, delta, cap)(np.arange(counts.max() + 1))
     laplace = laplace_threshold(epsilon, delta, cap)
-    sigma, threshold = gaussian_thresholding(epsilon, delta, cap)
+    gaussian = GaussianSelection(epsilon, delta, cap)
+    noisy = expected_gaussian(counts, gaussian.sigma, gaussian.threshold)
     return [
         Selection(float(kept[counts].sum()), cap, "TRUNCATED_GEOMETRIC", float(np.searchsorted(kept, 0.5))),
         Selection(expected_laplace(counts, cap / epsilon, laplace), cap, "LAPLACE_THRESHOLDING", laplace),
-        Selection(expected_gaussian(counts, sigma, threshold), cap, "GAUSSIAN_THRESHOLDING", threshold),
+        Selection(noisy, cap, "GAUSSIAN_THRESHOLDING", gaussian.threshold),
     ]
-
-
-def gaussian_thresholding(epsilon: float, delta: float, cap: int) -> tuple[float, float]:
-    """sigma and threshold of the library: half of delta for each."""
-    from scipy.special import ndtri
-
-    sigma = gaussian_sigma(epsilon, delta / 2) * float(np.sqrt(cap))
-    return sigma, 1 - sigma * float(ndtri(-np.expm1(np.log1p(-delta / 2) / cap)))
 
 
 def select_partitions(log: LogPairs, choice: Selection, epsilon: float, delta: float) -> FoundPairs:
@@ -68,8 +60,8 @@ def select_partitions(log: LogPairs, choice: Selection, epsilon: float, delta: f
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         source, target = f"{folder}/in.npz", f"{folder}/out.npz"
         np.savez(source, users=log.users, cells=log.cell_of_row, epsilon=epsilon, delta=delta)
-        command = [str(environments.pipeline_dp()), str(_SCRIPT), source, target, str(choice.cap), choice.strategy]
-        subprocess.run(command, check=True, capture_output=True)
+        words = ("pairs", source, target, str(choice.cap), choice.strategy)
+        subprocess.run([str(environments.pipeline_dp()), str(_SCRIPT), *words], check=True, capture_output=True)
         kept = np.load(target)["kept"]
     reported = np.zeros(len(log.cells), dtype=np.bool_)
     reported[kept] = True

@@ -14,36 +14,13 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtri
 
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
+from dp_transforms.plan.plan_comparison import gaussian_sigma, weighted_gaussian_threshold
 
 Floats = npt.NDArray[np.float64]
-_HALVINGS = 200
-
-
-def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """The least noise for a sensitivity of 1: `gaussian_delta` is at most delta."""
-    low, high = 1e-3, 1e6
-    for _ in range(_HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if gaussian_delta(epsilon, 1 / middle) <= delta else (middle, high)
-    return high
-
-
-def gaussian_delta(epsilon: float, shift: float) -> float:
-    """Of a Gaussian of deviation 1 that is moved by `shift` > 0 (Balle and Wang 2018, Theorem 8):
-    ``Phi(shift/2 - epsilon/shift) - e^epsilon Phi(-shift/2 - epsilon/shift)``."""
-    near, far = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
-    return float(ndtr(near)) - math.exp(epsilon + float(log_ndtr(far)))
-
-
-def union_threshold(sigma: float, delta: float, most_looks: int) -> float:
-    """``max over t <= most_looks of 1/sqrt(t) + sigma Phi^-1((1 - delta)^(1/t))`` ([GGK20], Theorem 5.1)."""
-    pairs = np.arange(1, most_looks + 1)
-    missed = -np.expm1(np.log1p(-delta) / pairs)  # 1 - (1 - delta)^(1/t), with all its digits
-    return float(np.max(1 / np.sqrt(pairs) - sigma * ndtri(missed)))
 
 
 def weighted_sums(log: LogPairs, most_looks: int, random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -58,7 +35,7 @@ def weighted_gaussian(
 ) -> FoundPairs:
     """[GGK20] Algorithm 2 with weighted histograms of the Euclidean norm 1."""
     sigma = gaussian_sigma(epsilon, delta / 2)
-    threshold = union_threshold(sigma, delta / 2, most_looks)
+    threshold = weighted_gaussian_threshold(epsilon, delta, most_looks)
     _, sums = weighted_sums(log, most_looks, random)
     noisy = sums + sigma * random.standard_normal(len(sums))
     return FoundPairs((noisy >= threshold) & (sums > 0), 0, sums, threshold)
@@ -80,7 +57,7 @@ def weighted_gaussian_known(
     the Gaussian noise pays for it as for all others (docs/guarantee.md, "Lone items").
     """
     sigma = gaussian_sigma(epsilon, delta / 2)
-    threshold = union_threshold(sigma, delta / 2, most_looks)
+    threshold = weighted_gaussian_threshold(epsilon, delta, most_looks)
     known_threshold = min(threshold, -sigma * float(ndtri(known_error)))
     _, sums = weighted_sums(log, most_looks, random)
     reported = np.zeros(len(sums), dtype=np.bool_)
@@ -115,7 +92,7 @@ def policy_gaussian(
     missing, by a Euclidean norm of at most 1.
     """
     sigma = gaussian_sigma(epsilon, delta / 2)
-    threshold = union_threshold(sigma, delta / 2, most_looks)
+    threshold = weighted_gaussian_threshold(epsilon, delta, most_looks)
     kept = np.flatnonzero(log.rank_in_user(random) < most_looks)
     splits = np.searchsorted(log.users[kept], np.arange(len(log.looks) + 1))
     sums = policy_histogram(

@@ -1,9 +1,12 @@
-"""The peer: PipelineDP over a whole log: ``python -m benchmarks.pipeline_dp_replay BACKEND TASK LOG SECONDS CAP``.
+"""The peer: PipelineDP, in an environment of its own, which has it and what each needs, and nothing of this repository.
 
-BACKEND: ``local`` or ``beam`` (Beam's local runner). TASK: ``names`` (`select_partitions`) or ``counts`` (names, and
-for each the number of its users, PRIVACY_ID_COUNT). CAP: partitions of a user that count. A partition is an item in a
-window. It runs in an environment of its own, which has PipelineDP, pyarrow and, for ``beam``, Apache Beam, and nothing
-of this repository.
+``python -m benchmarks.pipeline_dp_replay BACKEND TASK LOG SECONDS CAP``: over a whole log; it needs pyarrow and, for
+``beam``, Apache Beam. BACKEND: ``local`` or ``beam`` (Beam's local runner). TASK: ``names`` (`select_partitions`) or
+``counts`` (names, and for each the number of its users, PRIVACY_ID_COUNT). CAP: partitions of a user that count. A
+partition is an item in a window.
+
+``python pipeline_dp_replay.py pairs IN.npz OUT.npz CAP STRATEGY``: `select_partitions` on the local backend. IN: users,
+cells (int64[n], distinct pairs), epsilon, delta. OUT: kept, the selected cells.
 """
 
 from __future__ import annotations
@@ -17,29 +20,35 @@ EPSILON, DELTA = 2.0, 1e-9
 _COLUMNS = ["user", "item", "timestamp"]
 
 
-def _query(backend: Any, task: str, cap: int) -> tuple[Callable[[Any], Any], Callable[[], None]]:
-    """Rows (user, (window, item)) -> what is published; and what ends the making of the query."""
+def _query(
+    backend: Any,
+    task: str,
+    cap: int,
+    budget: tuple[float, float] = (EPSILON, DELTA),
+    strategy: str = "GAUSSIAN_THRESHOLDING",
+) -> tuple[Callable[[Any], Any], Callable[[], None]]:
+    """Rows (user, partition) -> what is published; and what ends the making of the query."""
     import pipeline_dp
 
-    accountant = pipeline_dp.NaiveBudgetAccountant(total_epsilon=EPSILON, total_delta=DELTA)
+    accountant = pipeline_dp.NaiveBudgetAccountant(*budget)
     engine = pipeline_dp.DPEngine(accountant, backend)
-    strategy = pipeline_dp.PartitionSelectionStrategy.GAUSSIAN_THRESHOLDING
+    bounds = {
+        "max_partitions_contributed": cap,
+        "partition_selection_strategy": pipeline_dp.PartitionSelectionStrategy[strategy],
+    }
     extractors = pipeline_dp.DataExtractors(
         privacy_id_extractor=lambda row: row[0],
         partition_extractor=lambda row: row[1],
         value_extractor=lambda row: 0,
     )
     if task == "names":
-        select = pipeline_dp.SelectPartitionsParams(
-            max_partitions_contributed=cap, partition_selection_strategy=strategy
-        )
+        select = pipeline_dp.SelectPartitionsParams(**bounds)
         return lambda rows: engine.select_partitions(rows, select, extractors), accountant.compute_budgets
     count = pipeline_dp.AggregateParams(
         metrics=[pipeline_dp.Metrics.PRIVACY_ID_COUNT],
         noise_kind=pipeline_dp.NoiseKind.GAUSSIAN,
-        max_partitions_contributed=cap,
         max_contributions_per_partition=1,
-        partition_selection_strategy=strategy,
+        **bounds,
     )
     return lambda rows: engine.aggregate(rows, count, extractors), accountant.compute_budgets
 
@@ -89,7 +98,22 @@ def _on_beam(task: str, log: str, window_seconds: int, cap: int) -> int:
     return sum(each.committed for each in counters if each.key.metric.name == "published")
 
 
-def main(backend: str, task: str, log: str, window_seconds: str, cap: str) -> None:
+def _of_pairs(source: str, target: str, cap: str, strategy: str) -> None:
+    import numpy as np
+    import pipeline_dp
+
+    data = np.load(source)
+    budget = float(data["epsilon"]), float(data["delta"])
+    query, end = _query(pipeline_dp.LocalBackend(), "names", int(cap), budget, strategy)
+    selected = query(list(zip(data["users"].tolist(), data["cells"].tolist(), strict=True)))
+    end()
+    np.savez(target, kept=np.array(sorted(selected), dtype=np.int64))
+
+
+def main(backend: str, *words: str) -> None:
+    if backend == "pairs":
+        return _of_pairs(*words)
+    task, log, window_seconds, cap = words
     run = {"local": _locally, "beam": _on_beam}[backend]
     print(f"{run(task, log, int(window_seconds), int(cap)):,} items in windows")
 

@@ -39,7 +39,7 @@ from dp_transforms.accounting.composition import (
     smallest_safe_argument,
 )
 from dp_transforms.checks import check_whole, is_number
-from dp_transforms.mechanisms import discrete_laplace_law
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 
 Values = npt.NDArray[np.float64]
 
@@ -268,12 +268,6 @@ def _walk(lattice: _Lattice, hits: int, participations: int) -> float:
                     candidate += always[1:]
                 np.maximum(new, candidate, out=new)
     return float(values[-1, 1 + lattice.origin])
-
-
-def not_prior_probability(epsilon_per_query: float) -> float:
-    """q of the target "everything but one outcome" ([CL23] Lemma 2.3): reports with counts are charged by it."""
-    check_epsilon_per_query(epsilon_per_query)
-    return discrete_laplace_law.not_prior_probability(epsilon_per_query)
 
 
 def between_probability(epsilon_per_query: float, zone_width: int) -> float:

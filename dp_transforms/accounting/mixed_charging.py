@@ -39,12 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
-from dp_transforms.accounting.composition import (
-    ROUNDING,
-    check_delta,
-    check_epsilon,
-    check_epsilon_per_query,
-)
+from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, check_epsilon_per_query
 from dp_transforms.checks import check_whole, how_to_install, is_number
 from dp_transforms.errors import MissingLibraryError
 

@@ -20,12 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.accounting.charging_game import (
-    GameAccountant,
-    between_probability,
-    charging_game_deltas,
-    not_prior_probability,
-)
+from dp_transforms.accounting.charging_game import GameAccountant, between_probability, charging_game_deltas
 from dp_transforms.accounting.composition import Accountant, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.checks import shown
@@ -34,6 +29,7 @@ from dp_transforms.mechanisms.discrete_laplace_law import (
     MIN_EPSILON,
     MIN_WIDE_EPSILON,
     capped_sum_upper_tail,
+    not_prior_probability,
     sampling_total_variation,
     smallest_whole,
     upper_tail,

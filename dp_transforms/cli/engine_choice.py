@@ -21,7 +21,7 @@ from dp_transforms.errors import UserError
 # Only in this process the noise key can be drawn and forgotten: no other process needs it.
 IN_PROCESS = "in-process"
 FLINK, PRISM = "flink", "prism"
-_HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
+HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 _WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"
 _ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"
 _REMEDIES = {
@@ -47,7 +47,7 @@ class EngineName(click.Choice):
 
 
 def _seen_as(flink_master: str | None) -> str:
-    return "HOST:PORT" if flink_master and _HOST_AND_PORT.fullmatch(flink_master) else ""
+    return "HOST:PORT" if flink_master and HOST_AND_PORT.fullmatch(flink_master) else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,9 +162,9 @@ def choose_engine(
         resume_from=resume_from,
         allow_open_ports=options.allow_open_ports,
     )
-    if engine.flink_master != LOCAL_FLINK and not _HOST_AND_PORT.fullmatch(engine.flink_master):
+    if engine.flink_master != LOCAL_FLINK and not HOST_AND_PORT.fullmatch(engine.flink_master):
         raise UserError(f"--flink-master must be HOST:PORT or [local], got {engine.flink_master!r}.")
-    if engine.worker_pool is not None and not _HOST_AND_PORT.fullmatch(engine.worker_pool):
+    if engine.worker_pool is not None and not HOST_AND_PORT.fullmatch(engine.worker_pool):
         raise UserError(f"--worker-pool must be HOST:PORT, got {engine.worker_pool!r}.")
     if engine.worker_pool is not None and not engine.allow_open_ports:
         check_worker_pool(engine.worker_pool, engine.flink_master)

@@ -78,7 +78,7 @@ def _unwind(number: int, frame: FrameType | None) -> None:
     install()
     signal.signal(signal.SIGALRM, _leave)
     signal.alarm(_SECONDS_TO_UNWIND)
-    sys.unraisablehook = _say_nothing  # if a destructor swallows it, the alarm ends the process
+    sys.unraisablehook = lambda unraisable: None  # if a destructor swallows it, the alarm ends the process
     raise KeyboardInterrupt
 
 
@@ -95,7 +95,3 @@ def _leave(number: int, frame: FrameType | None) -> None:
         os.write(2, (_TERMINAL_AS_BEFORE if os.isatty(2) else b"") + stopped_line)
     finally:
         os._exit(stopped_with or _CODES[signal.Signals(number)])
-
-
-def _say_nothing(unraisable: object) -> None:
-    return

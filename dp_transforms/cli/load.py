@@ -14,6 +14,7 @@ from dp_transforms.cli.show import read_report_and_end
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.reports import ReportFileError, ReportTable
 from dp_transforms.stores.databases import DEFAULT_TABLE, is_database
+from dp_transforms.views.report_words import counted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ def command(options: LoadOptions) -> None:
                 writer.end(ended)
             writer.commit()
     note_done()
-    windows = "1 window" if len(copied) == 1 else f"{len(copied):,} windows"
+    windows = counted(len(copied), "window")
     click.echo(f"{windows} with heavy items copied; see all with: {table.show_command(header.run_id)}")
 
 

@@ -147,7 +147,9 @@ def filled_by(record: type[R], name: str, rules: Sequence[Rule] = ()) -> Callabl
 
     def decorate(function: Callable[[R], None]) -> click.Command:
         def run(**values: Any) -> None:
-            check_rules(click.get_current_context())
+            context = click.get_current_context()
+            for rule, message in broken_rules(context):  # the first one
+                raise click.UsageError(message, ctx=context) if rule.is_usage else UserError(message)
             function(fill(record, values))
 
         kind = GroupedCommand if len(parameters) > _MOST_WITHOUT_GROUPS else RuledCommand
@@ -248,14 +250,6 @@ def broken_rules(context: click.Context) -> Iterator[tuple[Rule, str]]:
             yield rule, message
 
 
-def check_rules(context: click.Context) -> None:
-    """Raises UserError, or click.UsageError, for the first rule that is broken."""
-    for rule, message in broken_rules(context):
-        if rule.is_usage:
-            raise click.UsageError(message, ctx=context)
-        raise UserError(message)
-
-
 class RuledCommand(click.Command):
     """A command with rules between its options."""
 
@@ -278,7 +272,8 @@ class GroupedCommand(RuledCommand):
         options = [each for each in self.params if isinstance(each, GroupedOption)]
         shown = [each for each in options if each.brief or ctx.meta.get(_SHOWS_ALL)]
         for group in GROUPS:
-            of_group = sorted((each for each in shown if each.group == group), key=_is_optional)
+            of_group = [each for each in shown if each.group == group]
+            of_group.sort(key=lambda each: not (each.needed or each.required))
             if of_group:
                 with formatter.section(group):
                     formatter.write_dl([record for each in of_group if (record := each.get_help_record(ctx))])
@@ -288,10 +283,6 @@ class GroupedCommand(RuledCommand):
             with formatter.section("Rules"):
                 for rule in self.rules:
                     formatter.write_text(f"{rule.options}: {rule.in_short}")
-
-
-def _is_optional(option: GroupedOption) -> bool:
-    return not option.needed and not option.required
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:

@@ -9,7 +9,6 @@ write beside the URL, at a hidden one; the last step is the same.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import pathlib
@@ -116,7 +115,7 @@ def publish_output(finished: Path, output: Path) -> None:
 def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None], *, force: bool = False) -> None:
     """content: all of it, or a function that writes the file. force: in the place of a file that is there."""
     data = content.encode() if isinstance(content, str) else content
-    write = data if callable(data) else functools.partial(_write, data=data)
+    write = data if callable(data) else lambda file: file.write(data)
     with write_errors(output):
         if is_remote(output):
             with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
@@ -181,10 +180,6 @@ def _check_url(output: str, option: str, force: bool | None) -> None:
 def _is_utf8(name: str) -> bool:
     """Of a name that is not, Python has made surrogates."""
     return name.encode("utf-8", "replace") == name.encode("utf-8", "surrogateescape")
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
 
 
 def _exists(output: str, *, has_force: bool = False) -> UserError:

@@ -12,10 +12,7 @@ from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import OUTPUT, filled_by, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_from_log import FROM_LOG_RULES, Activity, FromLogOptions, plan_with_activity
-from dp_transforms.cli.plan_options import (
-    MODE_RULES,
-    PlanOptions,
-)
+from dp_transforms.cli.plan_options import MODE_RULES, PlanOptions
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
 from dp_transforms.views.plan_tables import (
@@ -23,7 +20,6 @@ from dp_transforms.views.plan_tables import (
     as_record,
     chart_looks,
     chart_svg,
-    most_looks_of,
     print_comparison,
     print_sentence,
 )
@@ -76,7 +72,7 @@ def command(options: PlanCommand) -> None:
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
         choices = alternatives(plan) if plan.looks is None else []
-        drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
+        drawn = None if chart is None else comparison.found_from(chart_looks(plan))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
     if chart is not None and drawn is not None:

@@ -29,17 +29,9 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError, check_room
+from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.facets import facet_labels, labels_of
-from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
-from dp_transforms.plan.plan import (
-    DEFAULT_MAX_ITEMS,
-    DEFAULT_MAX_USERS,
-    DEFAULT_MODE,
-    MODES,
-    Plan,
-    choices_of,
-)
+from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, DEFAULT_MODE, MODES, Plan, choices_of
 from dp_transforms.plan.rounds import units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular

@@ -353,9 +353,8 @@ def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
         )
         console.print(table)
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    windows = "1 window" if total == 1 else f"{total:,} windows"
     console.print(
-        f"{windows} with heavy items: {request.output}; see all with: shh show {request.output}",
+        f"{counted(total, 'window')} with heavy items: {request.output}; see all with: shh show {request.output}",
         markup=False,
         soft_wrap=True,
     )

@@ -19,13 +19,7 @@ from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_replay
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import (
-    PartFacts,
-    open_part,
-    part_is_done,
-    part_is_taken,
-    secret_of_run,
-)
+from dp_transforms.cli.state_part import PartFacts, open_part, part_is_done, part_is_taken, secret_of_run
 from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks

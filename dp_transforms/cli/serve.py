@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import importlib.util
 import os
-import re
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dp_transforms.checks import how_to_install
+from dp_transforms.cli.engine_choice import HOST_AND_PORT
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import Rule, argument, filled_by, nested, opt
 from dp_transforms.cli.shared_options import ViewOptions
@@ -32,7 +32,6 @@ _LATEST_WINDOWS = 10_000
 _SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
 _LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
 _MOST_TOKEN_BYTES = 4096
-_HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,7 +200,7 @@ def _check_report(report: str, of_topic: dict[str, str | None]) -> None:
 
 
 def _check_operator(flink_master: str, open_by: str | None) -> None:
-    if not _HOST_AND_PORT.fullmatch(flink_master):
+    if not HOST_AND_PORT.fullmatch(flink_master):
         raise UserError(f"--flink-master must be HOST:PORT, got {flink_master!r}.")
     if open_by is not None:
         raise UserError(

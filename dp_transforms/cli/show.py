@@ -32,14 +32,7 @@ from dp_transforms.reports import (
 )
 from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.databases import is_database
-from dp_transforms.views.report_words import (
-    ended_words,
-    escape_text,
-    is_ascii_only,
-    label_text,
-    legend,
-    windows_table,
-)
+from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,6 +20,7 @@ from dp_transforms.checks import how_to_install, on_one_line
 from dp_transforms.cli.output_file import output_draft, write_errors
 from dp_transforms.cli.shared_options import STANDARD_INPUT
 from dp_transforms.errors import MissingLibraryError, UserError
+from dp_transforms.stores.local_files import create_new
 
 DUCKDB = "duckdb:///"
 _QUERY = "?query="
@@ -54,7 +55,7 @@ def _spooled(log: str, log_format: str | None, names: Sequence[str] | None) -> I
         if log_format is None:
             raise UserError("standard input does not say its format. Give --format, such as --format csv.")
         path = folder / f"standard-input.{log_format}"
-        with write_errors(path), open(path, "xb", opener=_private) as file:
+        with write_errors(path), create_new(path, 0o600) as file:
             _copy_standard_input(file)
         yield str(path)
 
@@ -69,10 +70,6 @@ def _copy_standard_input(file: BinaryIO) -> None:
             if not (piece := os.read(source, _PIECE_BYTES)):
                 return
             file.write(piece)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _answer_of_duckdb(url: str, names: Sequence[str] | None, folder: pathlib.Path) -> str:

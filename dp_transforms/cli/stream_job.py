@@ -92,11 +92,14 @@ def _worker_processes(choice: EngineChoice, cluster: FlinkRest) -> int:
 
 
 class StreamJob:
-    """A pipeline that runs in a thread of its own: some engines return a result only when the job is done."""
+    """A pipeline that runs in a thread of its own: some engines return a result only when the job is done.
+
+    result: what the engine returned; None before.
+    """
 
     def __init__(self, pipeline: beam.Pipeline) -> None:
         self._pipeline = pipeline
-        self._result: PipelineResult | None = None
+        self.result: PipelineResult | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
         self._thread.start()
@@ -105,15 +108,10 @@ class StreamJob:
     def is_over(self) -> bool:
         return not self._thread.is_alive()
 
-    @property
-    def result(self) -> PipelineResult | None:
-        """What the engine returned; None before."""
-        return self._result
-
     def _run(self) -> None:
         try:
-            self._result = self._pipeline.run()
-            self._result.wait_until_finish()
+            self.result = self._pipeline.run()
+            self.result.wait_until_finish()
         except BaseException as error:
             self._error = error
 
@@ -124,18 +122,18 @@ class StreamJob:
 
     def numbers(self, now: float) -> JobNumbers:
         """As Beam has them. now: as in `FlinkWatch.numbers`."""
-        if self._result is None:
+        if self.result is None:
             return JobNumbers({}, {})
-        if hasattr(self._result, "_metrics"):
-            self._result._metrics = None  # else Beam would return its first answer again
+        if hasattr(self.result, "_metrics"):
+            self.result._metrics = None  # else Beam would return its first answer again
         try:
-            return JobNumbers(*counts_and_gauges(operator_values(self._result)))
+            return JobNumbers(*counts_and_gauges(operator_values(self.result)))
         except Exception:  # of any engine's client; numbers for the operator must not end a run
             return JobNumbers({}, {})
 
     def cancel(self) -> None:
         """Returns when it is over, or after half a minute."""
-        if self._result is not None and not self.is_over:
+        if self.result is not None and not self.is_over:
             with contextlib.suppress(Exception):  # it may end at this moment
-                self._result.cancel()
+                self.result.cancel()
         self._thread.join(_SECONDS_TO_CANCEL)

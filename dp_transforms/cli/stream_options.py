@@ -8,14 +8,7 @@ from typing import TypeVar
 
 import click
 
-from dp_transforms.cli.engine_choice import (
-    ENGINE_RULES,
-    FLINK,
-    IN_PROCESS,
-    PRISM,
-    ClusterOptions,
-    EngineName,
-)
+from dp_transforms.cli.engine_choice import ENGINE_RULES, FLINK, IN_PROCESS, PRISM, ClusterOptions, EngineName
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,

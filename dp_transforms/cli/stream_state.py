@@ -34,7 +34,6 @@ from dp_transforms.reports.report_writer import StreamContents, check_same_run
 from dp_transforms.runs.records import StateError, VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_header import StateHeader
 
 
 class StreamPart(StatePart):
@@ -94,7 +93,7 @@ class StreamPart(StatePart):
         with contextlib.suppress(StateError):
             draft = StateFile(self.draft)
             draft.check_seal(self._sealing_key())
-            return draft.header == self._header_after(ended)
+            return draft.header == self.begun.ended_before(ended.windows)
         return False
 
     def publish(self, ended: RunEnded | None) -> None:
@@ -132,9 +131,6 @@ class StreamPart(StatePart):
             return dataclasses.replace(source.begun_at(beginning), taken=self.taken_files)
         self.taken_files.begin(is_new=not self._has_reports)
         return dataclasses.replace(source, taken=self.taken_files).begun_at(beginning)
-
-    def _header_after(self, ended: RunEnded) -> StateHeader:
-        return self.begun.ended_before(ended.windows)
 
 
 def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:

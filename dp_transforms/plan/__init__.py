@@ -9,7 +9,7 @@ Read `plan` and `records` first. Each module below imports only those above it.
 - `records`: what a plan is made of; a choice that was not made has no record.
 - `plan_checks`: whether a plan keeps its promise; asked whenever one is built or read.
 - `rounds`: looks in rounds: their purses, thresholds and stated sizes.
-- `hits_calibration`, `looks_calibration`: the search for the records of a plan.
+- `calibration`: the search for the records of a plan.
 - `plan`: `Plan`; calibrates it, and reads it as hostile input.
 - `plan_comparison`: from how many users on a plan finds an item, and other modes and the methods of others.
 - `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.

@@ -37,7 +37,6 @@ import decimal
 import math
 import sys
 from decimal import Decimal
-from typing import Any
 
 from dp_transforms.checks import check_whole, shown
 from dp_transforms.plan.plan import Plan
@@ -135,7 +134,9 @@ class LifetimeCost:
             epsilon=epsilon_units("epsilon", plan.epsilon) + activity,
             delta=delta,
             mode=plan.mode,
-            order=_order_text(looks.order),
+            order=str(
+                Decimal(looks.order)
+            ),  # the exact value of the float: the order of the prices, and none beside it
             divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
             distance=_up(distance, _DISTANCE_DIGITS),
@@ -157,9 +158,6 @@ class Price:
     def times(self, count: int) -> Price:
         """Of so many runs."""
         return Price(count * self.epsilon, count * self.delta, count * self.sampling)
-
-    def __sub__(self, other: Price) -> Price:
-        return Price(self.epsilon - other.epsilon, self.delta - other.delta, self.sampling - other.sampling)
 
 
 NOTHING = Price(0, 0, 0)
@@ -297,17 +295,6 @@ class BudgetRule:
             and total.sampling <= self.sampling
         )
 
-    def to_fields(self) -> dict[str, Any]:
-        """As plain fields, amounts as whole numbers; `from_fields` reads them."""
-        base = {"base_epsilon": self.base.epsilon, "base_delta": self.base.delta}
-        fields = {name: getattr(self, name) for name in ("kind", "max_epsilon", "max_delta", "order", "sampling")}
-        return fields | base
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> BudgetRule:
-        plain = {name: fields[name] for name in ("kind", "max_epsilon", "max_delta", "order", "sampling")}
-        return cls(base=Price(fields["base_epsilon"], fields["base_delta"], 0), **plain)
-
 
 def pure_divergence(order: str, epsilon: int) -> int:
     """The Renyi divergence of this order that an epsilon-DP run cannot exceed, in units, rounded up; never above
@@ -343,11 +330,6 @@ def _sampling_units(distance: int, max_epsilon: int) -> int:
     with decimal.localcontext(_MATH):
         factor = (1 + from_epsilon_units(max_epsilon).exp()) * (1 + _SLACK)
         return _up(Decimal(distance).scaleb(-_DISTANCE_DIGITS) * factor, DELTA_DIGITS)
-
-
-def _order_text(order: float) -> str:
-    """The exact value of a float, as decimal text: the order of the prices, and not one beside it."""
-    return str(Decimal(order))
 
 
 def _decimal(name: str, value: object) -> Decimal:

@@ -22,8 +22,7 @@ from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.checks import exact, nearest, shown
 from dp_transforms.html_tables import html_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
-from dp_transforms.plan.looks_calibration import LooksChoices, calibrate_looks
+from dp_transforms.plan.calibration import HitsChoices, LooksChoices, calibrate_hits, calibrate_looks
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
 from dp_transforms.plan.records import (
     Budget,

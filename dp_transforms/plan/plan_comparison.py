@@ -28,7 +28,7 @@ from dp_transforms.accounting.purse.open_threshold import Floats, fewest_users
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.checks import LARGEST_WHOLE, check_fraction, check_whole
-from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Looks
 
@@ -75,8 +75,8 @@ def partition_selection_found_from(epsilon: float, delta: float, looks: int, pro
             BestCap(fewest_users(found, cap / looks, probability), cap, strategy)
             for cap in sorted(caps)
             for strategy, found in (
-                ("truncated geometric", _TruncatedGeometric(epsilon, delta, cap)),
-                ("Gaussian", _GaussianSelection(epsilon, delta, cap)),
+                ("truncated geometric", TruncatedGeometric(epsilon, delta, cap)),
+                ("Gaussian", GaussianSelection(epsilon, delta, cap)),
             )
         )
 
@@ -91,7 +91,7 @@ def weighted_gaussian_found_from(
     """[GGK20] section 5: half of delta for the noise, half for the threshold. most_looks: their Delta_0."""
     check_whole("looks", looks, 1)
     check_fraction("probability", probability)
-    sigma = _gaussian_sigma(epsilon, delta / 2)
+    sigma = gaussian_sigma(epsilon, delta / 2)
     threshold = weighted_gaussian_threshold(epsilon, delta, most_looks)
     weight = 1 / math.sqrt(min(looks, most_looks))
 
@@ -107,7 +107,7 @@ def weighted_gaussian_threshold(epsilon: float, delta: float, most_looks: int) -
 
     pairs = np.arange(1, check_whole("most_looks", most_looks, 1) + 1)
     missed = -np.expm1(np.log1p(-delta / 2) / pairs)  # 1 - (1 - delta/2)^(1/t), with all its digits
-    return float(np.max(1 / np.sqrt(pairs) - _gaussian_sigma(epsilon, delta / 2) * ndtri(missed)))
+    return float(np.max(1 / np.sqrt(pairs) - gaussian_sigma(epsilon, delta / 2) * ndtri(missed)))
 
 
 def gaussian_histograms_found_from(epsilon: float, delta: float, counts: int, probability: float = 0.95) -> int:
@@ -120,12 +120,12 @@ def gaussian_histograms_found_from(epsilon: float, delta: float, counts: int, pr
 
     check_whole("counts", counts, 1)
     check_fraction("probability", probability)
-    sigma = _gaussian_sigma(epsilon, delta / 2) * math.sqrt(counts)
+    sigma = gaussian_sigma(epsilon, delta / 2) * math.sqrt(counts)
     threshold = 1 + math.ceil(-sigma * float(ndtri(delta / 2 / counts)))
     return math.ceil(threshold + sigma * float(ndtri(probability)))
 
 
-class _TruncatedGeometric:
+class TruncatedGeometric:
     """Keeps a partition of k users with probability pi(k) ([DVGM22], Theorem 1), the largest that its privacy allows.
 
     epsilon / cap and 1 - (1 - delta)^(1 / cap) for each partition.
@@ -147,21 +147,21 @@ class _TruncatedGeometric:
         return np.asarray(np.minimum(1.0, rising - beyond), dtype=np.float64)
 
 
-class _GaussianSelection:
+class GaussianSelection:
     """Keeps a partition whose number of users and Gaussian noise pass a threshold: half of delta for each."""
 
     def __init__(self, epsilon: float, delta: float, cap: int) -> None:
         from scipy.special import ndtri
 
-        self._sigma = _gaussian_sigma(epsilon, delta / 2) * math.sqrt(cap)
-        self._threshold = 1 - self._sigma * float(ndtri(-math.expm1(math.log1p(-delta / 2) / cap)))
+        self.sigma = gaussian_sigma(epsilon, delta / 2) * math.sqrt(cap)
+        self.threshold = 1 - self.sigma * float(ndtri(-math.expm1(math.log1p(-delta / 2) / cap)))
 
     def __call__(self, users: npt.NDArray[np.int64]) -> Floats:
-        return _normal_tail(self._threshold - users, self._sigma)
+        return _normal_tail(self.threshold - users, self.sigma)
 
 
 @functools.lru_cache(maxsize=16)
-def _gaussian_sigma(epsilon: float, delta: float) -> float:
+def gaussian_sigma(epsilon: float, delta: float) -> float:
     """The least noise for a sensitivity of 1 ([BW18], Theorem 8); it grows with the sensitivity in proportion.
 
     (epsilon, delta)-DP where ``Phi(1/(2s) - epsilon s) - e^epsilon Phi(-1/(2s) - epsilon s) <= delta`` for s = sigma.

@@ -181,7 +181,7 @@ class Looks(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_price_list("weights", self.weights, "units", self.units)
+        check_price_list(self.weights, "units", self.units)
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
             raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
@@ -238,7 +238,7 @@ class PaidHits(Record):
         super().__post_init__()
         check_whole("per_user", self.per_user, 1)
         check_whole("units", self.units, 1)
-        check_price_list("weights", self.weights, "look_units", self.look_units)
+        check_price_list(self.weights, "look_units", self.look_units)
         if self.units_of_all + self.look_units[0] > PURSE_UNITS:
             raise ValueError("hits leave less of a purse than a look costs. Use fewer, or a smaller price.")
 
@@ -389,10 +389,10 @@ def check_hits(hits: int) -> None:
         raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
 
 
-def check_price_list(weights_name: str, weights: tuple[int, ...], units_name: str, units: tuple[int, ...]) -> None:
+def check_price_list(weights: tuple[int, ...], units_name: str, units: tuple[int, ...]) -> None:
     if not weights or len(weights) != len(units):
-        raise ValueError(f"{weights_name} and {units_name} must have one length, got {len(weights)} and {len(units)}.")
-    for name, values in ((weights_name, weights), (units_name, units)):
+        raise ValueError(f"weights and {units_name} must have one length, got {len(weights)} and {len(units)}.")
+    for name, values in (("weights", weights), (units_name, units)):
         if any(low >= high for low, high in itertools.pairwise(values)):
             raise ValueError(f"{name} must rise.")
     if units[-1] > PURSE_UNITS:

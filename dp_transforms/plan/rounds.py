@@ -22,13 +22,7 @@ from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole, shown
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, labels_of, weight_of
-from dp_transforms.plan.records import (
-    MOST_ROUNDS,
-    Budget,
-    Looks,
-    Rounds,
-    WindowRounds,
-)
+from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds, WindowRounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried

@@ -68,14 +68,9 @@ def fingerprint_of(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def text_of(fields: Mapping[str, Any]) -> str:
-    """As JSON, one line a field. A list has one line."""
-    return "{\n" + ",\n".join(_lines(fields, "  ")) + "\n}"
-
-
 def sealed(fields: Mapping[str, Any]) -> str:
-    """As `text_of`, with the fingerprint of the fields."""
-    return text_of({**fields, "fingerprint": fingerprint_of(fields)})
+    """As JSON, with the fingerprint of the fields. One line a field; a list has one line."""
+    return "{\n" + ",\n".join(_lines({**fields, "fingerprint": fingerprint_of(fields)}, "  ")) + "\n}"
 
 
 def sealed_schema(record: Any, format_version: int) -> dict[str, Any]:

@@ -18,13 +18,7 @@ from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_cells import (
-    BUCKETS,
-    Kind,
-    are_of_bucket,
-    buckets_of_shard,
-    hit_bound_of_cell,
-)
+from dp_transforms.runs.state_cells import BUCKETS, Kind, are_of_bucket, buckets_of_shard, hit_bound_of_cell
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.state_header import at_path
 

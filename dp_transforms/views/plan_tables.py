@@ -299,13 +299,10 @@ def _price_of_kms21(chosen: Plan) -> str:
     )
 
 
-def chart_looks(most_looks: int = LOOKS[-1]) -> list[int]:
+def chart_looks(plan: Plan) -> list[int]:
     """The activities that are drawn: from 1 to at least a thousand, evenly by powers."""
-    return sorted({round(looks) for looks in np.geomspace(1, max(LOOKS[-1], most_looks), _POINTS)})
-
-
-def most_looks_of(plan: Plan) -> int:
-    return LOOKS[-1] if plan.looks is None else plan.looks.most_looks
+    most = LOOKS[-1] if plan.looks is None else max(LOOKS[-1], plan.looks.most_looks)
+    return sorted({round(looks) for looks in np.geomspace(1, most, _POINTS)})
 
 
 def chart_svg(title: str, found: FoundFrom) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.accounting.charging_game import between_probability, not_prior_probability
+from dp_transforms.accounting.charging_game import between_probability
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, upper_tail_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable

@@ -11,7 +11,7 @@ from dp_transforms.accounting.purse.price_list import make_price_list, order_bud
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.looks_calibration import LEVEL_SPACING, known_of, looks_of, paid_hits_of
+from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of, paid_hits_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Counts, Domain, Shares
 from dp_transforms.plan.window_schedule import WindowSchedule

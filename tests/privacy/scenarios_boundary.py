@@ -6,8 +6,8 @@ import math
 from collections.abc import Hashable
 from typing import Any
 
-from dp_transforms.accounting.charging_game import not_prior_probability
 from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import (
     BOUNDARY,

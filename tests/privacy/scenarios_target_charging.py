@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, not_prior_probability
+from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import (
     FiniteMechanism,

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import pathlib
 
 import mpmath
@@ -9,6 +10,13 @@ import numpy as np
 
 REFERENCE = json.loads((pathlib.Path(__file__).parent.parent / "data" / "purse_reference_values.json").read_text())
 DIGITS = 50
+
+
+def delta_of_budget(order, budget, epsilon):
+    """What a divergence of at most `budget` at this order proves for epsilon: Canonne, Kamath, Steinke (2020),
+    Proposition 12."""
+    exponent = (order - 1) * (budget - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
+    return math.exp(min(0.0, exponent))
 
 
 @functools.cache

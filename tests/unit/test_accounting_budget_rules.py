@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.mixed_charging import delta_from_divergences
-from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.plan.lifetime_cost import (
     BASIC,
     NOTHING,
@@ -28,6 +27,7 @@ from dp_transforms.plan.lifetime_cost import (
     pure_divergence,
 )
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
+from tests.unit.purse_oracle import delta_of_budget
 
 # --- The grid
 
@@ -207,10 +207,9 @@ def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(m
     + [{"order": order} for order in ("1", "1000001", "nan", "inf")],
 )
 def test_a_rule_that_cannot_be_is_not_read(changes):
-    fields = BudgetRule.declare(4, 1e-7, cost()).to_fields()
-    assert BudgetRule.from_fields(fields).to_fields() == fields
+    rule = BudgetRule.declare(4, 1e-7, cost())
     with pytest.raises((ValueError, ArithmeticError)):
-        BudgetRule.from_fields(fields | changes)
+        dataclasses.replace(rule, **changes)
 
 
 @pytest.mark.parametrize("order", ["1.5", "6", "40"])
@@ -274,7 +273,6 @@ def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order, epsi
 
 def test_amounts_that_only_a_rule_could_have_made_are_checked():
     rule = BudgetRule.declare(4, 1e-8, cost())
-    assert BudgetRule.from_fields(rule.to_fields()) == rule
     with pytest.raises(ValueError, match="conversion"):
         dataclasses.replace(rule, base=Price(rule.base.epsilon * 9 // 10, rule.base.delta, 0))
     with pytest.raises(ValueError, match="order"):

@@ -21,9 +21,9 @@ from dp_transforms.accounting.charging_game import (
     capped_game_delta,
     charging_game_delta,
     charging_game_deltas,
-    not_prior_probability,
 )
 from dp_transforms.accounting.composition import OptimalComposition, optimal_composition_delta
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dp_transforms.accounting.charging_game import GameAccountant, not_prior_probability
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import Accountant, optimal_composition_delta
 from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
@@ -15,7 +15,11 @@ from dp_transforms.accounting.kms21_accountant import (
 )
 from dp_transforms.audit.query_law import CappedSumLaw
 from dp_transforms.audit.streams import AttackStream, law_of_stream
-from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_integer, capped_sum_upper_tail
+from dp_transforms.mechanisms.discrete_laplace_law import (
+    capped_sum_tail_integer,
+    capped_sum_upper_tail,
+    not_prior_probability,
+)
 
 Decimal = decimal.Decimal
 

@@ -11,10 +11,10 @@ import scipy.stats
 from dp_transforms.accounting.purse.open_threshold import fewest_users
 from dp_transforms.plan.plan_comparison import (
     BestCap,
-    _gaussian_sigma,
-    _GaussianSelection,
-    _TruncatedGeometric,
+    GaussianSelection,
+    TruncatedGeometric,
     gaussian_histograms_found_from,
+    gaussian_sigma,
     partition_selection_found_from,
     weighted_gaussian_found_from,
     weighted_gaussian_threshold,
@@ -39,7 +39,7 @@ def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon, 
     with mpmath.workdps(50):
         share = 1 - (1 - mpmath.mpf(delta)) ** (1 / mpmath.mpf(cap))
     wanted = kept(epsilon / cap, share, 400)
-    found = _TruncatedGeometric(epsilon, delta, cap)(np.arange(401))
+    found = TruncatedGeometric(epsilon, delta, cap)(np.arange(401))
     assert found == pytest.approx(np.array(wanted, dtype=float), rel=1e-9)
     assert found[0] == 0
     assert found[-1] == 1
@@ -47,20 +47,20 @@ def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon, 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.01, 1e-6), (30.0, 1e-12), (1.0, 0.3)])
 def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon, delta):
-    assert _gaussian_sigma(epsilon, delta) == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
+    assert gaussian_sigma(epsilon, delta) == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
 
 
 @pytest.mark.parametrize("cap", [1, 10, 300])
 def test_gaussian_selection_is_private_and_no_more(cap):
     """The noise takes half of delta at a sensitivity of sqrt(cap); a lone user of `cap` partitions the other half."""
-    selection = _GaussianSelection(EPSILON, DELTA, cap)
+    selection = GaussianSelection(EPSILON, DELTA, cap)
     with mpmath.workdps(40):
-        moved = mpmath.sqrt(cap) / selection._sigma
+        moved = mpmath.sqrt(cap) / selection.sigma
         noise = mpmath.ncdf(moved / 2 - EPSILON / moved) - mpmath.exp(EPSILON) * mpmath.ncdf(
             -moved / 2 - EPSILON / moved
         )
-        lone = mpmath.ncdf((1 - mpmath.mpf(selection._threshold)) / selection._sigma)
-        assert float(noise) == pytest.approx(DELTA / 2, rel=1e-3)
+        lone = mpmath.ncdf((1 - mpmath.mpf(selection.threshold)) / selection.sigma)
+        assert float(noise) == pytest.approx(DELTA / 2, rel=1e-9)
         assert float(1 - (1 - lone) ** cap) == pytest.approx(DELTA / 2, rel=1e-6)
     assert selection(np.array([1]))[0] == pytest.approx(float(lone), rel=1e-6)
 
@@ -85,7 +85,7 @@ def test_the_best_cap_is_the_best_of_all(looks):
             users += 1
 
     fewest = min(
-        needed(strategy, cap) for strategy in (_TruncatedGeometric, _GaussianSelection) for cap in range(1, looks + 1)
+        needed(strategy, cap) for strategy in (TruncatedGeometric, GaussianSelection) for cap in range(1, looks + 1)
     )
     assert partition_selection_found_from(EPSILON, DELTA, looks).users == fewest
 

@@ -13,7 +13,6 @@ from dp_transforms.accounting.purse.price_list import (
     SHARE_OF_COUNTS,
     count_noise,
     count_units,
-    delta_of_budget,
     order_budget,
     price_counts,
 )
@@ -23,6 +22,7 @@ from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
+from tests.unit.purse_oracle import delta_of_budget
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-9}
 

@@ -3,8 +3,6 @@
 import math
 from pathlib import Path
 
-import dp_accounting
-import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -14,7 +12,7 @@ from benchmarks.finding_logs import LogPairs
 from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.found_pairs import FoundPairs, columns, found_cells
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.plan_comparison import _TruncatedGeometric, weighted_gaussian_threshold
+from dp_transforms.plan.plan_comparison import gaussian_sigma, weighted_gaussian_threshold
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MINUTE, START
 
@@ -148,27 +146,6 @@ def random_log(users, seed):
 # --- Set union
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.1, 1e-6), (6.0, 1e-9)])
-def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon, delta):
-    sigma = peers_set_union.gaussian_sigma(epsilon, delta)
-    assert sigma == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
-    assert peers_set_union.gaussian_delta(epsilon, 1 / sigma) <= delta * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("most_looks", [1, 7, 300])
-def test_the_threshold_of_set_union_is_that_of_its_theorem(most_looks):
-    sigma = peers_set_union.gaussian_sigma(EPSILON, DELTA / 2)
-    with mpmath.workdps(40):
-        hidden = [(1 - mpmath.mpf(DELTA) / 2) ** (1 / mpmath.mpf(t)) for t in range(1, most_looks + 1)]
-        wanted = max(
-            1 / mpmath.sqrt(t) + sigma * mpmath.sqrt(2) * mpmath.erfinv(2 * each - 1)
-            for t, each in enumerate(hidden, 1)
-        )
-    found = peers_set_union.union_threshold(sigma, DELTA / 2, most_looks)
-    assert found == pytest.approx(float(wanted), rel=1e-9)
-    assert found == pytest.approx(weighted_gaussian_threshold(EPSILON, DELTA, most_looks), rel=1e-6)
-
-
 def test_the_weights_of_each_user_have_a_norm_of_one():
     log = random_log(40, 1)
     for most in (1, 3, 100):
@@ -224,8 +201,8 @@ def test_known_items_are_followed_to_the_lower_threshold_and_forgotten():
     rows += [(100 + 10 * window + user, window, 0) for window in windows_of_three for user in range(3)]
     codes = {user: code for code, user in enumerate(sorted({row[0] for row in rows}))}
     log = log_of([(codes[user], window, item) for user, window, item in rows], 2, 12)
-    sigma = peers_set_union.gaussian_sigma(3.0, 5e-4)
-    threshold = peers_set_union.union_threshold(sigma, 5e-4, 1)
+    sigma = gaussian_sigma(3.0, 5e-4)
+    threshold = weighted_gaussian_threshold(3.0, 1e-3, 1)
     assert 3 + 4 * sigma > threshold > 3  # three users alone pass it seldom
 
     def named(forget_after):
@@ -316,12 +293,6 @@ def test_the_laplace_threshold_hides_items_of_one_user(cap):
     threshold = peers_histograms.laplace_threshold(EPSILON, DELTA, cap)
     shown = stats.laplace.sf((threshold - 1) * EPSILON / cap)
     assert -math.expm1(cap * math.log1p(-shown)) == pytest.approx(DELTA, rel=1e-6)
-
-
-@pytest.mark.parametrize("cap", [1, 10])
-def test_partition_selection_is_the_solved_recurrence(cap):
-    kept = peers_histograms.keep_probabilities(EPSILON, DELTA, cap, 300)
-    assert kept == pytest.approx(_TruncatedGeometric(EPSILON, DELTA, cap)(np.arange(301)), rel=1e-6)
 
 
 def test_caps_keep_so_many_pairs_of_a_user_or_of_a_window():

@@ -17,7 +17,7 @@ from dp_transforms.accounting.mixed_charging import (
 )
 from dp_transforms.accounting.purse.look_prices import level_price, look_price, zone_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import PriceList, delta_of_budget, make_price_list, order_budget
+from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_choice import choose_purse
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable
@@ -111,11 +111,10 @@ CASES = [
     ),
     (smallest_open_threshold, {"prices": make_price_list(**PURSE), "delta_open": 1e-9}, {"delta_open": [0.0]}),
     (
-        delta_of_budget,
-        {"order": 2, "budget": 1.0, "epsilon": 1.0},
-        {"order": [1], "budget": [-0.1, NAN], "epsilon": [INFINITE]},
+        order_budget,
+        {"order": 2, "epsilon": 1.0, "delta": 0.5},
+        {"order": [1], "epsilon": [INFINITE], "delta": [0.0]},
     ),
-    (order_budget, {"order": 2, "epsilon": 1.0, "delta": 0.5}, {"delta": [0.0]}),
     *(
         (
             functools.partial(units, "max_epsilon"),

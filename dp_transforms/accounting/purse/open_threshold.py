@@ -80,7 +80,7 @@ def _smallest_of_list(prices: PriceList, delta_open: float, purse: int) -> int:
 
 
 def smallest_size_margin(
-    prices: PriceList, size_error: float, users: int, most_unheld: int, hit_prices: PriceList | None = None
+    prices: PriceList, size_error: float, users: int, most_unheld: int, hit_prices: PriceList | None
 ) -> int:
     """The smallest z at which at most `size_error` of all sizes that a run states are too large, on average.
 

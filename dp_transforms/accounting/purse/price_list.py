@@ -10,7 +10,7 @@ A list with hits is for users who have at most `hits` of them and set what these
 in one purse"). The smallest weight costs what is left, divided by `most_looks`, whatever less its price is. So a purse
 pays for at most `most_looks` looks, and the smallest threshold of an open domain is finite ("Lone items").
 
-What a purse of an order is worth (`order_budget`, `delta_of_budget`): an interaction whose Renyi divergence of this
+What a purse of an order is worth (`order_budget`): an interaction whose Renyi divergence of this
 order is at most B, either way, is (epsilon, delta)-DP with
 
     delta = e^((order - 1)(B - epsilon)) (1 - 1/order)^order / (order - 1).
@@ -51,7 +51,7 @@ from dp_transforms.accounting.purse.look_prices import (
     zone_price,
 )
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
-from dp_transforms.checks import check_positive, check_range, check_whole, is_number, shown
+from dp_transforms.checks import check_positive, check_range, check_whole
 from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, MAX_SCALE, ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
 
@@ -77,23 +77,9 @@ def order_budget(order: float, epsilon: float, delta: float) -> float:
     check_order(order)
     check_epsilon(epsilon)
     check_delta(delta)
-    loss = (-math.log(delta) + _log_factor(order)) / (order - 1)
+    log_factor = order * math.log1p(-1 / order) - math.log(order - 1)
+    loss = (-math.log(delta) + log_factor) / (order - 1)
     return epsilon - loss - ROUNDING * (epsilon + abs(loss))
-
-
-def delta_of_budget(order: float, budget: float, epsilon: float) -> float:
-    """The delta that a divergence of at most `budget` at this order proves for epsilon, rounded up; at most 1."""
-    check_order(order)
-    check_epsilon(epsilon)
-    if not is_number(budget) or not budget >= 0:
-        raise ValueError(f"budget must be >= 0, got {shown(budget)}.")
-    exponent = (order - 1) * (budget - epsilon) + _log_factor(order)
-    return 1.0 if exponent >= 0 else math.exp(exponent) * (1 + ROUNDING * (2 + (order - 1) * (budget + epsilon)))
-
-
-def _log_factor(order: float) -> float:
-    """``ln((1 - 1/order)^order / (order - 1))``."""
-    return order * math.log1p(-1 / order) - math.log(order - 1)
 
 
 def price_work(noise: ExponentialPower, order: float, weights: Sequence[int], spacing: int) -> int:

@@ -16,13 +16,7 @@ from dp_transforms.runs.ledger.book import Book, Transaction
 from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
 from dp_transforms.runs.ledger.processes import Actor, is_gone
-from dp_transforms.runs.ledger.reserving import (
-    charge_run,
-    check_fits,
-    declared_population,
-    ended,
-    give_part,
-)
+from dp_transforms.runs.ledger.reserving import charge_run, check_fits, declared_population, ended, give_part
 from dp_transforms.runs.records import (
     Balance,
     Caps,

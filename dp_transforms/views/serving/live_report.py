@@ -21,14 +21,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import size_of
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
-from dp_transforms.views.page.report_columns import (
-    ReportColumns,
-    Windows,
-    in_words,
-    legend_of,
-    plan_of,
-    report_columns,
-)
+from dp_transforms.views.page.report_columns import ReportColumns, Windows, in_words, legend_of, plan_of, report_columns
 from dp_transforms.views.page.report_page import (
     Extent,
     check_size,
