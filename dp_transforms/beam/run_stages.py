@@ -30,7 +30,7 @@ from dp_transforms.plan.records import Counts
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, Sharding, SlabKey, Stage, shards_of_items
+from dp_transforms.stages.stage import AtOnceStep, Sharding, SlabKey, Stage, groups_of_users, shards_of_items
 from dp_transforms.stages.windows import MonitorWindows
 
 _NAMED, _HOLDERS = "named", "holders"
@@ -153,12 +153,12 @@ class ReleasedInOrder(NamedTuple):
 
 
 class ReleaseStagesInOrder(beam.PTransform):
-    """``((window, shard of users), message)`` -> `ReleasedInOrder`.
+    """``((window, group of users), message)`` -> `ReleasedInOrder`.
 
     Whoever says when a window is complete: the clocks of partitions, or a watermark.
 
-    shards: of users; of items there are `shards_of_items`. senders: how many senders each shard of users has in each
-    window. part: None for a whole run.
+    shards: of users, in `groups_of_users`; of items there are `shards_of_items`. Without purses a group is a shard.
+    senders: how many senders each group has in each window. part: None for a whole run.
     """
 
     def __init__(
@@ -167,7 +167,8 @@ class ReleaseStagesInOrder(beam.PTransform):
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
-        self._shards, self._of_items = shards, shards_of_items(shards)
+        self._groups, self._of_items = groups_of_users(shards), shards_of_items(shards)
+        self._shards = shards if stages.users.work.keeps_state else self._groups
         self._senders = senders
         self._part = part
 
@@ -189,7 +190,7 @@ class ReleaseStagesInOrder(beam.PTransform):
     def _found(self, messages: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
         """What the second stage finds, and what users and items hand over. Where looks come in rounds, each shard of
         items tells all users and items of the next one what is named so far: edges lead forward alone."""
-        key, shards, of_items, part = self._noise_key, self._shards, self._of_items, self._part
+        key, shards, groups, of_items, part = self._noise_key, self._shards, self._groups, self._of_items, self._part
         states: list[beam.PCollection] = []
         found: beam.PCollection | None = None
         for name, users, items in self._stages.in_rounds():
@@ -197,8 +198,8 @@ class ReleaseStagesInOrder(beam.PTransform):
             if found is not None:
                 # Flink cannot take what a stateful step and a Flatten share (apache/beam#34647): so a step between.
                 again = beam.Map(_same).with_output_types(tuple[Key, EncodedMessage])
-                come, tell = _told_too(messages | f"Again{name}" >> again, found, f"Users{name}", shards), of_items
-            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, of_items, part)
+                come, tell = _told_too(messages | f"Again{name}" >> again, found, f"Users{name}", groups), of_items
+            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, of_items, part, groups)
             sums = added[ADVANCED]
             if found is not None:
                 sums = _told_too(sums, found, f"Items{name}", of_items)
