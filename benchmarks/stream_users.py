@@ -1,7 +1,8 @@
 """How much state, memory and time a stream on Flink takes for so many users, all of them seen in its first window.
 
 The real command, a cluster of two processes with a task heap of 1 GB, state on the heap or in RocksDB. After the first
-window small ones follow, of a thousand of the users each: what is measured is what the others cost there.
+window small ones follow, of a thousand of the users each: what is measured is what the others cost there. Also one of
+the hundred shards of a hundred million users, and what many shards cost by themselves.
 """
 
 from __future__ import annotations
@@ -23,20 +24,30 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks.report import Figure, show_figures, write_results
-from benchmarks.stream_samples import Sampler
+from benchmarks.stream_samples import Sampler, cpu_between
 from dp_transforms.beam.set_up_workers import NAMESPACE
 from dp_transforms.engines.engine_process import EngineError, engine_file, java
 from dp_transforms.engines.flink import JOB_SERVER_JAR, WorkerPool
 from dp_transforms.monitor.operator_counts import PURSE_STATE_BYTES, counts_and_gauges
 from examples.demos.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 
-_USERS = (100_000, 1_000_000, 10_000_000)
-_QUICK_USERS = (10_000,)
+_CASES = (  # users, where their state is, shards
+    (100_000, "rocksdb", 4),
+    (1_000_000, "rocksdb", 4),
+    (10_000_000, "rocksdb", 10),
+    (10_000_000, "rocksdb", 4),
+    (10_000_000, "hashmap", 4),
+    (1_000_000, "rocksdb", 1),
+    (100_000, "rocksdb", 160),
+    (100_000, "rocksdb", 1000),
+)
+_QUICK_CASES = ((10_000, "rocksdb", 4),)
+_ENGINE = ("task manager", "Python worker")
 _START = 1_767_225_600  # 2026-01-01
 _HOUR = 3600
 _SMALL_WINDOWS, _SMALL_USERS = 5, 1_000
 _HEAP_MEGABYTES = 1024
-_PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS = 600.0
 _SECONDS_OF_METRICS = 20.0  # Flink shows them so late
 
 
@@ -49,9 +60,8 @@ def run(*, quick: bool = False) -> list[Figure]:
         Console(stderr=True).print(f"stream_users is left out: {error}")
         return []
     figures: list[Figure] = []
-    for users in _QUICK_USERS if quick else _USERS:
-        for backend, shards in (("hashmap", 4), ("rocksdb", 4), ("rocksdb", 16)):
-            figures += _measured(users, backend, shards)
+    for case in _QUICK_CASES if quick else _CASES:
+        figures += _measured(*case)
     show_figures("State of a stream on Flink", figures)
     write_results("stream_users", figures)
     return figures
@@ -70,22 +80,27 @@ def _measured(users: int, backend: str, shards: int) -> list[Figure]:
         sampler = stack.enter_context(Sampler(lambda: None))
         took = []
         _write(folder, 0, np.arange(users))
+        began = 0.0
         for window in range(1, _SMALL_WINDOWS + 1):
             if not _is_reported(folder, window - 1, stream):
                 return [Figure(f"{label}: fails", cluster.rest.restarts(cluster.rest.jobs()[0].job_id), "restarts")]
-            begin = time.monotonic()
+            begin, began = time.monotonic(), began or time.time()
             _write(folder, window, np.arange(_SMALL_USERS) * (users // _SMALL_USERS))
             _is_reported(folder, window, stream)
             took.append(time.monotonic() - begin)
+        ended = time.time()
         time.sleep(_SECONDS_OF_METRICS)
         job = cluster.rest.jobs()[0].job_id
         _, gauges = counts_and_gauges(cluster.rest.beam_metrics(job, NAMESPACE))
         checkpoint = cluster.rest.checkpoints(job)["latest"]["completed"]["state_size"]
         heap = cluster.rest.fullest_heap() or 0
-    peaks = {role: max(s.rss_bytes.get(role, 0) for s in sampler.samples) for role in ("task manager", "Python worker")}
+    peaks = {role: max(s.rss_bytes.get(role, 0) for s in sampler.samples) for role in _ENGINE}
+    cpus, _ = cpu_between(sampler.samples, began, ended)
+    of_window = sum(cpus.get(role, 0) for role in _ENGINE) * (ended - began) / _SMALL_WINDOWS
     return [
         Figure(f"{label}: purses of a shard", gauges[PURSE_STATE_BYTES] / 1e6, "MB"),
         Figure(f"{label}: a window of {_SMALL_USERS:,} users", statistics.median(took), "s"),
+        Figure(f"{label}: CPU of such a window", of_window, "s"),
         Figure(f"{label}: newest checkpoint", checkpoint / 1e6, "MB"),
         Figure(f"{label}: heap at the end", heap * (_HEAP_MEGABYTES + 64), "MB"),
         *(Figure(f"{label}: peak of the {role}", peak / 1e6, "MB") for role, peak in peaks.items()),

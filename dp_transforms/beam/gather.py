@@ -24,8 +24,10 @@ from dp_transforms.monitor.counted_messages import (
     Group,
     Key,
     batches_of_blobs,
+    is_for_all,
 )
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.pairs import UserPairs, shards_of
 
 _Key = TypeVar("_Key", str, int)
 _LEAST_NEAR_WINDOWS = 64
@@ -102,9 +104,19 @@ def parts_of_window(group: Group, key: _Key) -> Iterator[tuple[_Key, Part]]:
         yield key, (window, len(batches), batch)
 
 
-def parts_of_shard(group: Group) -> Iterator[tuple[int, Part]]:
-    """The same, keyed by the shard of the group."""
-    yield from parts_of_window(group, group[0][1])
+def parts_of_shards(group: Group, groups: int, shards: int) -> Iterator[tuple[int, Part]]:
+    """The same of each shard of one of so many groups, keyed by shard. A hash h is in shard h % shards, and in group
+    h % groups, which divides them."""
+    (window, number), blobs = group
+    if shards == groups:
+        yield from parts_of_window(group, number)
+        return
+    for_all = [blob for blob in blobs if is_for_all(blob)]
+    pairs = UserPairs.of_messages([blob for blob in blobs if not is_for_all(blob)])
+    found = dict(UserPairs.by_group(pairs, shards_of(pairs, shards))) if len(pairs) else {}
+    for shard in range(number, shards, groups):
+        of_shard = list(found[shard].messages()) if shard in found else []
+        yield from parts_of_window(((window, shard), [*for_all, *of_shard]), shard)
 
 
 class Turn(NamedTuple):

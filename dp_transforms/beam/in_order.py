@@ -21,7 +21,7 @@ from dp_transforms.beam.gather import (
     GatherCounted,
     Part,
     Turn,
-    parts_of_shard,
+    parts_of_shards,
     parts_of_window,
     take_turn,
 )
@@ -48,19 +48,26 @@ _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 
 
 class InOrder(beam.PTransform):
-    """``((window, shard), message)`` -> the same for the next stage, with counted messages, tagged `ADVANCED`, and what
-    the stage carries over to the next part of a run, tagged `STATE`.
+    """``((window, group of shards), message)`` -> ``((window, shard), message)`` for the next stage, with counted
+    messages, tagged `ADVANCED`, and what the stage carries over to the next part of a run, tagged `STATE`.
 
-    senders: how many senders each shard has; in a later round of looks, with those that tell what is named. Each shard
-    sends to all ``to`` shards of the next stage in every window, even if it has nothing to say. part: None for a whole
-    run.
+    groups: of shards of users; else a shard is a group. senders: how many senders each group has; in a later round of
+    looks, with those that tell what is named. Each shard sends to all ``to`` shards of the next stage in every window,
+    even if it has nothing to say. part: None for a whole run.
     """
 
     def __init__(
-        self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int, part: RunPart | None
+        self,
+        stage: Stage,
+        noise_key: beam.Secret,
+        shards: int,
+        senders: int,
+        to: int,
+        part: RunPart | None,
+        groups: int | None = None,
     ) -> None:
         super().__init__()
-        self._senders = senders
+        self._senders, self._cut = senders, (groups or shards, shards)
         self._takes_turns = stage.work.takes_turns
         kind = InOrderDoFn if self._takes_turns else AsItComesDoFn
         self._do_fn = kind(stage, noise_key, shards, to, part)
@@ -68,7 +75,7 @@ class InOrder(beam.PTransform):
     def expand(self, messages: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         groups = messages | "Gather" >> GatherCounted(self._senders)
         if self._takes_turns:
-            groups = groups | "ByShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
+            groups = groups | "ByShard" >> beam.FlatMap(parts_of_shards, *self._cut).with_output_types(tuple[int, Part])
         advance = beam.ParDo(self._do_fn).with_output_types(tuple[Key, EncodedMessage])
         return groups | "Advance" >> advance.with_outputs(STATE, main=ADVANCED)
 

@@ -60,9 +60,9 @@ _ASKED: dict[tuple[str, int], float] = {}
 
 
 class PollPartitions(beam.PTransform):
-    """Start of a pipeline -> ``((window, shard of users), (announced, blob))``, and `RejectedEvents`.
+    """Start of a pipeline -> ``((window, group of users), (announced, blob))``, and `RejectedEvents`.
 
-    Each partition sends to every shard of every window, and announces there when it closes the window. So each shard
+    Each partition sends to every group of every window, and announces there when it closes the window. So each group
     has as many senders as there are partitions. source: the fingerprint of the source. driver, confirm, stop_file,
     poll_seconds, part: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
     """

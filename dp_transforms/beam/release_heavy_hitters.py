@@ -30,7 +30,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun, Sharding
+from dp_transforms.stages.stage import DomainOfRun, Sharding, groups_of_users
 from dp_transforms.workers import ProcessPool
 
 
@@ -154,14 +154,15 @@ class ShiftingHeavyHitters(beam.PTransform):
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
         if events.is_bounded:
             return self._release_at_once(events, run, noise_key)
-        shards = Sharding.of_stream(self._shards)
+        shards = Sharding.of_stream(self._shards).shards
+        groups = Sharding(1, groups_of_users(shards))
         batches, rejected = self._batches(events)
         messages = (
             batches
-            | "AssignWindows" >> assign_windows(run, noise_key, PackPairs(run.plan.schedule, shards), self._domain)
-            | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, shards.shards)
+            | "AssignWindows" >> assign_windows(run, noise_key, PackPairs(run.plan.schedule, groups), self._domain)
+            | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, groups.shards)
         )
-        release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards.shards, senders=1)
+        release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards, senders=1)
         return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:

@@ -30,7 +30,7 @@ from dp_transforms.plan.records import Counts
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, Sharding, SlabKey, Stage
+from dp_transforms.stages.stage import AtOnceStep, Sharding, SlabKey, Stage, groups_of_users, shards_of_items
 from dp_transforms.stages.windows import MonitorWindows
 
 _NAMED, _HOLDERS = "named", "holders"
@@ -153,12 +153,12 @@ class ReleasedInOrder(NamedTuple):
 
 
 class ReleaseStagesInOrder(beam.PTransform):
-    """``((window, shard of users), message)`` -> `ReleasedInOrder`.
+    """``((window, group of users), message)`` -> `ReleasedInOrder`.
 
     Whoever says when a window is complete: the clocks of partitions, or a watermark.
 
-    shards: of users, and of items. senders: how many senders each shard of users has in each window. part: None for a
-    whole run.
+    shards: of users, in `groups_of_users`; of items there are `shards_of_items`. Without purses a group is a shard.
+    senders: how many senders each group has in each window. part: None for a whole run.
     """
 
     def __init__(
@@ -167,19 +167,20 @@ class ReleaseStagesInOrder(beam.PTransform):
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
-        self._shards = shards
+        self._groups, self._of_items = groups_of_users(shards), shards_of_items(shards)
+        self._shards = shards if stages.users.work.keeps_state else self._groups
         self._senders = senders
         self._part = part
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
-        stages, noise_key, shards, part = self._stages, self._noise_key, self._shards, self._part
+        stages, noise_key, part = self._stages, self._noise_key, self._part
         found, states = self._found(messages)
         if stages.windows.work is MonitorWindows:
-            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, shards, part)
+            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items, part)
             released = found | "MonitorHeavyHitters" >> last
         else:
             last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.run.stream)
-            released = found | "GatherWindows" >> GatherCounted(shards) | "Windows" >> last
+            released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
         if stages.windows.work.keeps_state:
             states.append(released[STATE])
         for state in states:
@@ -189,7 +190,7 @@ class ReleaseStagesInOrder(beam.PTransform):
     def _found(self, messages: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
         """What the second stage finds, and what users and items hand over. Where looks come in rounds, each shard of
         items tells all users and items of the next one what is named so far: edges lead forward alone."""
-        key, shards, part = self._noise_key, self._shards, self._part
+        key, shards, groups, of_items, part = self._noise_key, self._shards, self._groups, self._of_items, self._part
         states: list[beam.PCollection] = []
         found: beam.PCollection | None = None
         for name, users, items in self._stages.in_rounds():
@@ -197,19 +198,21 @@ class ReleaseStagesInOrder(beam.PTransform):
             if found is not None:
                 # Flink cannot take what a stateful step and a Flatten share (apache/beam#34647): so a step between.
                 again = beam.Map(_same).with_output_types(tuple[Key, EncodedMessage])
-                come, tell = self._told(messages | f"Again{name}" >> again, found, f"Users{name}"), shards
-            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, shards, part)
+                come, tell = _told_too(messages | f"Again{name}" >> again, found, f"Users{name}", groups), of_items
+            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, of_items, part, groups)
             sums = added[ADVANCED]
             if found is not None:
-                sums = self._told(sums, found, f"Items{name}")
-            named = sums | f"Items{name}" >> InOrder(items, key, shards, shards + tell, 1, part)
+                sums = _told_too(sums, found, f"Items{name}", of_items)
+            named = sums | f"Items{name}" >> InOrder(items, key, of_items, shards + tell, 1, part)
             states += [sent[STATE] for stage, sent in ((users, added), (items, named)) if stage.work.keeps_state]
             found = named[ADVANCED]
         return found, states
 
-    def _told(self, messages: beam.PCollection, found: beam.PCollection, name: str) -> beam.PCollection:
-        tell = beam.FlatMap(told, self._shards).with_output_types(tuple[Key, EncodedMessage])
-        return (messages, found | f"Tell{name}" >> tell) | f"Told{name}" >> beam.Flatten()
+
+def _told_too(messages: beam.PCollection, found: beam.PCollection, name: str, shards: int) -> beam.PCollection:
+    """What comes to so many shards, with what was named."""
+    tell = beam.FlatMap(told, shards).with_output_types(tuple[Key, EncodedMessage])
+    return (messages, found | f"Tell{name}" >> tell) | f"Told{name}" >> beam.Flatten()
 
 
 def _same(message: Any) -> Any:
@@ -218,8 +221,10 @@ def _same(message: Any) -> Any:
 
 def state_senders(stages: ReleaseStages, shards: int) -> int:
     """How many shards of the stages of a stream hand over state."""
-    kept = [stage.work.keeps_state for _, *of_round in stages.in_rounds() for stage in of_round]
-    return shards * sum(kept) + stages.windows.work.keeps_state
+    of_items, windows = shards_of_items(shards), stages.windows.work.keeps_state
+    return windows + sum(
+        shards * users.work.keeps_state + of_items * items.work.keeps_state for _, users, items in stages.in_rounds()
+    )
 
 
 class CountNamed(beam.PTransform):

@@ -214,8 +214,8 @@ class JobOptions:
     cluster: ClusterOptions = nested(ClusterOptions)
     shards: int | None = opt(
         ENGINE,
-        "Into how many shards users are spread. Default: 4. More are for more than some million users "
-        "(runners/flink/README.md). A run keeps its number, and answers do not depend on it.",
+        "Into how many shards users are spread, one for each million in the run. The run keeps its number, and answers "
+        "do not depend on it. Default: 4.",
         type=click.IntRange(1, 1024),
         metavar="N",
     )

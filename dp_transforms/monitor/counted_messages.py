@@ -53,6 +53,11 @@ def told(element: tuple[Key, EncodedMessage], shards: int) -> Iterator[tuple[Key
         yield (window, shard), (announced, blob if blob in (b"", ENDS) else _NAMED + blob)
 
 
+def is_for_all(blob: bytes) -> bool:
+    """Whether it is for each shard of a group: that the part ends, or what was named."""
+    return blob == ENDS or blob.startswith(_NAMED)
+
+
 def without_told(blobs: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """What a step works on, and what it was told."""
     of_step: list[bytes] = []

@@ -221,7 +221,7 @@ def pairs_of_events(
     first_open, end: as `rows_of_events` has them.
     """
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        groups = (rows.windows // windows_per_slab) * shards + _shards_of(rows, shards)
+        groups = (rows.windows // windows_per_slab) * shards + shards_of(rows, shards)
         for group, pairs in UserPairs.by_group(rows, groups):
             yield (*divmod(group, shards), pairs)
 
@@ -237,7 +237,7 @@ def item_pairs_of_events(
 ) -> Iterator[tuple[int, ItemPairs]]:
     """The same in all these windows, by shard of users: ``(shard, pairs)``. kind: see `kind_of_pairs`."""
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        yield from kind.by_group(rows, _shards_of(rows, shards))
+        yield from kind.by_group(rows, shards_of(rows, shards))
 
 
 def rows_of_events(
@@ -298,7 +298,8 @@ def _parts_of_windows(
     return zip(begins, [*begins[1:], ends.max()], strict=True)
 
 
-def _shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
+def shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
+    """int64[n], the shard of users of each row."""
     return (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
 
 

@@ -22,6 +22,8 @@ from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket
 
 _BOUNDED_GROUPS = 128
 _UNBOUNDED_SHARDS = 4
+_MOST_SHARDS_OF_ITEMS = 8
+_MOST_SHARDS_OF_GROUP = 8
 SHARDS_OF_RUN = 8  # of one slab with all windows
 
 Sent = ItemHolders | ItemSums | NamedItems
@@ -38,7 +40,7 @@ class Sharding:
 
     windows_per_slab: a slab is that many consecutive windows, which travel together, so that cost does not grow with
         the number of windows.
-    shards: number of groups of users in a slab, and also of groups of items.
+    shards: number of groups of users in a slab, and also of groups of items; of a stream `shards_of_items`.
     """
 
     windows_per_slab: int
@@ -46,8 +48,10 @@ class Sharding:
 
     @classmethod
     def of_stream(cls, shards: int | None) -> Sharding:
-        """One window a slab; 4 shards unless another number is given."""
-        return cls(1, _checked(shards) or _UNBOUNDED_SHARDS)
+        """One window a slab; 4 shards, or the given number and so many more that `groups_of_users` divides them."""
+        shards = _checked(shards) or _UNBOUNDED_SHARDS
+        groups = groups_of_users(shards)
+        return cls(1, groups * -(-shards // groups))
 
     @classmethod
     def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
@@ -61,6 +65,19 @@ def _checked(shards: int | None) -> int | None:
     if shards is not None and (not isinstance(shards, int) or shards < 1):
         raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
     return shards
+
+
+def groups_of_users(shards: int) -> int:
+    """Into how many groups of shards of users a stream gathers what comes. What a partition reads at once falls into a
+    message to each: so there are few. What a window has for a group is held at once: so each has at most 8 shards."""
+    return -(-shards // min(_MOST_SHARDS_OF_GROUP, -(-shards // _MOST_SHARDS_OF_GROUP)))
+
+
+def shards_of_items(shards: int) -> int:
+    """How many a stream has, by its shards of users. Each of these sends to all of those in every window: so what a
+    window costs grows with the users, and not with their square. A function of nothing else: a run that goes on has the
+    same number."""
+    return min(shards, _MOST_SHARDS_OF_ITEMS)
 
 
 class DomainOfRun(Protocol):

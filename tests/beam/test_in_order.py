@@ -8,18 +8,23 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import apache_beam as beam
 import pyarrow as pa
 import pytest
 
 from dp_transforms.beam import in_order
 from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
+from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.errors import LastingError
+from dp_transforms.monitor.counted_messages import EncodedMessage, Key, messages_of
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.stage import Sharding, groups_of_users
 from dp_transforms.stages.windows import MonitorWindows
+from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.naming_runs import naming_settings, with_hits
 from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
@@ -145,6 +150,33 @@ def test_the_state_of_users_is_not_read_for_a_window_without_events():
             list(steps.advance(number, window, 0, []))
     with pytest.raises(AssertionError, match="is read"):
         list(steps.advance(0, 3, 0, pairs_of(MODES["looks and hits"])[3, 0]))
+
+
+def test_what_is_read_at_once_falls_into_few_groups_which_divide_the_shards():
+    """A message to each cost 2.4 ms on Flink, for each partition twice a second. A group has at most 8 shards."""
+    for asked in range(1, 1025):
+        shards = Sharding.of_stream(asked).shards
+        groups = groups_of_users(shards)
+        assert asked <= shards < asked + 8
+        assert asked > 8 or asked == shards == groups
+        assert (shards % groups, shards // groups <= 8, groups <= 8 + asked // 8) == (0, True, True)
+        assert Sharding.of_stream(shards).shards == shards, "as what was given, so what is stored"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_square(mode, monkeypatch):
+    """With 160 shards, for 160 million users, there were 25,600 in each: on Flink 6.3 s of CPU, and now 2.4 s."""
+    sent = []
+    monkeypatch.setattr(in_order, "messages_of", lambda blobs: sent.append(blobs) or messages_of(blobs))
+    shards, windows, pipeline, ended = 24, PLAN.schedule.horizon, local_pipeline(), Collected()
+    groups = groups_of_users(shards)
+    nothing = [((window, group), (1, b"")) for window in range(windows) for group in range(groups)]
+    messages = pipeline | beam.Create(nothing, reshuffle=False).with_output_types(tuple[Key, EncodedMessage])
+    release = ReleaseStagesInOrder(stages_of(MODES[mode], None), HeldSecret(), shards, senders=1)
+    _ = (messages | release).ended | ended.sink()
+    pipeline.run().wait_until_finish()
+    assert [told.windows for told in ended.values] == [windows]
+    assert 0 < len(sent) <= 9 * shards * windows
 
 
 def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_in_them():

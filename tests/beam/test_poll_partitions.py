@@ -250,7 +250,7 @@ def test_a_run_keeps_its_shards():
     loop = Loop(MemoryStream.of([events()], 40)).fire()
     other = Loop(MemoryStream.of([events()], 40), shards=SHARDS + 1)
     other.state = loop.state
-    with pytest.raises(StreamError, match="the run was started with 2 shards, got 3"):
+    with pytest.raises(StreamError, match="the run was started with another number of shards"):
         other.fire()
 
 

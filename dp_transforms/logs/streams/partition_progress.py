@@ -350,7 +350,10 @@ class PartitionProgress:
                     f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
                 )
             if stored_shards != shards:
-                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Keep the number.")
+                raise ValueError(
+                    f"the run was started with another number of shards ({stored_shards} groups of them, got {shards})."
+                    " Keep it."
+                )
             progress = cls(schedule, clock, shards, taken)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
