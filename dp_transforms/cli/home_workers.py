@@ -17,7 +17,7 @@ from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
 from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import PoolError, UserError
-from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
+from dp_transforms.logs import EventFields, LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.monitor.item_domain import DomainFile
 from dp_transforms.plan.plan import DEFAULT_MODE
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -33,6 +33,8 @@ _BYTES_OF_THIS_PROCESS = 350_000_000
 _MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files
 _BYTES_OF_A_WORKER = 350_000_000  # its libraries, and the columns of one task
 _EVENTS_PER_SHARD = 1_250_000
+_LABEL_BYTES_PER_SHARD = 32_000_000  # a worker takes four times as much
+_WIDE_ROW = 256  # bytes; of narrower ones so many events are less
 _BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
 _MOST_SHARDS = 256
 _MANY_IN_WINDOWS = 10_000_000
@@ -88,7 +90,7 @@ def read_early(pool: ProcessPool, options: ReplayOptions) -> None:
         fields, schedule = options.fields.fields(options.plan.facets), schedule_from_options(options.plan)
         mode = options.plan.mode or DEFAULT_MODE
         chunks = find_log_chunks(options.logs, fields)
-        step = reading_step(schedule, mode, fields, shards_of_log(chunks, schedule, mode))
+        step = reading_step(schedule, mode, fields, shards_of_log(chunks, schedule, mode, fields))
         _begin(pool, step, chunks, options.noise_key_file)
 
 
@@ -109,11 +111,21 @@ def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], k
         pool.submit_ahead(step, joined)
 
 
-def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, mode: str) -> int | None:
+def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, mode: str, fields: EventFields) -> int | None:
     """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
     if mode != "looks":
         return None
-    return min(_MOST_SHARDS, max(8, -(-_events_in_windows(chunks, schedule) // _EVENTS_PER_SHARD)))
+    by_events = -(-_events_in_windows(chunks, schedule) // _EVENTS_PER_SHARD)
+    return min(_MOST_SHARDS, max(8, by_events, -(-_long_label_bytes(chunks, fields) // _LABEL_BYTES_PER_SHARD)))
+
+
+def _long_label_bytes(chunks: Sequence[LogChunk], fields: EventFields) -> int:
+    """About how many; 0 where rows are narrow, or not counted: then `_events_in_windows` goes by bytes."""
+    counted_rows = [chunk for chunk in chunks if chunk.events]
+    size = sum(max(chunk.bytes, chunk.unpacked) for chunk in counted_rows)
+    if size <= _WIDE_ROW * sum(chunk.events or 0 for chunk in counted_rows):
+        return 0
+    return min(size, estimate_log(counted_rows, fields).long_label_bytes)
 
 
 def _events_in_windows(chunks: Sequence[LogChunk], schedule: WindowSchedule) -> int:

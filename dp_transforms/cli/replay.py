@@ -118,7 +118,8 @@ def _replay(
             tell(words, WARNING)
         if pool is not None:
             request = dataclasses.replace(
-                request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.mode)
+                request,
+                shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.mode, request.fields),
             )
             read_ahead(pool, request)
     with paused_collection():  # looking for garbage took a sixth of the time

@@ -186,6 +186,7 @@ class LogChunk:
     span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of a row group, counted from 0;
         bytes of an Avro file, at ends of blocks; bytes of text, where the lines that begin among them are read. None:
         all of it.
+    unpacked: bytes of its row groups, whole and with all columns, as a Parquet file states them; else 0.
     """
 
     path: str
@@ -197,6 +198,7 @@ class LogChunk:
     stored: StoredFile | None = None
     span: tuple[int, int] | None = None
     seen: FileState | None = None
+    unpacked: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.logs import id_columns
@@ -50,7 +51,8 @@ from dp_transforms.stores.remote_files import StoredFile
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
 _BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
-_UNPACKED_BYTES = 4 * _BLOCK_BYTES  # of small row groups, if each row had the longest text
+_UNPACKED_BYTES = 2 * _BLOCK_BYTES  # if each row had the longest text of a dictionary
+_BUFFER_BYTES = 8 << 20  # of a column, read at once: Arrow else reads a row group's before its first row
 _JOINED_ROWS = 4096  # of small row groups: few, since their dictionaries are unpacked
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
@@ -74,10 +76,12 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     if min(rows, default=0) < 0 or sum(rows.tolist()) != metadata.num_rows:  # int64 would wrap
         raise damaged_error(path, "Parquet")
     ends, size, chunks = [0, *np.cumsum(rows).tolist()], log_size(path, stored), []
-    for groups in _joined_groups(rows.tolist(), [head.total_byte_size for head in heads]):
+    sizes = [head.total_byte_size for head in heads]
+    for groups in _joined_groups(rows.tolist(), sizes):
         first, end = ends[groups.start], ends[groups.stop]
         share = size * end // ends[-1] - size * first // ends[-1]
-        chunks.append(LogChunk(path, "parquet", groups, end - first, share, first, stored))
+        unpacked = sum(sizes[groups.start : groups.stop])
+        chunks.append(LogChunk(path, "parquet", groups, end - first, share, first, stored, unpacked=unpacked))
     return chunks
 
 
@@ -157,23 +161,34 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
 def _batches_of_one(
     source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
 ) -> Iterator[pa.RecordBatch]:
-    """Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
-    process when they are looked up, but raises an error when it reads."""
-    schema = metadata.schema.to_arrow_schema()
-    names = id_columns.names_to_read(schema, fields)
-    with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as file:
-        next(file.iter_batches(1, row_groups=groups, columns=names), None)
-    _check_columns(metadata, groups, names)
-    group = groups[0]
-    as_dictionary = [
-        name
-        for name in names
-        if name != fields.time
-        and id_columns.is_text_type(schema.field(name).type)
-        and _is_dictionary_encoded(metadata, group, name)
-    ]
+    names = id_columns.names_to_read(metadata.schema.to_arrow_schema(), fields)
+    at_once, as_dictionary = _rows_at_once(source, metadata, groups, names, fields)
     with _open(source, metadata, as_dictionary) as file:
-        yield from file.iter_batches(_rows_at_once(metadata, group, names), row_groups=groups, columns=names)
+        yield from file.iter_batches(at_once, row_groups=groups, columns=names)
+
+
+def _rows_at_once(
+    source: Any, metadata: pq.FileMetaData, groups: range, names: Sequence[str], fields: EventFields
+) -> tuple[int, list[str]]:
+    """Fewer rows where they are wide; and the columns that are read as dictionaries.
+
+    The first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
+    process when they are looked up, but raises an error when it reads. With it come whole dictionaries: their longest
+    text may be that of every row."""
+    schema = metadata.schema.to_arrow_schema()
+    texts = [name for name in names if name != fields.time and id_columns.is_text_type(schema.field(name).type)]
+    with _open(source, metadata, texts) as file:
+        heads = list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=names), 1))
+    _check_columns(metadata, groups, names)
+    columns = {name: _column(metadata, groups[0], name) for name in names}
+    size: int = sum(column.total_uncompressed_size for column in columns.values())
+    at_once, as_dictionary = _BLOCK_BYTES * metadata.row_group(groups[0]).num_rows // max(1, size), []
+    for name, values in ((name, head.column(name).dictionary) for head in heads for name in texts):
+        if _is_dictionary_encoded(columns[name], values):
+            as_dictionary.append(name)
+        else:
+            at_once = min(at_once, _UNPACKED_BYTES // (pc.max(pc.binary_length(values)).as_py() or 1))
+    return max(1, min(MAX_BLOCK_ROWS, at_once)), as_dictionary
 
 
 def _batches_of_many(
@@ -194,16 +209,11 @@ def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> p
         source,
         metadata=metadata,
         read_dictionary=as_dictionary,
+        buffer_size=_BUFFER_BYTES,
+        pre_buffer=False,
         coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
         page_checksum_verification=True,
     )
-
-
-def _rows_at_once(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -> int:
-    """Fewer rows where they are wide on average."""
-    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in names)
-    rows: int = metadata.row_group(group).num_rows
-    return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * rows // max(1, size)))
 
 
 def _blocks(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> Iterator[ReadBlock]:
@@ -228,10 +238,10 @@ def _column(metadata: pq.FileMetaData, group: int, name: str) -> pq.ColumnChunkM
     return metadata.row_group(group).column(paths.index(name))
 
 
-def _is_dictionary_encoded(metadata: pq.FileMetaData, group: int, name: str) -> bool:
-    """Whether most of a column is stored as a dictionary, judged by its size: writers give up on large dictionaries."""
-    column = _column(metadata, group, name)
-    return bool(column.total_uncompressed_size < _DICTIONARY_BYTES_PER_ROW * column.num_values)
+def _is_dictionary_encoded(column: pq.ColumnChunkMetaData, values: pa.Array) -> bool:
+    """Whether most of a column is in its dictionary, judged by its size without that: writers give up on large ones."""
+    of_rows = column.total_uncompressed_size - values.nbytes
+    return bool(of_rows < _DICTIONARY_BYTES_PER_ROW * column.num_values)
 
 
 def _metadata(path: str, stored: StoredFile | None) -> pq.FileMetaData:

@@ -14,6 +14,8 @@ import sys
 import time
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
@@ -306,6 +308,19 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
     assert not alive
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "temporary"]
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("label", "other", "shards"), [("x" * 4_000, "", 16), ("x", "x" * 4_000, 8)], ids=["labels", "another column"]
+)
+def test_long_labels_are_cut_into_more_shards(tmp_path, monkeypatch, label, other, shards):
+    """A worker has all labels of a shard at once; what a field has that is not read costs nothing."""
+    monkeypatch.setattr(home_workers, "_LABEL_BYTES_PER_SHARD", 500_000)
+    path, rows = tmp_path / "log.parquet", range(2_000)
+    columns = {name: [f"{text}{row}" for row in rows] for name, text in (("item", label), ("other", other))}
+    pq.write_table(pa.table({"user": ["u"] * 2_000, "timestamp": pa.array(rows, pa.timestamp("s")), **columns}), path)
+    chunks = find_log_chunks([str(path)], EventFields())
+    assert home_workers.shards_of_log(chunks, SCHEDULE, "looks", EventFields()) == pytest.approx(shards, abs=1)
 
 
 def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_path, monkeypatch):
