@@ -168,7 +168,7 @@ def run(words, capsys):
     return code, capsys.readouterr().err
 
 
-def no_waiting(seconds=120):
+def no_waiting():
     """For a fixture: ends a test that waits forever, as for the writer of a pipe."""
 
     def end(number, frame):
@@ -176,7 +176,7 @@ def no_waiting(seconds=120):
         os._exit(99)
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(seconds)
+    signal.alarm(120)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

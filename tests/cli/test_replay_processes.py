@@ -104,11 +104,11 @@ def fork_server():
     return found
 
 
-def workers_of(server, processes=2):
-    """When all are there."""
+def workers_of(server):
+    """When both are there."""
     for _ in range(3000):
         workers = server.children()
-        if len(workers) == processes:
+        if len(workers) == 2:
             return workers
         time.sleep(0.01)
     raise AssertionError("the workers have not started")

@@ -227,12 +227,7 @@ class Action:
     excluded_others: int = 0
 
 
-def extract_kernel(
-    settings: TrialPlan,
-    actions: Sequence[Action],
-    *,
-    most_states: int = 8,
-) -> Kernel:
+def extract_kernel(settings: TrialPlan, actions: Sequence[Action]) -> Kernel:
     """Probes one window for each action and each number of hits that x' can reach. Nothing is assumed about charging:
     the number of hits after a result is read off the real budgets."""
     probe = WindowProbe(settings)
@@ -243,7 +238,7 @@ def extract_kernel(
     while open_states:
         hits = open_states.pop()
         entries[hits] = []
-        assert len(entries) <= most_states, "x' is charged without end"
+        assert len(entries) <= 8, "x' is charged without end"
         for action, other in zip(actions, without, strict=True):
             results = []
             mine = _outcomes(probe, settings, window, action, hits)
