@@ -247,12 +247,7 @@ def run_here(home: Home, recorded: Recorded, words: Sequence[object], capfd: Any
     return Ran(code, out, err, {**places, **recorded.taken(), **home.files()})
 
 
-def run_apart(
-    home: Home,
-    command: Sequence[object],
-    *,
-    environment: dict[str, str] | None = None,
-) -> Ran:
+def run_apart(home: Home, command: Sequence[object], *, environment: dict[str, str] | None = None) -> Ran:
     """Runs a command of this Python in a process of its own."""
     start = forked.python if environment is None else shh_process.python
     more = {"PYTHONHASHSEED": HASH_SEED, **(environment or {})}

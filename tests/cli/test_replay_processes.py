@@ -69,20 +69,9 @@ PLANS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "processes", "memory", "shards"),
-    [
-        ("looks", 3, 20_000, 5),
-        ("hits-with-counts", 1, ALL_ON_DISK, None),
-    ],
+    ("kind", "processes", "memory", "shards"), [("looks", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)]
 )
-def test_processes_memory_and_shards_change_no_byte(
-    kind,
-    processes,
-    memory,
-    shards,
-    request_of,
-    tmp_path,
-):
+def test_processes_memory_and_shards_change_no_byte(kind, processes, memory, shards, request_of, tmp_path):
     """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
     plan = PLANS[kind]()
     expected = replayed(request_of("here.jsonl", plan), None)

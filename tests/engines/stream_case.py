@@ -51,11 +51,7 @@ AVRO_SCHEMA = json.dumps(
 )
 # Nothing is idle here. A drain takes 26 seconds: also on a busy machine a record is shown 15 seconds after its stamp.
 CLOCK = StreamClock(
-    "event",
-    allowed_lateness_seconds=60,
-    out_of_order_seconds=10,
-    idle_timeout_seconds=3600,
-    shown_within_seconds=15,
+    "event", allowed_lateness_seconds=60, out_of_order_seconds=10, idle_timeout_seconds=3600, shown_within_seconds=15
 )
 _PARSED_AVRO_SCHEMA = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
 _DISORDER_SECONDS = 40  # an event is in the log at most so long after others of its time: less than the lateness

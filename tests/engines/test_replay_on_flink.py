@@ -34,10 +34,7 @@ from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_cr
 from tests.helpers.shh_process import python
 
 # The threads of a worker end with an error when their engine goes away.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    needs("flink"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"), needs("flink")]
 _BUDGET = ("--epsilon", "8", "--delta", "1e-6")
 _MANY_EVENTS = 2_400_000
 _SECONDS = 400

@@ -121,11 +121,7 @@ def avro_cases() -> list[BigCase]:
         BigCase("header of 2 MB", *log, _avro(lambda: [], "null", b" " * (2 * MB))),
         BigCase("2^60 entries of metadata", *log, as_file(lambda: b"Obj\1" + zigzag(2**60) + b"\2a\2b" * 10**5)),
         BigCase("100,000 empty blocks", *log, _avro(lambda: [(0, b"")] * 100_000, "null"), "either", 30),
-        BigCase(
-            "block of 1 GB",
-            *report,
-            _report_avro(lambda: [(1, _bomb("deflate", 1024 * MB))]),
-        ),
+        BigCase("block of 1 GB", *report, _report_avro(lambda: [(1, _bomb("deflate", 1024 * MB))])),
         BigCase("240 MB of heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(48 * 10**6))])),
         BigCase("10 million heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(10**7))])),
         BigCase(

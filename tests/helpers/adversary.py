@@ -129,13 +129,7 @@ class AttainedCurve:
 
 
 def best_adversary(
-    kernel: Kernel,
-    *,
-    step: float,
-    rounds: int,
-    epsilons: Sequence[float],
-    adds_target: bool,
-    items_per_window: int = 1,
+    kernel: Kernel, *, step: float, rounds: int, epsilons: Sequence[float], adds_target: bool, items_per_window: int = 1
 ) -> AttainedCurve:
     """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
 

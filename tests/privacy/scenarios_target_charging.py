@@ -14,10 +14,7 @@ from typing import Any
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, not_prior_probability
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter
 from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import (
-    FiniteMechanism,
-    NotPrior,
-)
+from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism, NotPrior
 from dp_transforms.mechanisms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,

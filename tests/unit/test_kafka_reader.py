@@ -420,10 +420,7 @@ def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        confluent_kafka.KafkaException(error("_TRANSPORT")),
-        types.SimpleNamespace(error=error("_TRANSPORT"), offset=3),
-    ],
+    [confluent_kafka.KafkaException(error("_TRANSPORT")), types.SimpleNamespace(error=error("_TRANSPORT"), offset=3)],
 )
 def test_nothing_is_read_before_it_is_known_where_to_begin(broker, now, answer):
     broker.said = {"watermarks": (0, 9), "times": answer, "records": [[record(4)]]}

@@ -38,11 +38,7 @@ def test_a_file_of_settings_is_read_line_by_line(tmp_path):
     path.write_text(
         "# note\n! note\n\n  sasl.password = a=b #c \nssl.ca.location=/ca.pem\nempty=\nsasl.password=last\n"
     )
-    assert read_client_config_file(str(path)) == {
-        "sasl.password": "last",
-        "ssl.ca.location": "/ca.pem",
-        "empty": "",
-    }
+    assert read_client_config_file(str(path)) == {"sasl.password": "last", "ssl.ca.location": "/ca.pem", "empty": ""}
 
 
 def config_file(folder, lines):
