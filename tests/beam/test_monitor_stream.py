@@ -14,14 +14,7 @@ from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.helpers.oracle import oracle_reports
-from tests.helpers.small_runs import (
-    MICROS,
-    RUN_ID,
-    SECRET,
-    START,
-    settings_of,
-    small_plan,
-)
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of, small_plan
 from tests.helpers.stream_runs import CLOCK, Ran, arrivals_of
 
 

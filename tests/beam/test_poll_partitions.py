@@ -35,15 +35,19 @@ class Loop:
         self.do_fn = polling._poll.dofn
         assert isinstance(self.do_fn, PollInTimersDoFn)
         self.do_fn.setup()
-        self.state = {"progress": Cell(), "partitions": Cell(), "poll": Timer()}
-        self.do_fn.process(("partition-0", 0), **self.state)
         self.messages, self.intents = [], []
+        self.turn_to(0)
+
+    def turn_to(self, number):
+        """A partition that was not read yet."""
+        self.name, self.state = f"partition-{number}", {"progress": Cell(), "partitions": Cell(), "poll": Timer()}
+        self.do_fn.process((self.name, number), **self.state)
 
     def fire(self, times=1):
         for _ in range(times):
             assert self.state["poll"].at is not None
             self.state["poll"].at = None
-            for output in self.do_fn.poll("partition-0", **self.state):
+            for output in self.do_fn.poll(self.name, **self.state):
                 if isinstance(output, beam.pvalue.TaggedOutput):
                     self.intents.append(output.value)
                 else:
@@ -185,23 +189,23 @@ def test_a_stop_file_that_cannot_be_looked_for_ends_the_run(tmp_path):
         loop.fire()
 
 
-def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path):
+def test_the_stop_is_when_the_file_came_and_is_one_for_all_partitions(tmp_path):
     """By the change time, which nobody can set: neither a copied file's time of writing nor a second touch counts."""
     arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + row) * MICROS]]
     stop = tmp_path / "stop"
-    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), confirm=False)
-    assert loop.do_fn._open._find_stop() is None
+    loop = Loop(MemoryStream.of([arrivals, arrivals], 10), stop_file=str(stop), confirm=False).fire()
+    assert loop.progress.stop_micros is None
     stop.touch()
     os.utime(stop, (0, 0))
     came = os.stat(stop).st_ctime_ns // 1000
-    assert loop.do_fn._open._find_stop() == CLOCK.stop_micros(came)
+    assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
     while os.stat(stop).st_ctime_ns // 1000 == came:
         time.sleep(0.01)
         stop.touch()
-    assert loop.do_fn._open._find_stop() == CLOCK.stop_micros(came)
+    loop.turn_to(1)
+    assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
     stop.unlink()
-    loop.fire()
-    assert loop.progress.stop_micros == CLOCK.stop_micros(came)
+    assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
 
 
 def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path):

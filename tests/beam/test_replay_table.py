@@ -158,11 +158,7 @@ def mixed() -> Any:
         (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
         (lambda: table(), {"epsilon": None}, "epsilon must be given, or a plan"),
-        (
-            lambda: table(),
-            {"user_field": "uid"},
-            r"has no argument 'user_field'\. Do you mean user\?",
-        ),
+        (lambda: table(), {"user_field": "uid"}, r"has no argument 'user_field'\. Do you mean user\?"),
         (lambda: table(), {"most_look": 3}, r"has no argument 'most_look'\. Do you mean most_looks\?"),
         (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
         (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),

@@ -14,21 +14,11 @@ import pytest
 from apache_beam.transforms.window import SlidingWindows
 
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import (
-    EVENTS_READ,
-    LATE_BATCHES,
-)
+from dp_transforms.monitor.operator_counts import EVENTS_READ, LATE_BATCHES
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.reference import reference
-from tests.helpers.small_runs import (
-    MICROS,
-    START,
-    batch_of,
-    key_file,
-    ordered_log,
-    small_plan,
-)
+from tests.helpers.small_runs import MICROS, START, batch_of, key_file, ordered_log, small_plan
 
 
 def paying_for_hits(windows):

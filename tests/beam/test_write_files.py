@@ -264,10 +264,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-OF_A_STREAM = [
-    RejectedEvents("topic/0", [7, 3], "no user"),
-    RejectedEvents("topic/1", list(range(100)), "broken line"),
-]
+OF_A_STREAM = [RejectedEvents("topic/0", [7, 3], "no user"), RejectedEvents("topic/1", list(range(100)), "broken line")]
 
 
 def write_folder(path, rejected, flags=()):

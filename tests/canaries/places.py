@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Iterable
 
@@ -30,9 +29,10 @@ MEASURED_BY = {
 }
 
 
-def documented(path: pathlib.Path = ROOT / "docs" / "security.md") -> dict[str, frozenset[str]]:
+def documented() -> dict[str, frozenset[str]]:
     """The kinds of raw data, ``user`` and ``label``, of each row."""
-    (section,) = re.findall(r"^## Where raw data may appear$(.*?)^## ", path.read_text(), re.MULTILINE | re.DOTALL)
+    text = (ROOT / "docs" / "security.md").read_text()
+    (section,) = re.findall(r"^## Where raw data may appear$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     rows = re.findall(r"^\| (.+?) \| (yes|no) \| (yes|no) \|", section, re.MULTILINE)
     assert len(rows) == len(re.findall(r"^\|", section, re.MULTILINE)) - 2, "a row that cannot be read"
     return {

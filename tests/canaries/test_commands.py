@@ -180,7 +180,7 @@ MISTAKES = {
         *("--time-unit", "s"),
     ],
     "labels as times": [
-        *("replay", "LOG", *BUDGET, "--output", "r.avro", "--time-field", "item", "--item-field", "timestamp"),
+        *("replay", "LOG", *BUDGET, "--output", "r.avro", "--time-field", "item", "--item-field", "timestamp")
     ],
     "a folder that is not there": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "nowhere/r.avro"],
 }

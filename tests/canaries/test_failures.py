@@ -32,8 +32,7 @@ read_chunk = discovery.read_log_chunk
 
 
 @pytest.mark.parametrize(
-    ("change", "form"),
-    [("cut", "csv"), ("gone", "jsonl"), ("other", "parquet"), ("other", "avro")],
+    ("change", "form"), [("cut", "csv"), ("gone", "jsonl"), ("other", "parquet"), ("other", "avro")]
 )
 def test_a_log_that_changes_under_the_run(shell: Shell, canaries: Canaries, change: str, form: str) -> None:
     log = shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)))

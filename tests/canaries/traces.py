@@ -247,30 +247,15 @@ def run_here(home: Home, recorded: Recorded, words: Sequence[object], capfd: Any
     return Ran(code, out, err, {**places, **recorded.taken(), **home.files()})
 
 
-def run_apart(
-    home: Home,
-    command: Sequence[object],
-    *,
-    watched: bool = True,
-    during: Callable[[subprocess.Popen[str]], None] = lambda process: None,
-    environment: dict[str, str] | None = None,
-) -> Ran:
-    """Runs a command of this Python in a process of its own; ``during`` may do something to it."""
+def run_apart(home: Home, command: Sequence[object], *, environment: dict[str, str] | None = None) -> Ran:
+    """Runs a command of this Python in a process of its own."""
     start = forked.python if environment is None else shh_process.python
     more = {"PYTHONHASHSEED": HASH_SEED, **(environment or {})}
-    with contextlib.ExitStack() as stack:
-        if watched:
-            stack.enter_context(home.looked_after())
-        process = stack.enter_context(
-            start(
-                *command,
-                cwd=home.work,
-                environment={**home.environment, **more},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        )
-        during(process)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        home.looked_after(),
+        start(*command, cwd=home.work, environment={**home.environment, **more}, **pipes) as process,
+    ):
         out, err = process.communicate(timeout=_PATIENCE_SECONDS)
     places = {"stdout": out.encode(), "stderr": err.encode(), "exit message": str(process.returncode).encode()}
     return Ran(process.returncode, out, err, {**places, **home.files()})

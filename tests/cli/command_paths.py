@@ -46,10 +46,10 @@ READ = {
     ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
     ("replay", "noise_key_file"): ["replay", "log.jsonl", *BUDGET, "--noise-key-file", "PATH", "--output", "out.avro"],
     ("replay", "state"): [
-        *("replay", "log.jsonl", *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out.avro"),
+        *("replay", "log.jsonl", *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out.avro")
     ],
     ("replay", "ledger"): [
-        *("replay", "log.jsonl", *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out.avro"),
+        *("replay", "log.jsonl", *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out.avro")
     ],
     ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
     ("doctor", "logs"): ["doctor", "PATH.jsonl"],
@@ -62,17 +62,17 @@ READ = {
     ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "reports"): ["show", "PATH.avro"],
     ("replay", "titles"): [
-        *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv"),
+        *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv")
     ],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
     ("stream", "state"): [
-        *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out"),
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out")
     ],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
     ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
     ("stream", "noise_key_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "PATH", "--output", "out"],
     ("stream", "ledger"): [
-        *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out"),
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out")
     ],
     ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
@@ -103,10 +103,7 @@ WRITTEN = {
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
-    ("stream", "sent_file"): (
-        [*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports", "--on-new", "true"],
-        ["out"],
-    ),
+    ("stream", "sent_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports", "--on-new", "true"], ["out"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 # Only named to Flink, which opens them.
@@ -168,7 +165,7 @@ def run(words, capsys):
     return code, capsys.readouterr().err
 
 
-def no_waiting(seconds=120):
+def no_waiting():
     """For a fixture: ends a test that waits forever, as for the writer of a pipe."""
 
     def end(number, frame):
@@ -176,7 +173,7 @@ def no_waiting(seconds=120):
         os._exit(99)
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(seconds)
+    signal.alarm(120)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

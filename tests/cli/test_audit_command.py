@@ -4,6 +4,7 @@ No sound plan raises a false alarm: the keys are fresh, and each audit raises on
 """
 
 import dataclasses
+import functools
 import io
 import json
 
@@ -39,6 +40,11 @@ HITS = {"mode": "hits", "hits_per_user": 2, "epsilon": 1.0, "delta": 1e-6, "max_
 HITS["schedule"] = WindowSchedule.fixed(0, 200 * 60, 60)
 
 
+@functools.cache
+def _hits_plan():
+    return _plan(**HITS)
+
+
 def _plan(**options):
     usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "mode": "looks", "max_users": 100_000}
     return Plan.calibrate(**{**usual, **options})
@@ -72,7 +78,7 @@ def _audited(plan, folder, parts):
 
 
 def test_a_plan_in_which_users_pay_for_hits(tmp_path):
-    plan = _plan(**HITS)
+    plan = _hits_plan()
     parts = (
         "charged results, user added",
         "items the user holds alone",
@@ -156,7 +162,7 @@ def test_a_plan_with_looks_in_rounds(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "rounds", "tried"),
     [
-        (_plan(**HITS), 30, lambda exact: exact["adding"]["stream"]["rounds"]),
+        (_hits_plan(), 30, lambda exact: exact["adding"]["stream"]["rounds"]),
         (audited_plan(domain=("a", "b")), 1, lambda exact: len(exact["adaptive_looks"])),
     ],
     ids=["hits", "looks"],
@@ -226,7 +232,7 @@ def test_users_with_few_looks_pass_also_with_all_runs(looks, counts_for, tmp_pat
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (json.dumps({**json.loads(_plan(**HITS).to_json()), "threshold": 5}), "shh plan --output"),
+        (json.dumps({**json.loads(_hits_plan().to_json()), "threshold": 5}), "shh plan --output"),
         (json.dumps({**json.loads(audited_plan().to_json()), "threshold": 5}), "shh plan --output"),
         ("[]", "shh plan --output"),
         (None, "cannot be read"),
@@ -258,13 +264,13 @@ def _half_the_noise(plan):
 
 
 def _hits_of_half_the_noise():
-    plan = _plan(**HITS)
+    plan = _hits_plan()
     return HitsReport(plan, audit_exactly(_half_the_noise(plan), HitsClaim.of_plan(plan)))
 
 
 def _hits_of_another_law():
     """The real code runs on a plan of its own; the law is that of half its noise."""
-    plan = _plan(**HITS)
+    plan = _hits_plan()
     claim, settings = HitsClaim.of_plan(plan), trial_of(plan, stream="audit", run_id=fresh_run_id())
     sampled = sample_hits(_half_the_noise(plan), claim, settings, RUNS, 60, lambda text, share: None)
     return HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), claim), sampled)
@@ -344,7 +350,7 @@ def _limits(plan, rounds=None):
 
 
 def test_only_what_was_computed_is_said_of_streams_that_were_not_tried():
-    limit, text, exact = _limits(_plan(**HITS))
+    limit, text, exact = _limits(_hits_plan())
     assert "by the theorem in docs/audit.md none on" in limit
     assert "No adversary at all attains more on" in text
     assert exact["adding"]["no_adversary_exceeds"]["delta_at_claimed_epsilon"] > 0
@@ -354,7 +360,7 @@ def test_only_what_was_computed_is_said_of_streams_that_were_not_tried():
     assert "No adversary" not in text
     assert "more" not in limit
     assert exact["adding"]["no_adversary_exceeds"] is None
-    limit, text, _ = _limits(_plan(**HITS), rounds=20)
+    limit, text, _ = _limits(_hits_plan(), rounds=20)
     assert limit.startswith("streams that show the user on more than 20 items; ")
     assert "So few items do not exclude the user" in text
 

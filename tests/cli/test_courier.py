@@ -196,13 +196,7 @@ def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path):
         (["--on-new", "true", "--sent-file", "logs"], "--sent-file logs cannot be written: Is a directory"),
     ],
 )
-def test_who_cannot_be_told_is_named_before_anything_starts(
-    tmp_path,
-    monkeypatch,
-    capsys,
-    words,
-    said,
-):
+def test_who_cannot_be_told_is_named_before_anything_starts(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
     write_log_and_key(tmp_path)
     code, _, err = run([*FOLDER, *PLAN, *IN_PROCESS, *HISTORY, "--output", "reports", *words], capsys)

@@ -13,10 +13,7 @@ from dp_transforms.errors import reason_of_machine
 from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET, write_log
 
-STREAM = [
-    *("stream", "--input", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
-    *BUDGET,
-]
+STREAM = [*("stream", "--input", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"), *BUDGET]
 UNREADABLE = [
     ["--no-such-option"],
     ["no-such-command"],

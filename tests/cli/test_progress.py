@@ -16,7 +16,7 @@ SHOWN = {
     f"plan {BUDGET} --from-log log.parquet --from-log-users other": (f"reading{DONE}",),
     f"replay log.parquet {BUDGET} --processes 1 --output 1.avro": (READ, FOUND),
     f"replay log.parquet {BUDGET} --processes 2 --rounds --output 2.avro": ("calibrating the plan", READ, FOUND),
-    "audit --plan plan.json --runs 0": (r"exact: [^\n]* \d+%[^\n]* left",),
+    "audit --plan plan.json --runs 0 --rounds 1": (r"exact: [^\n]* \d+%[^\n]* left",),
 }
 SIGNS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -46,8 +46,9 @@ def test_what_takes_long_shows_how_long_on_a_terminal_and_nothing_elsewhere(tmp_
         seen = on_a_terminal(words, tmp_path)
         for each in wanted:
             assert re.search(each, seen), (words, seen)
-    for words in SHOWN:
+    # All bars are made in one place, and all spinners: these two commands have both.
+    for words in (each for each in SHOWN if each.startswith("simulate") or "--processes 1" in each):
         said = shh(*words.replace("--output ", "--output again-").split(), cwd=tmp_path)
         assert said.returncode == 0, said.stderr
-        for word in ("\x1b", " left", "reading", "simulating", "finding", "calibrating", "exact:"):
+        for word in ("\x1b", " left", "reading", "simulating", "finding", "calibrating"):
             assert word not in said.stderr, said.stderr

@@ -88,12 +88,7 @@ def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkey
     plan, key, fields = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
     here, there = (
         replay_request(
-            source,
-            plan,
-            tmp_path / f"{name}.jsonl",
-            key,
-            fields=fields,
-            dead_letter=str(tmp_path / f"{name}.bad"),
+            source, plan, tmp_path / f"{name}.jsonl", key, fields=fields, dead_letter=str(tmp_path / f"{name}.bad")
         )
         for name, source in (("here", str(path)), ("there", url))
     )

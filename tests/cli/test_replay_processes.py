@@ -71,20 +71,9 @@ PLANS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "processes", "memory", "shards"),
-    [
-        ("looks", 3, 20_000, 5),
-        ("hits-with-counts", 1, ALL_ON_DISK, None),
-    ],
+    ("kind", "processes", "memory", "shards"), [("looks", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)]
 )
-def test_processes_memory_and_shards_change_no_byte(
-    kind,
-    processes,
-    memory,
-    shards,
-    request_of,
-    tmp_path,
-):
+def test_processes_memory_and_shards_change_no_byte(kind, processes, memory, shards, request_of, tmp_path):
     """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
     plan = PLANS[kind]()
     expected = replayed(request_of("here.jsonl", plan), None)
@@ -106,11 +95,11 @@ def fork_server():
     return found
 
 
-def workers_of(server, processes=2):
-    """When all are there."""
+def workers_of(server):
+    """When both are there."""
     for _ in range(3000):
         workers = server.children()
-        if len(workers) == processes:
+        if len(workers) == 2:
             return workers
         time.sleep(0.01)
     raise AssertionError("the workers have not started")

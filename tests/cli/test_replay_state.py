@@ -63,10 +63,10 @@ def rows_of(number):
 class Nights:
     """A folder with a plan, a key and the log of each day. The current folder of all commands."""
 
-    def __init__(self, folder, days=DAYS, *, hits=0):
+    def __init__(self, folder, days=DAYS):
         self.folder = folder
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
-        self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12, hits=hits)
+        self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for number in range(days):

@@ -35,8 +35,8 @@ EVIL = {
 }
 
 
-def page_of(reports, header=None, zone=UTC, **options):
-    return Page(report_page(header or header_of(PLAN), reports, zone, **options))
+def page_of(reports, header=None, **options):
+    return Page(report_page(header or header_of(PLAN), reports, UTC, **options))
 
 
 def in_words(hitter):

@@ -99,11 +99,7 @@ UNIT = "Give the unit with --time-unit s, ms or us."
 @pytest.mark.parametrize(
     ("name", "content", "hint"),
     [
-        (
-            "log.jsonl",
-            "".join(WITHOUT_ITEM),
-            "has a field 'item'. Name it with --item-field.",
-        ),
+        ("log.jsonl", "".join(WITHOUT_ITEM), "has a field 'item'. Name it with --item-field."),
         ("log.jsonl", _json("A").replace(f'"{TIME}"', "1577838600"), UNIT),
         ("log.csv", _csv("A").replace(TIME, "1577838600"), UNIT),
         ("log.jsonl", _csv("A"), "is a JSON object. Write one object per line."),
@@ -121,9 +117,7 @@ def test_a_replay_in_which_all_was_rejected_says_what_it_may_be(folder, name, co
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("log.csv", CSV_HEADER.encode()), ("log.avro", _avro([]))],
-    ids=["csv", "avro"],
+    ("name", "content"), [("log.csv", CSV_HEADER.encode()), ("log.avro", _avro([]))], ids=["csv", "avro"]
 )
 def test_a_log_without_rows_gives_an_empty_report_where_that_is_asked_for(folder, name, content):
     """Where readers see whether there is one: else the only row of one user decides that."""

@@ -311,9 +311,9 @@ def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):
         assert "truncated" in refused(show, None, *options, ending="jsonl")
 
 
-def stream_folder(tmp_path, ended=None, reports=LABELS):
+def stream_folder(tmp_path, ended=None):
     writer = ReportFolder(str(tmp_path / "reports")).open(HEADER)
-    for window in reports[::-1]:
+    for window in LABELS[::-1]:
         writer.write(window)
     if ended is not None:
         writer.end(ended)

@@ -24,9 +24,7 @@ def default(run_id):
     return pathlib.Path(path)
 
 
-def test_it_is_what_is_named_or_beside_the_reports_or_in_a_folder_that_its_owner_alone_can_enter(
-    temporary,
-):
+def test_it_is_what_is_named_or_beside_the_reports_or_in_a_folder_that_its_owner_alone_can_enter(temporary):
     """A run id can be guessed, so a file in the temporary folder itself could be made by anybody."""
     assert stop_file_of_run("/x/stop", "/x/reports", "run", is_local=True) == "/x/stop"
     assert stop_file_of_run(None, "/x/reports", "run", is_local=False) == "/x/reports.stop"

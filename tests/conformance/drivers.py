@@ -95,12 +95,14 @@ class Case(NamedTuple):
         return tuple(end for end in TAKEN.get(self.how, ()) if end < self.plan.schedule.horizon)
 
     def expected(self, *, in_order: bool = False) -> list[WindowReport]:
-        """The same for all cuts that differ in order and pieces alone."""
+        """The same for all cuts that differ in order, pieces and copies alone."""
         ends = self.ends if self.plan.rounds is not None else ()
-        case = repr((self.mode, self.cut.copies, self.cut.hours, in_order, ends))
+        in_order &= self.mode.mode == "looks" and not {"rounds", "window_rounds"} & self.mode.choices.keys()
+        case = repr((self.mode, self.cut.hours, in_order, ends))
         if case not in _expected:
             domain = DOMAIN if self.mode.domain else ()
-            _expected[case] = reference(events_of(self.cut), self.plan, domain, in_order=in_order, ends=ends)
+            events = events_of(self.cut._replace(copies=1))
+            _expected[case] = reference(events, self.plan, domain, in_order=in_order, ends=ends)
         return list(_expected[case])
 
 

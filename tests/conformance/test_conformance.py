@@ -141,9 +141,8 @@ def test_the_tables_cover_what_there_is() -> None:
 @pytest.mark.parametrize(
     "mode",
     [
-        "looks-with-hits-domain",
-        pytest.param("looks", marks=pytest.mark.nightly),
-        pytest.param("hits-sliding", marks=pytest.mark.nightly),
+        pytest.param(mode, marks=[pytest.mark.xdist_group(mode), *([pytest.mark.nightly] if at_night else [])])
+        for mode, at_night in (("looks-with-hits-domain", False), ("looks", True), ("hits-sliding", True))
     ],
 )
 def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, mode: str) -> None:
@@ -164,26 +163,26 @@ def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, 
     assert states[3] == states[4]
 
 
-def test_the_reference_and_the_log_are_such_that_this_shows_something() -> None:
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=pytest.mark.xdist_group(mode)) for mode in MODES])
+def test_the_reference_and_the_log_are_such_that_this_shows_something(mode: str) -> None:
     """And what the transcripts store is what the reference says."""
-    for mode, stored_as in ((name, stored(name)) for name in TOLD):
+    if mode in TOLD:
         for drivers, in_order in (
             ({"replay-1", "replay-3", "bounded"}, False),
             ({"parts", "stream", "unbounded"}, True),
         ):
             expected = case_of(pathlib.Path(), mode, ["whole"]).expected(in_order=in_order)
             lines = lines_of(Left(expected, [], {}))["report"]
-            found = [left["report"] for (driver, _), left in stored_as.items() if driver in drivers]
-            assert all(report == lines for report in found), mode
+            found = [left["report"] for (driver, _), left in stored(mode).items() if driver in drivers]
+            assert all(report == lines for report in found)
             assert "counts_for" in TOLD[mode].choices or len(found) >= 9
-    for mode in MODES:
-        if "rounds" in MODES[mode].choices:
-            continue  # see test_rounds.py
-        whole, early, nothing = (
-            case_of(pathlib.Path(), mode, [cut]).expected(in_order=True) for cut in ("whole", "early", "nothing")
-        )
-        assert len(whole) >= 7
-        if MODES[mode].domain and mode not in TOLD:
-            assert nothing, "items that nobody holds are published too"
-        elif "noise" in mode:
-            assert len(early) > 4, "items are followed when nobody holds them any more"
+    if "rounds" in MODES[mode].choices:
+        return  # see test_rounds.py
+    whole, early, nothing = (
+        case_of(pathlib.Path(), mode, [cut]).expected(in_order=True) for cut in ("whole", "early", "nothing")
+    )
+    assert len(whole) >= 7
+    if MODES[mode].domain and mode not in TOLD:
+        assert nothing, "items that nobody holds are published too"
+    elif "noise" in mode:
+        assert len(early) > 4, "items are followed when nobody holds them any more"

@@ -26,11 +26,7 @@ def raw_records(kafka: KafkaServer, topic: str, *, committed: bool = True) -> li
 
 
 def faults(
-    records: Iterable[RawRecord],
-    expected: Sequence[WindowReport] | None,
-    windows: int,
-    *,
-    is_whole: bool = True,
+    records: Iterable[RawRecord], expected: Sequence[WindowReport] | None, windows: int, *, is_whole: bool = True
 ) -> list[str]:
     """What is wrong with the records of one run; none if nothing is.
 

@@ -78,12 +78,12 @@ class FlinkCluster(flink_cluster.FlinkCluster):
         assert self._task_manager is not None
         subprocess.run(["jcmd", str(self._task_manager.pid), "GC.run"], check=True, capture_output=True)
 
-    def kill_task_manager(self, timeout_seconds: float = 60.0) -> None:
+    def kill_task_manager(self) -> None:
         """SIGKILL: its tasks and their state are gone at once. Returns when the job manager has missed it."""
         assert self._task_manager is not None
         self._task_manager.kill()
         self._task_manager = None
-        deadline = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + 60
         while self.rest.task_managers() > 0:
             assert time.monotonic() < deadline, "the job manager did not notice that its task manager is gone"
             time.sleep(0.2)
@@ -117,26 +117,26 @@ class Cluster:
         }
         return flink.options(self.server.endpoint, **arguments)
 
-    def newest_job(self, known: set[str], seconds: float = 180.0) -> str:
+    def newest_job(self, known: set[str]) -> str:
         """The id of the job that is not among ``known``, once it runs."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 180
         while True:
             new = [job for job in self.flink.rest.jobs() if job.job_id not in known]
             if new and new[0].state == "RUNNING":
                 return new[0].job_id
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no new job runs after {seconds:g} s: {new}")
+                raise TimeoutError(f"no new job runs after 180 s: {new}")
             time.sleep(0.1)
 
     def job_ids(self) -> set[str]:
         return {job.job_id for job in self.flink.rest.jobs()}
 
-    def kill_worker(self, seconds: float = 180.0) -> None:
+    def kill_worker(self) -> None:
         """SIGKILL to the Python workers that run now, or as soon as one does."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 180
         while not (pids := flink_cluster.worker_pids(self.pool)):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no Python worker runs after {seconds:g} s.")
+                raise TimeoutError("no Python worker runs after 180 s.")
             time.sleep(0.05)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.2
 _ERROR_CHARACTERS = 300
 
 
-def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
+def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str) -> str:
     """Ends the job with a savepoint in `folder` and returns its path, for `savepoint=` of a later run.
 
     Flink does not advance watermarks here: a drain by Flink would look like the end of the stream.
@@ -24,7 +24,7 @@ def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str, timeout_secon
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         trigger = json.load(answer)["request-id"]
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + 120
     while True:
         answer = rest.get(f"/jobs/{job_id}/savepoints/{trigger}")
         if answer["status"]["id"] == "COMPLETED":
@@ -34,16 +34,16 @@ def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str, timeout_secon
             cause = str(operation.get("failure-cause", {}).get("stack-trace", "no cause given"))
             raise EngineError(f"Flink took no savepoint: {cause[:_ERROR_CHARACTERS]}")
         if time.monotonic() > deadline:
-            raise EngineError(f"Flink took no savepoint in {timeout_seconds:g} s.")
+            raise EngineError("Flink took no savepoint in 120 s.")
         time.sleep(_POLL_SECONDS)
 
 
-def wait_for_checkpoints(rest: FlinkRest, job_id: str, more: int = 1, timeout_seconds: float = 120.0) -> int:
-    """Waits until `more` further checkpoints are complete; returns the number of all."""
-    wanted = rest.completed_checkpoints(job_id) + more
-    deadline = time.monotonic() + timeout_seconds
+def wait_for_checkpoints(rest: FlinkRest, job_id: str) -> int:
+    """Waits until another checkpoint is complete; returns the number of all."""
+    wanted = rest.completed_checkpoints(job_id) + 1
+    deadline = time.monotonic() + 120
     while (count := rest.completed_checkpoints(job_id)) < wanted:
         if time.monotonic() > deadline:
-            raise EngineError(f"the Flink job {job_id} completed no {more} checkpoints in {timeout_seconds:g} s.")
+            raise EngineError(f"the Flink job {job_id} completed no checkpoint in 120 s.")
         time.sleep(_POLL_SECONDS)
     return count

@@ -14,12 +14,7 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines.answers import faults, raw_records, repeats
 from tests.engines.flink_questions import wait_for_checkpoints
-from tests.engines.stream_case import (
-    Feeder,
-    Row,
-    StreamCase,
-    submit,
-)
+from tests.engines.stream_case import Feeder, Row, StreamCase, submit
 from tests.helpers.small_runs import RUN_ID
 
 WORKER, TASK_MANAGER = "worker", "task manager"

@@ -51,11 +51,7 @@ AVRO_SCHEMA = json.dumps(
 )
 # Nothing is idle here. A drain takes 26 seconds: also on a busy machine a record is shown 15 seconds after its stamp.
 CLOCK = StreamClock(
-    "event",
-    allowed_lateness_seconds=60,
-    out_of_order_seconds=10,
-    idle_timeout_seconds=3600,
-    shown_within_seconds=15,
+    "event", allowed_lateness_seconds=60, out_of_order_seconds=10, idle_timeout_seconds=3600, shown_within_seconds=15
 )
 _PARSED_AVRO_SCHEMA = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
 _DISORDER_SECONDS = 40  # an event is in the log at most so long after others of its time: less than the lateness
@@ -168,12 +164,9 @@ class StreamCase:
 def history_case(
     seed: int = 2,  # one of those for which each lost or doubled charge shows
     *,
-    windows: int = 24,
     mode: str = "hits-with-counts",
     hits_per_user: int = 2,
     partitions: int = 2,
-    events: int = 2600,
-    users: int = 240,
     prefix: str = "",
 ) -> StreamCase:
     """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay,
@@ -188,14 +181,14 @@ def history_case(
     source = random.Random(seed)
     if mode == "looks-in-rounds":
         choices = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 4, "known_error": 0.12}
-        schedule = small_plan(windows).schedule
+        schedule = small_plan(24).schedule
         plan: Plan = Plan.calibrate(
             epsilon=6, delta=1e-3, schedule=schedule, mode="looks", max_users=1000, window_rounds=True, **choices
         )
     elif mode == "looks":
-        plan = small_looks_plan(windows, most_looks=8, forget_after=4, known_error=0.12)
+        plan = small_looks_plan(24, most_looks=8, forget_after=4, known_error=0.12)
     else:
-        plan = small_plan(windows, mode=mode, hits_per_user=hits_per_user)
+        plan = small_plan(24, mode=mode, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
     placed: list[tuple[int, Row]] = []  # when the row is in the log, by the clock of events
 
@@ -205,10 +198,10 @@ def history_case(
     def jittered(time_micros: int) -> int:
         return time_micros + source.randrange(_DISORDER_SECONDS * MICROS)
 
-    for _ in range(events):
+    for _ in range(2600):
         time_micros = source.randrange(low, high)
         passed = (time_micros - low) / (high - low)
-        user = f"{prefix}user-{int(passed * (users - _LIVING_USERS)) + source.randrange(_LIVING_USERS)}"
+        user = f"{prefix}user-{int(passed * (240 - _LIVING_USERS)) + source.randrange(_LIVING_USERS)}"
         item = f"{prefix}item-{(min(int(source.expovariate(0.7)), 11) + int(passed * 3)) % 12}"
         place(jittered(time_micros), (user, item, time_micros))
         chance = source.random()
@@ -337,12 +330,12 @@ def submit(
     return pipeline.run()
 
 
-def wait_for_end(sink: Any, seconds: float = 240) -> float:
+def wait_for_end(sink: Any) -> float:
     """Seconds until the sink says that the run has ended. Raises TimeoutError naming how far it came."""
     begin = time.monotonic()
     while sink.read(RUN_ID)[2] is None:
-        if time.monotonic() - begin > seconds:
-            raise TimeoutError(f"no end in {seconds:g} s; {len(sink.read(RUN_ID)[1])} reports so far.")
+        if time.monotonic() - begin > 240:
+            raise TimeoutError(f"no end in 240 s; {len(sink.read(RUN_ID)[1])} reports so far.")
         time.sleep(0.5)
     return time.monotonic() - begin
 

@@ -49,11 +49,7 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "mode"),
-    [
-        on("prism", "looks"),
-        *(on("flink", mode, is_long=True) for mode in ("hits", "looks")),
-    ],
+    ("engine", "mode"), [on("prism", "looks"), *(on("flink", mode, is_long=True) for mode in ("hits", "looks"))]
 )
 def test_a_stream_of_a_folder_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, mode: str
@@ -111,13 +107,7 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
     ],
 )
 def test_a_topic(
-    kafka: KafkaServer,
-    home: Home,
-    canaries: Canaries,
-    search: Search,
-    form: str,
-    engine: str,
-    mode: str,
+    kafka: KafkaServer, home: Home, canaries: Canaries, search: Search, form: str, engine: str, mode: str
 ) -> None:
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
     topic, output = f"canaries-{form}-{engine}-{mode}", f"canaries-{form}-{engine}-{mode}-out"

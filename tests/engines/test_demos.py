@@ -69,8 +69,7 @@ def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(
 
 
 @pytest.mark.parametrize(
-    ("name", "begun", "how"),
-    [("demo_flink", "$ shh replay", signal.SIGTERM), ("demo_stream", "Run ", signal.SIGINT)],
+    ("name", "begun", "how"), [("demo_flink", "$ shh replay", signal.SIGTERM), ("demo_stream", "Run ", signal.SIGINT)]
 )
 def test_who_stops_it_ends_every_process(tmp_path: pathlib.Path, name: str, begun: str, how: signal.Signals) -> None:
     demo = start_demo(name, tmp_path)

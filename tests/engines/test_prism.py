@@ -25,10 +25,7 @@ from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import MICROS, SECRET, ordered_log, settings_of, small_plan
 
 # The threads of a worker end with an error when their engine goes away.
-pytestmark = [
-    needs("prism"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-]
+pytestmark = [needs("prism"), pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]
 
 
 def on_prism(source, plan, key):

@@ -34,10 +34,7 @@ from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_cr
 from tests.helpers.shh_process import python
 
 # The threads of a worker end with an error when their engine goes away.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    needs("flink"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"), needs("flink")]
 _BUDGET = ("--epsilon", "8", "--delta", "1e-6")
 _MANY_EVENTS = 2_400_000
 _SECONDS = 400
@@ -115,9 +112,9 @@ def _start(words: list[object]) -> subprocess.Popen[str]:
     return python(*words, *two_workers, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
+def _wait_until_read(cluster, job: str) -> None:
     """Until the log is read; the job must not be over by then."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 240
     while True:
         # As Beam names the stage that reads and hashes.
         reading = [stage for stage in cluster.flink.rest.stages(job) if "{ReadEvents, " in stage.name]
@@ -129,9 +126,9 @@ def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
     assert cluster.flink.rest.job_state(job) == "RUNNING", "the job was over before it was killed"
 
 
-def _wait_for_workers(cluster, job: str, seconds: float = 240) -> None:
+def _wait_for_workers(cluster, job: str) -> None:
     """Until all workers have a bundle, and so will be missed (docs/engines.md)."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 240
     while not are_at_work(cluster.pool):
         assert cluster.flink.rest.job_state(job) not in ENDED, "the job was over before it was killed"
         assert time.monotonic() < deadline

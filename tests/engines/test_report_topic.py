@@ -67,9 +67,9 @@ def records(sink: ReportTopic, isolation: str = "read_committed") -> list[tuple[
     return found
 
 
-def eventually(question, answer, seconds: float = 60.0) -> None:
+def eventually(question, answer) -> None:
     """Readers see a commit a moment after it: waits until they do."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 60
     while question() != answer and time.monotonic() < deadline:
         time.sleep(0.05)
     assert question() == answer

@@ -50,8 +50,7 @@ def _engine(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("engine", "mode"),
-    [on("prism", "looks"), on("prism", "hits", is_long=True), on("flink", "looks", is_long=True)],
+    ("engine", "mode"), [on("prism", "looks"), on("prism", "hits", is_long=True), on("flink", "looks", is_long=True)]
 )
 def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, mode):
     case = history_case(mode=mode)

@@ -121,11 +121,7 @@ def avro_cases() -> list[BigCase]:
         BigCase("header of 2 MB", *log, _avro(lambda: [], "null", b" " * (2 * MB))),
         BigCase("2^60 entries of metadata", *log, as_file(lambda: b"Obj\1" + zigzag(2**60) + b"\2a\2b" * 10**5)),
         BigCase("100,000 empty blocks", *log, _avro(lambda: [(0, b"")] * 100_000, "null"), "either", 30),
-        BigCase(
-            "block of 1 GB",
-            *report,
-            _report_avro(lambda: [(1, _bomb("deflate", 1024 * MB))]),
-        ),
+        BigCase("block of 1 GB", *report, _report_avro(lambda: [(1, _bomb("deflate", 1024 * MB))])),
         BigCase("240 MB of heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(48 * 10**6))])),
         BigCase("10 million heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(10**7))])),
         BigCase(
@@ -239,32 +235,29 @@ def parquet_cases() -> list[BigCase]:
     ]
 
 
-def report_parquet(count: int, label: str, windows: int = 1, stream: str = "news") -> Callable[[pathlib.Path], None]:
-    """Windows, each of ``count`` heavy hitters with one label: in the file these are a few KB."""
+def report_parquet(count: int, label: str) -> Callable[[pathlib.Path], None]:
+    """A window of ``count`` heavy hitters with one label: in the file these are a few KB."""
 
     def write(path: pathlib.Path) -> None:
         from dp_transforms.reports.parquet import arrow_schema
 
         schema = arrow_schema(HEADER).with_metadata({"shh.header": HEADER.to_json()})
-        starts = [n * 10**6 for n in range(windows)]
-        hitters = pa.array([[]] * windows, schema.field("heavy_hitters").type)
+        hitters = pa.array([[]], schema.field("heavy_hitters").type)
         if count:
             one = schema.field("heavy_hitters").type.value_type
-            total = count * windows
-            labels = pa.DictionaryArray.from_arrays(pa.nulls(total, pa.int32()).fill_null(0), pa.array([label]))
+            labels = pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()).fill_null(0), pa.array([label]))
             fields = [pa.field("item", labels.type, False), *(field for field in one if field.name != "item")]
-            values = [labels, *(pa.nulls(total, field.type) for field in fields[1:])]
+            values = [labels, *(pa.nulls(count, field.type) for field in fields[1:])]
             hitters = pa.ListArray.from_arrays(
-                pa.array(range(0, total + 1, count), pa.int32()),
+                pa.array([0, count], pa.int32()),
                 pa.StructArray.from_arrays(values, fields=fields),
                 type=pa.list_(pa.field("element", pa.struct(fields), False)),
             )
         columns = [
-            pa.DictionaryArray.from_arrays(pa.nulls(windows, pa.int32()).fill_null(0), pa.array([stream])),
-            pa.array(starts).cast(pa.timestamp("us", "UTC")),
-            pa.array([start + 10**6 for start in starts]).cast(pa.timestamp("us", "UTC")),
+            pa.array(["news"]).dictionary_encode(),
+            *(pa.array([micros]).cast(pa.timestamp("us", "UTC")) for micros in (0, 10**6)),
             hitters,
-            *(pa.array([0.5] * windows) for _ in range(3)),
+            *(pa.array([0.5]) for _ in range(3)),
         ]
         fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
         table = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))

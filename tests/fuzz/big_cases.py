@@ -101,11 +101,7 @@ def _text_cases() -> list[BigCase]:
         ),
         BigCase("256 MB of blank lines", *in_json, _pieces(_times(b"\n" * MB, 256, _BEGIN), packed=True), "accepted"),
         BigCase(
-            "2 GB of blank lines",
-            *in_json,
-            _pieces(_times(b"\n" * MB, 2048, _BEGIN), packed=True),
-            "accepted",
-            60,
+            "2 GB of blank lines", *in_json, _pieces(_times(b"\n" * MB, 2048, _BEGIN), packed=True), "accepted", 60
         ),
         BigCase(
             "2 GB of blanks and line ends",

@@ -57,16 +57,7 @@ def inside(rng: random.Random, data: bytes) -> bytes:
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|[A-Za-z]+|[{}\[\],:]', re.DOTALL)
 _TOKENS = [b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"false", b"NaN", b"-Infinity", b'""', b'"\\ud800"']
-_TOKENS += [
-    b'"\\u0000"',
-    b'"\\u202e\\u001b[2J"',
-    b"-0",
-    b"0.5",
-    b"1e400",
-    b"-1e-400",
-    b"1.5e308",
-    b"9" * 30,
-]
+_TOKENS += [b'"\\u0000"', b'"\\u202e\\u001b[2J"', b"-0", b"0.5", b"1e400", b"-1e-400", b"1.5e308", b"9" * 30]
 _TOKENS += [
     b"9" * 5000,
     b"[]",

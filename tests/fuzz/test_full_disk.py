@@ -47,10 +47,7 @@ def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _commands(folder: pathlib.Path) -> dict[str, list[str]]:
     log = folder / "log.csv"
     log.write_bytes(csv_samples()[0].data)
-    return {
-        "simulate": ["simulate", "--output"],
-        "replay": ["replay", str(log), *_BUDGET, "--output"],
-    }
+    return {"simulate": ["simulate", "--output"], "replay": ["replay", str(log), *_BUDGET, "--output"]}
 
 
 _ENDINGS = {"simulate": "csv", "replay": "avro"}

@@ -129,13 +129,7 @@ class AttainedCurve:
 
 
 def best_adversary(
-    kernel: Kernel,
-    *,
-    step: float,
-    rounds: int,
-    epsilons: Sequence[float],
-    adds_target: bool,
-    items_per_window: int = 1,
+    kernel: Kernel, *, step: float, rounds: int, epsilons: Sequence[float], adds_target: bool, items_per_window: int = 1
 ) -> AttainedCurve:
     """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
 
@@ -227,12 +221,7 @@ class Action:
     excluded_others: int = 0
 
 
-def extract_kernel(
-    settings: TrialPlan,
-    actions: Sequence[Action],
-    *,
-    most_states: int = 8,
-) -> Kernel:
+def extract_kernel(settings: TrialPlan, actions: Sequence[Action]) -> Kernel:
     """Probes one window for each action and each number of hits that x' can reach. Nothing is assumed about charging:
     the number of hits after a result is read off the real budgets."""
     probe = WindowProbe(settings)
@@ -243,7 +232,7 @@ def extract_kernel(
     while open_states:
         hits = open_states.pop()
         entries[hits] = []
-        assert len(entries) <= most_states, "x' is charged without end"
+        assert len(entries) <= 8, "x' is charged without end"
         for action, other in zip(actions, without, strict=True):
             results = []
             mine = _outcomes(probe, settings, window, action, hits)

@@ -24,9 +24,9 @@ SCHEDULE = WindowSchedule(START, START + DAY, 3600, 3600)
 RANGE = ("--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h")
 
 
-def write_crowded_log(folder: pathlib.Path, events: int, users: int, files: int = 3, seed: int = 1) -> pathlib.Path:
+def write_crowded_log(folder: pathlib.Path, events: int, users: int, files: int = 3) -> pathlib.Path:
     """A folder of files, each with several row groups; items as the largest of a city are."""
-    draws = np.random.default_rng(seed)
+    draws = np.random.default_rng(1)
     folder.mkdir()
     for number, size in enumerate(np.full(files, events // files)):
         table = pa.table(

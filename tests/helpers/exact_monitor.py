@@ -90,14 +90,13 @@ def settings_for(
     zone_width: int = 2,
     *,
     max_items: int = 1,
-    horizon: int = 100,
     domain_size: int = 0,
 ) -> TrialPlan:
     return hits_trial(
         stream="s",
         run_id="r",
         fingerprint="p",
-        schedule=WindowSchedule.fixed(0, horizon, 1),
+        schedule=WindowSchedule.fixed(0, 100, 1),
         mode=mode,
         threshold=threshold,
         zone_width=zone_width if mode == "hits" else 0,

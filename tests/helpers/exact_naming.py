@@ -73,9 +73,7 @@ class ChosenUniforms(ChosenDraws):
 
 
 def law_of(
-    settings: TrialPlan,
-    domain: Sequence[str],
-    transcripts: Callable[[Sequence[Range]], Iterable[tuple[Any, Fraction]]],
+    settings: TrialPlan, domain: Sequence[str], transcripts: Callable[[Sequence[Range]], Iterable[tuple[Any, Fraction]]]
 ) -> Law:
     """The probability of every transcript. domain: at most one item. transcripts: by how many empty items are drawn in
     each window."""

@@ -31,9 +31,7 @@ EVENT = st.tuples(
 )
 
 
-def busy_log(
-    seed: int, windows: int, user_of: Callable[[random.Random], int], *, items: int = 6, events: int = 600
-) -> list[Event]:
+def busy_log(seed: int, windows: int, user_of: Callable[[random.Random], int], *, events: int = 600) -> list[Event]:
     """Skewed items that shift with time; a quarter of the windows has no events. user_of: draws a user's number."""
     source = random.Random(seed)
     quiet = set(source.sample(range(windows), windows // 4))
@@ -42,9 +40,9 @@ def busy_log(
         window = source.randrange(windows)
         if window in quiet:
             continue
-        rank = min(int(source.expovariate(0.8)), items - 1)
+        rank = min(int(source.expovariate(0.8)), 5)
         time = (START + 10 * window) * MICROS + source.randrange(10 * MICROS)
-        log.append((f"u{user_of(source)}", f"i{(rank + window // 9) % items}", time))
+        log.append((f"u{user_of(source)}", f"i{(rank + window // 9) % 6}", time))
     return log
 
 

@@ -15,9 +15,9 @@ from tests.helpers.trials import changed, looks_trial
 
 
 @functools.cache
-def short_price_list(most_looks: int = 5, scale: int = 40, shape: float = 2.5) -> PriceList:
+def short_price_list(most_looks: int = 5, scale: int = 40) -> PriceList:
     """Weights of a quarter to once the standard deviation of the noise: it protects nobody, and a few users suffice."""
-    return make_price_list(ExponentialPower(shape, scale), order=2.0, budget=3.0, most_looks=most_looks)
+    return make_price_list(ExponentialPower(2.5, scale), order=2.0, budget=3.0, most_looks=most_looks)
 
 
 def naming_settings(
@@ -31,7 +31,6 @@ def naming_settings(
     likely_noise: int = -120,
     scale: int = 40,
     sliding: int = 1,
-    stream: str = "events",
     run_id: str = "run-1",
     domain: Collection[str] = (),
     counts_for: int = 0,
@@ -44,7 +43,7 @@ def naming_settings(
     """
     prices = short_price_list(most_looks, scale)
     return looks_trial(
-        stream=stream,
+        stream="events",
         run_id=run_id,
         fingerprint="plan",
         schedule=WindowSchedule(START, START + 10 * windows, 10 * sliding, 10),

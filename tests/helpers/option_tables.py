@@ -145,8 +145,8 @@ def _some(text: str) -> str:
     return _OPTION.sub(r"`\g<0>`", ", ".join(kept)) + more
 
 
-def _wrapped(text: str, indent: str = "  ") -> str:
-    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

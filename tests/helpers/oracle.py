@@ -281,11 +281,7 @@ def _invert_wide(epsilon: float, uniforms: list[int]) -> int:
 
 
 def empty_items(
-    window: int,
-    domain: Collection[str],
-    item_hash: dict[str, tuple[int, int]],
-    tail: int,
-    keys: StreamKeys,
+    window: int, domain: Collection[str], item_hash: dict[str, tuple[int, int]], tail: int, keys: StreamKeys
 ) -> set[str]:
     """Items that are published if nobody holds them: as many as a binomial number, all subsets of that size alike."""
     ordered = sorted(domain, key=lambda name: item_hash[name])

@@ -26,7 +26,7 @@ def header_of(plan: Plan, stream: str = "news") -> ReportHeader:
     return ReportHeader.of_plan(plan, "run-1", stream)
 
 
-def reports_of(plan: Plan, held: dict[str, dict[int, int]], stream: str = "news") -> list[WindowReport]:
+def reports_of(plan: Plan, held: dict[str, dict[int, int]]) -> list[WindowReport]:
     """held: item -> window -> at least so many users."""
     by_window: dict[int, list[HeavyHitter]] = {}
     for item, sizes in held.items():
@@ -34,7 +34,7 @@ def reports_of(plan: Plan, held: dict[str, dict[int, int]], stream: str = "news"
             by_window.setdefault(window, []).append(HeavyHitter(item, None, None, max(1, users // 30), users))
     return [
         WindowReport(
-            stream,
+            "news",
             plan.schedule.window_start_micros(window),
             plan.schedule.window_end_micros(window),
             entries,

@@ -56,13 +56,7 @@ class Parts:
         write_state(self.states[0], header_of(plan), [], SEALING_KEY)
 
     def take(
-        self,
-        end: int,
-        log: Sequence[Event],
-        *,
-        shards: int | None = None,
-        flags: Sequence[str] = (),
-        batch: int = 200,
+        self, end: int, log: Sequence[Event], *, shards: int | None = None, flags: Sequence[str] = (), batch: int = 200
     ) -> list:
         """The windows up to this one, from all of this log. Returns their reports; none with several processes."""
         is_in_this_process = not any("multi_processing" in flag for flag in flags)

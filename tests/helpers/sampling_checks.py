@@ -15,15 +15,8 @@ FALSE_ALARM = 1e-6
 SECRET = bytes(range(32))
 
 
-def stream_keys(
-    *,
-    secret: bytes = SECRET,
-    run_id: str = "run 1",
-    plan: str = "plan 1",
-    stream: str = "stream 1",
-    threshold: int = 40,
-) -> StreamKeys:
-    return StreamKeys(secret, run_id=run_id, plan_fingerprint=plan, stream=stream, threshold=threshold)
+def stream_keys() -> StreamKeys:
+    return StreamKeys(SECRET, run_id="run 1", plan_fingerprint="plan 1", stream="stream 1", threshold=40)
 
 
 def numbered(n: int, tag: int = 0) -> npt.NDArray[np.uint64]:

@@ -62,10 +62,7 @@ MANY = [report(window, HeavyHitter(f"item-{window}", ABOVE, None)) for window in
 
 
 def write_all(
-    sink: ReportSink,
-    reports: Sequence[Any] = REPORTS,
-    ended: RunEnded | None = ENDED,
-    run: ReportHeader = HEADER,
+    sink: ReportSink, reports: Sequence[Any] = REPORTS, ended: RunEnded | None = ENDED, run: ReportHeader = HEADER
 ) -> list[str]:
     with contextlib.closing(sink.open(run)) as writer:
         keys = [writer.write(window) for window in reports]

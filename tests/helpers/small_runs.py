@@ -61,7 +61,7 @@ def settings_of(plan: Plan, stream: str = "events", run_id: str = RUN_ID) -> Tri
     return trial_of(plan, stream=stream, run_id=run_id)
 
 
-def random_log(plan: Plan, seed: int, events: int = 1500, users: int = 40, items: int = 12) -> list[Event]:
+def random_log(plan: Plan, seed: int, events: int = 1500) -> list[Event]:
     """Skewed items that shift with time, and some events outside the declared range; times in no order."""
     source = random.Random(seed)
     schedule = plan.schedule
@@ -69,9 +69,9 @@ def random_log(plan: Plan, seed: int, events: int = 1500, users: int = 40, items
     log = []
     for _ in range(events):
         time = source.randrange(low, high) if source.random() < 0.97 else source.choice([low - 1, high, 0, high * 2])
-        rank = min(int(source.expovariate(0.7)), items - 1)
+        rank = min(int(source.expovariate(0.7)), 11)
         shift = (time - low) * 3 // (high - low)
-        log.append((f"user-{source.randrange(users)}", f"item-{(rank + shift) % items}", time))
+        log.append((f"user-{source.randrange(40)}", f"item-{(rank + shift) % 12}", time))
     return log
 
 

@@ -17,14 +17,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import pytest
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger import (
-    Caps,
-    Ledger,
-    LedgerBusyError,
-    LedgerError,
-    LedgerUncertainError,
-    VerdictKind,
-)
+from dp_transforms.runs.ledger import Caps, Ledger, LedgerBusyError, LedgerError, LedgerUncertainError, VerdictKind
 from dp_transforms.stores.databases import postgres_engine
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
@@ -88,7 +81,7 @@ def proxy_of(url: str, folder: pathlib.Path) -> Iterator[Proxy]:
 
 
 pytestmark = [
-    pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
+    pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there")
 ]
 
 

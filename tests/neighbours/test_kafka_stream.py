@@ -20,15 +20,7 @@ from tests.neighbours.logs import ODD_USERS, as_json
 from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
-from tests.neighbours.stream_logs import (
-    CLOCKS,
-    HISTORY_SECONDS,
-    MILLI,
-    Stamped,
-    others,
-    pairs_that_count,
-    with_added,
-)
+from tests.neighbours.stream_logs import CLOCKS, HISTORY_SECONDS, MILLI, Stamped, others, pairs_that_count, with_added
 
 
 class Case:

@@ -139,11 +139,7 @@ LSL17 = "Lyu, Su, Li 2017, Figure 1, Algorithm"
 
 PRIVATE = [
     Scenario(
-        "AboveThreshold, low then high",
-        f"{DR14} 1",
-        2.0,
-        0.0,
-        of_mechanism(above_threshold(2.0), low_then_high(5)),
+        "AboveThreshold, low then high", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), low_then_high(5))
     ),
     Scenario("AboveThreshold, adaptive", f"{DR14} 1", 1.0, 0.0, of_mechanism(above_threshold(1.0), adaptive(10))),
     Scenario(
@@ -153,14 +149,7 @@ PRIVATE = [
         0.0,
         of_mechanism(above_threshold(4.0, grid=4), fixed(*[(0.3, -0.7)] * 5, (-0.5, 0.5)), grid=4),
     ),
-    Scenario(
-        "Sparse, cutoff 2, adaptive",
-        f"{DR14} 2",
-        8.0,
-        0.0,
-        of_mechanism(sparse(8.0, 2), adaptive(6)),
-        cut=1e-11,
-    ),
+    Scenario("Sparse, cutoff 2, adaptive", f"{DR14} 2", 8.0, 0.0, of_mechanism(sparse(8.0, 2), adaptive(6)), cut=1e-11),
     Scenario("Sparse, linear queries", f"{DR14} 2, grid 2", 8.0, 0.0, _counts),
     Scenario(
         "Sparse, cutoff 3, delta > 0",

@@ -15,10 +15,7 @@ from dp_transforms.accounting.charging_game import GameAccountant, capped_game_d
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import (
-    FiniteMechanism,
-    NotPrior,
-)
+from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism, NotPrior
 from dp_transforms.mechanisms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,

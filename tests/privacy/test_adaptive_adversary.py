@@ -62,13 +62,13 @@ class Verdict:
     excess: float
 
 
-def _check(claimed: TrialPlan, kernel: Kernel, *, rounds: int = ROUNDS) -> dict[bool, Verdict]:
+def _check(claimed: TrialPlan, kernel: Kernel) -> dict[bool, Verdict]:
     verdicts = {}
     for adds_target in (True, False):
         curve = best_adversary(
             kernel,
             step=claimed.hits.epsilon_per_query / STEPS_PER_EPSILON,
-            rounds=rounds,
+            rounds=ROUNDS,
             epsilons=_epsilons(claimed),
             adds_target=adds_target,
         )

@@ -83,10 +83,7 @@ def scenarios() -> dict[str, tuple[int, Held]]:
         "known, forgotten, and x' alone": (4, {TARGET: [(3, "a")], **others({first: 2 * near})}),
         "x' once, with all of its purse": (2, {TARGET: [second], **others({first: near, second: near})}),
         "known, and x' comes and goes": (4, {TARGET: [second, (3, "a")], **others({first: near + 3})}),
-        "two items in a window": (
-            2,
-            {TARGET: [first, (0, "b"), second], **others({(0, "b"): near, second: near})},
-        ),
+        "two items in a window": (2, {TARGET: [first, (0, "b"), second], **others({(0, "b"): near, second: near})}),
         "more pairs than the purse pays": (4, {TARGET: every_window(4), **others({second: near, third: near})}),
         "others who have several weights": (
             3,

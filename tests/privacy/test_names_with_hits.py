@@ -163,9 +163,9 @@ def claim(epsilon: float, hits: int) -> float:
     return delta_of_budget(ORDER, prices(hits).budget, epsilon) + DELTA_OPEN + sampling
 
 
-def excess_of(held: Held, settings: TrialPlan, *, twice: bool = False) -> float:
+def excess_of(held: Held, settings: TrialPlan) -> float:
     """Largest delta - claim over both directions and all epsilons."""
-    laws = [law_of_hits(part, settings, twice=twice) for part in (held, without(held, TARGET))]
+    laws = [law_of_hits(part, settings) for part in (held, without(held, TARGET))]
     deltas = deltas_of_pair(laws[0], laws[1], EPSILONS)
     return max(
         max(both) - claim(epsilon, settings.hits_per_user) for both, epsilon in zip(deltas, EPSILONS, strict=True)

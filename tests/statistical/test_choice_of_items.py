@@ -13,10 +13,7 @@ import pyarrow as pa
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import UserPairs, bound_contributions
-from tests.helpers.sampling_checks import (
-    chi_squared_rejects,
-    stream_keys,
-)
+from tests.helpers.sampling_checks import chi_squared_rejects, stream_keys
 
 USERS, ITEMS, KEPT = 60_000, 5, 2
 SUBSETS = [*itertools.combinations(range(ITEMS), KEPT)]

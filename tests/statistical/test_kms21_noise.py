@@ -9,13 +9,7 @@ import pytest
 
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitor.query_noise import CappedSumNoise
-from tests.helpers.sampling_checks import (
-    SECRET,
-    chi_squared_rejects,
-    laplace_probability,
-    laplace_tail,
-    numbered,
-)
+from tests.helpers.sampling_checks import SECRET, chi_squared_rejects, laplace_probability, laplace_tail, numbered
 
 DRAWS = 200_000
 WIDE, NARROW, CAP = 0.2, 0.4, 2

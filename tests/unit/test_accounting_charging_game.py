@@ -241,12 +241,7 @@ def test_epsilon_is_below_both_limits_and_safe():
 
 # --- What all accountants have in common: the interface, and the order among them and those of the benchmarks.
 
-TARGET_CHARGING = (
-    GameAccountant,
-    ExactTailAccountant,
-    ClosedFormAccountant,
-    RenyiAccountant,
-)
+TARGET_CHARGING = (GameAccountant, ExactTailAccountant, ClosedFormAccountant, RenyiAccountant)
 GAME = GameAccountant(0.1, 0.45, 4)
 
 

@@ -234,20 +234,20 @@ def outcomes(shape, scale, margin, spacing):
     ]
 
 
-def excess(first, second, order, hit_price, charged=(1,)):
+def excess(first, second, order, hit_price):
     with mpmath.workdps(purse_oracle.DIGITS):
         lam = mpmath.mpf(order) - 1
-        worth = [mpmath.exp(-lam * mpmath.mpf(hit_price)) if o in charged else 1 for o in range(3)]
+        worth = [mpmath.exp(-lam * mpmath.mpf(hit_price)) if o == 1 else 1 for o in range(3)]
         return mpmath.fsum(p * (p / q) ** lam * c for p, q, c in zip(first, second, worth, strict=True)) - 1
 
 
-def exact_price(shape, scale, order, weight, spacing, hit_price, charged=(1,)):
+def exact_price(shape, scale, order, weight, spacing, hit_price):
     """Over all counts to 12 scales on both sides of both boundaries."""
     largest = mpmath.mpf(0)
     for margin in range(-12 * scale - spacing, 12 * scale):
         worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
         for first, second in (worlds, worlds[::-1]):
-            largest = max(largest, excess(first, second, order, hit_price, charged))
+            largest = max(largest, excess(first, second, order, hit_price))
     return float(mpmath.log1p(largest) / (order - 1))
 
 

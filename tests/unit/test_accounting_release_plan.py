@@ -88,10 +88,7 @@ def test_smallest_detectable():
             LABELS.smallest_detectable(probability)
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [LABELS, COUNTS, calibrated_plan(hits_per_user=40), calibrated_plan(hits_per_user=1)],
-)
+@pytest.mark.parametrize("plan", [LABELS, COUNTS, calibrated_plan(hits_per_user=40), calibrated_plan(hits_per_user=1)])
 def test_epsilon_after_hits(plan):
     running = plan.epsilon_after_hits
     assert len(running) == plan.hits_per_user

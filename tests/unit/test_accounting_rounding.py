@@ -104,11 +104,7 @@ def test_the_share_of_hash_collisions_counts_users_and_items(max_users, max_item
     assert hash_delta(max_users, max_items) == pytest.approx(float(truth), rel=1e-15, abs=0)
 
 
-OPTIONS = {
-    "hits": {},
-    "hits-with-counts": {"hits_per_user": 2},
-    "kms21": {"hits_per_user": 2},
-}
+OPTIONS = {"hits": {}, "hits-with-counts": {"hits_per_user": 2}, "kms21": {"hits_per_user": 2}}
 
 
 @functools.cache

@@ -180,11 +180,7 @@ def test_two_distances_are_as_bad_as_all(zone_width, hits, rounds, adds_user):
     for epsilon in (0.0, 0.4, EPSILON, 1.1):
         by_force = _best_by_force(everywhere, hits, rounds, epsilon, adds_user, 1.0, 1.0)
         curve = best_adversary(
-            kernel_of_law(law, critical, hits),
-            step=EPSILON,
-            rounds=rounds,
-            epsilons=[epsilon],
-            adds_target=adds_user,
+            kernel_of_law(law, critical, hits), step=EPSILON, rounds=rounds, epsilons=[epsilon], adds_target=adds_user
         )
         assert curve.epsilons[0] == pytest.approx(epsilon)
         assert curve.deltas[0] == pytest.approx(by_force, rel=1e-6, abs=1e-12)
@@ -214,16 +210,7 @@ def test_the_program_of_the_audit_is_that_of_the_general_adversary(zone_width, h
     assert best_deltas(uneven, 0.4, windows, items, True) is None
 
 
-def _best_in_windows(
-    by_distance,
-    hits,
-    windows,
-    most,
-    epsilon,
-    mixed,
-    p=1.0,
-    q=1.0,
-):
+def _best_in_windows(by_distance, hits, windows, most, epsilon, mixed, p=1.0, q=1.0):
     """The user removed: before each window, all choices of up to so many calls (mixed: each at a distance of its own);
     the adversary goes on with what all results of the window were."""
     best = max(0.0, q - math.exp(epsilon) * p)

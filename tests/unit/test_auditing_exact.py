@@ -37,11 +37,7 @@ def _audit(plan, **changes):
     return audit_exactly(mechanism, HitsClaim.of_plan(plan))
 
 
-PLANS = [
-    ("hits", 1, 1.0),
-    ("hits", 10, 0.5),
-    ("hits-with-counts", 3, 2.0),
-]
+PLANS = [("hits", 1, 1.0), ("hits", 10, 0.5), ("hits-with-counts", 3, 2.0)]
 
 
 @pytest.mark.parametrize(("mode", "hits", "epsilon"), PLANS)

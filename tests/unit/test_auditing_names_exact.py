@@ -356,10 +356,10 @@ def test_a_list_of_hits_without_a_floor_is_found():
     assert any("holds alone" in text for text in violations)
 
 
-def _exclusion(runs=100):
+def _exclusion():
     plan = audited_plan(hits=HITS)
     mechanism, _ = mechanism_and_claim(plan)
-    return p_values_of(exclusion_trials(mechanism, law_of(mechanism), plan.hits_from, runs), run_settings(plan))
+    return p_values_of(exclusion_trials(mechanism, law_of(mechanism), plan.hits_from, 100), run_settings(plan))
 
 
 def test_users_without_hits_left_do_not_count():

@@ -52,14 +52,7 @@ def _sampling(settings, runs=RUNS):
     return design_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
 
 
-def _audit(
-    claimed,
-    *,
-    real=None,
-    monitor=HeavyHitterMonitor,
-    claim=CLAIM,
-    runs=RUNS,
-):
+def _audit(claimed, *, real=None, monitor=HeavyHitterMonitor, claim=CLAIM, runs=RUNS):
     """The law is that of the claimed settings, the code runs on the real ones."""
     mechanism = _mechanism(claimed)
     return sample_stream(mechanism, claim, real or claimed, _sampling(claimed, runs), SECRET, monitor=monitor)

@@ -31,8 +31,7 @@ def test_a_name_that_reports_cannot_carry_is_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(1.2345642, "1.2345642"), (2.0, "2"), (1e-9, "1e-09"), (1.0000004e-9, "1.0000004e-09")],
+    ("value", "text"), [(1.2345642, "1.2345642"), (2.0, "2"), (1e-9, "1e-09"), (1.0000004e-9, "1.0000004e-09")]
 )
 def test_a_budget_is_said_with_all_its_digits(value, text):
     assert exact(value) == text

@@ -186,11 +186,7 @@ CASES = {
         max,
     ),
     "purses": Case(
-        user,
-        purse.map(lambda entry: (*entry, 0)),
-        lambda rows: build_purses(rows, have_hits=False),
-        purses_of,
-        newest,
+        user, purse.map(lambda entry: (*entry, 0)), lambda rows: build_purses(rows, have_hits=False), purses_of, newest
     ),
     "purses with hits": Case(
         user,

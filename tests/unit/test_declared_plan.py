@@ -68,11 +68,7 @@ def test_a_value_that_cannot_be_used_is_named(changes, words):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [
-        (None, r"cannot be read: No such file"),
-        (b"{}", r"format_version"),
-        (b" " * ((1 << 20) + 1), r"more than 1 MB"),
-    ],
+    [(None, r"cannot be read: No such file"), (b"{}", r"format_version"), (b" " * ((1 << 20) + 1), r"more than 1 MB")],
 )
 def test_a_file_that_is_no_plan_is_named(tmp_path, content, words):
     path = tmp_path / "plan.json"

@@ -216,8 +216,7 @@ for _n in range(1, 25):
 def test_hostile_schemas(tmp_path, extra):
     with pytest.raises(EventFileError, match=r"log\.avro: (its schema (has|is)|it is damaged)"):
         _read(
-            tmp_path,
-            _file(avro_schema(("string", "string", MICROS), extra), [(1, zigzag(20_000_000) + b"\0" + EVENT)]),
+            tmp_path, _file(avro_schema(("string", "string", MICROS), extra), [(1, zigzag(20_000_000) + b"\0" + EVENT)])
         )
 
 

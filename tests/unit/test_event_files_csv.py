@@ -249,14 +249,7 @@ _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]
 @given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
 @example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
 @example([f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0)
-def test_each_line_is_what_it_is_alone(
-    tmp_path,
-    monkeypatch,
-    lines,
-    ends_in_feed,
-    block,
-    members,
-):
+def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_feed, block, members):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     data = (HEADER + "\n".join(lines) + "\n" * ends_in_feed).encode()
     path = tmp_path / ("log.csv.gz" if members else "log.csv")
@@ -283,14 +276,7 @@ _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
     line_end=st.sampled_from(["\n", "\r\n"]),
     block=st.sampled_from([128, 4 << 20]),
 )
-def test_what_the_standard_library_writes_is_read(
-    tmp_path,
-    monkeypatch,
-    rows,
-    quoting,
-    line_end,
-    block,
-):
+def test_what_the_standard_library_writes_is_read(tmp_path, monkeypatch, rows, quoting, line_end, block):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     if quoting != csv.QUOTE_ALL and line_end == "\n":
         # Before Python 3.13 the writer forgets to quote a lone carriage return.

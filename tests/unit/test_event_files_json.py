@@ -119,11 +119,7 @@ def test_lines_of_very_many_values(tmp_path, monkeypatch):
     assert json_lines.MAX_VALUES == 500_000
     monkeypatch.setattr(json_lines, "MAX_VALUES", 5_000)
     monkeypatch.setattr(json_lines, "_FEW_LINES", 1)
-    for items, is_broken in (
-        (b"0," * 4_996 + b"0", False),
-        (b"0," * 4_999 + b"0", True),
-        (b'"0,0",' * 3_000, True),
-    ):
+    for items, is_broken in ((b"0," * 4_996 + b"0", False), (b"0," * 4_999 + b"0", True), (b'"0,0",' * 3_000, True)):
         odd = GOOD[:-1].encode() + b',"x":[' + items + b"]}"
         broken = {"broken line": [2]} if is_broken else {}
         for mark in (b"", b"\xef\xbb\xbf"):  # by both ways of reading
@@ -149,11 +145,7 @@ def test_plain_logs_are_read_fast(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("lines", "reason", "words"),
     [
-        (
-            ['{"who":1,"item":2,"timestamp":3}'],
-            "missing user",
-            "has a field 'user'. Name it with --user-field",
-        ),
+        (['{"who":1,"item":2,"timestamp":3}'], "missing user", "has a field 'user'. Name it with --user-field"),
         (['{"user":1,"item":2,"timestamp":3}'], "bad time", "--time-unit s, ms or us"),
         (["[", "{"], "broken line", "it is a JSON array. Write one object per line: jq -c"),
         ([f"{SECRET},b,c"], "broken line", "none of 120 lines that were looked at is a JSON object"),

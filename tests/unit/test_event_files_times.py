@@ -174,9 +174,7 @@ _EDITS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*"0129:-+Z .Tt,
         max_size=5,
     )
 )
-def test_a_column_of_iso_texts_means_what_each_of_them_means(
-    cases,
-):
+def test_a_column_of_iso_texts_means_what_each_of_them_means(cases):
     texts = []
     for text, edits in cases:
         for at, put, cut in edits:

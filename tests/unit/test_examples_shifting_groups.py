@@ -31,9 +31,7 @@ def test_every_user_holds_three_heavy_items(example):
     assert ((kinds["A"].astype(int) @ kinds["B"].astype(int).T > 0).sum(axis=1) > 1).all()
 
 
-def test_charging_users_finds_all_groups_and_the_sparse_vector_technique_only_the_large_ones(
-    example,
-):
+def test_charging_users_finds_all_groups_and_the_sparse_vector_technique_only_the_large_ones(example):
     """Each row goes wrong with probability 0.001 at most; the key is fixed, so the outcome is too."""
     charging, *sparse, evolving, crowd = example["find_groups"](SecretNoise(bytes(32)))
     everything, nothing = dict(example["GROUPS"]), dict.fromkeys("ABC", 0)

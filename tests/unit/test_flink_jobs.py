@@ -229,14 +229,7 @@ OF_BROKER = OF_PIPELINE.replace("logs.log_chunk.EventFileError", "errors.StreamE
 )
 @pytest.mark.parametrize(("heap", "full"), [((5e8, 1e9), 0.5), (None, None), ((5e8, 0.0), None), ((5e8, -1.0), None)])
 def test_a_failure_that_no_restart_changes_ends_a_stream_if_no_checkpoint_comes_between(
-    flink,
-    says,
-    failures,
-    failed_at,
-    completed_at,
-    is_told,
-    heap,
-    full,
+    flink, says, failures, failed_at, completed_at, is_told, heap, full
 ):
     """What the heap is changes nothing."""
     watch = FlinkWatch(flink, "mine", 10)

@@ -1,6 +1,5 @@
 """What a reader of Kafka asks, and what it believes while the broker says one thing and the fetched records another."""
 
-import dataclasses
 import json
 import types
 
@@ -16,6 +15,8 @@ from dp_transforms.logs.streams.stream_source import NEVER
 from dp_transforms.monitor.event_batch import EventBatch
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
+from tests.neighbours.broker import Message  # noqa: E402 - it needs the library, too
+
 MILLIS = 1_506_826_800_000
 
 
@@ -23,31 +24,14 @@ def error(name):
     return confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name))
 
 
-@dataclasses.dataclass
-class Message:
-    """A record, or the end of the partition."""
-
-    at: int
-    kind: int = 2
-    trouble: object = None
-    content: bytes = json.dumps({"user": "u", "item": "i", "timestamp": MILLIS}).encode()
-    millis: int | None = None
-
-    def offset(self):
-        return self.at
-
-    def error(self):
-        return self.trouble
-
-    def timestamp(self):
-        return self.kind, MILLIS + self.at if self.millis is None else self.millis
-
-    def value(self):
-        return self.content
+def record(at, **more):
+    """Or the end of the partition."""
+    body = json.dumps({"user": "u", "item": "i", "timestamp": MILLIS}).encode()
+    return Message(**{"at": at, "millis": MILLIS + at, "body": body, **more})
 
 
 def end_of_partition(at):
-    return Message(at, trouble=error("_PARTITION_EOF"))
+    return record(at, trouble=error("_PARTITION_EOF"))
 
 
 class Broker:
@@ -111,8 +95,8 @@ class Broker:
         return messages
 
     def _message(self, at):
-        message = Message(at, self.kinds.get(at, 2), millis=self.millis.get(at))
-        return dataclasses.replace(message, content=b"{") if at in self.broken else message
+        more = {"body": b"{"} if at in self.broken else {}
+        return record(at, kind=self.kinds.get(at, 2), millis=self.millis.get(at, MILLIS + at), **more)
 
     def close(self):
         self.calls.append(("close",))
@@ -144,6 +128,15 @@ def reader_of(since_micros=0, **more):
 
 def poll_once(one, position=None, seconds=0.25, records=10):
     return one.poll(position, max_records=records, max_seconds=seconds)
+
+
+def rejected_of(polls):
+    """Places and reasons."""
+    return [(place, part.reason) for one in polls.kept for part in one.rejected for place in part.positions]
+
+
+def arrivals_of(polls):
+    return [at for polled in polls.kept for at in polled.arrival_micros.tolist()]
 
 
 def offsets_of(polled):
@@ -221,10 +214,8 @@ def test_records_with_a_producers_time_are_rejected_and_move_no_clock(broker, no
         broker.kinds = {1: 1, 3: 1}
         poll = Polls(reader_of(append_times_only=only), now)
         poll(5)
-        arrivals = [at for polled in poll.kept for at in polled.arrival_micros.tolist()]
-        assert arrivals == [(MILLIS + at) * 1000 for at in expected]
-        rejected = [(place, part.reason) for one in poll.kept for part in one.rejected for place in part.positions]
-        assert rejected == [(1, PRODUCERS_TIME), (3, PRODUCERS_TIME)] * only
+        assert arrivals_of(poll) == [(MILLIS + at) * 1000 for at in expected]
+        assert rejected_of(poll) == [(1, PRODUCERS_TIME), (3, PRODUCERS_TIME)] * only
         assert all(polled.passed_micros is None for polled in poll.kept)
 
 
@@ -252,11 +243,11 @@ def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(b
     """A client that is assigned anew may still hand out what it had fetched."""
     broker.shown = broker.given = 9
     reader = reader_of()
-    first = reader.poll(None, max_records=3, max_seconds=0.2)
+    first = poll_once(reader, records=3)
     assert (offsets_of(first), first.position) == ([0, 1, 2], position(3)), "it has fetched one more than it gave"
-    again = reader.poll(position(1), max_records=3, max_seconds=0.2)
+    again = poll_once(reader, position(1), records=3)
     assert (offsets_of(again), again.position) == ([1, 2, 3], position(4))
-    assert offsets_of(reader.poll(position(4), max_records=3, max_seconds=0.2)) == [4, 5, 6]
+    assert offsets_of(poll_once(reader, position(4), records=3)) == [4, 5, 6]
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 9])
@@ -271,14 +262,14 @@ def test_a_poll_waits_for_its_first_record_alone(broker, max_records):
 
 def test_what_retention_has_deleted_is_never_passed_over(broker, now):
     broker.low, broker.shown, broker.given = 5, 9, 9
-    beginning = reader_of().poll(None, max_records=2, max_seconds=0.2)
+    beginning = poll_once(reader_of(), records=2)
     assert offsets_of(beginning)[0] == 5, "the first that is still there"
     for offset, message in ((4, "no longer has the offset 4"), (10, "ends before the offset 10")):
         with pytest.raises(StreamError, match=message):
-            reader_of().poll(position(offset), max_records=2, max_seconds=0.2)
+            poll_once(reader_of(), position(offset), records=2)
     for offset, records in ((5, [5, 6]), (9, [])):
         broker.close()
-        polled = reader_of().poll(position(offset), max_records=2, max_seconds=0.2)
+        polled = poll_once(reader_of(), position(offset), records=2)
         assert offsets_of(polled) == records
 
 
@@ -289,7 +280,7 @@ def test_reading_begins_at_the_first_record_that_may_count(broker, now, found, b
     """-1: there is none; 9: it came after the end of the log was asked for."""
     broker.low, broker.shown, broker.given, broker.first_at_time = 2, 8, 8, {MILLIS: found}
     reader = reader_of(MILLIS * 1000 + 999)
-    polled = reader.poll(None, max_records=2, max_seconds=0.2)
+    polled = poll_once(reader, records=2)
     assert offsets_of(polled)[:1] == ([begins_at] if begins_at < 8 else [])
     assert polled.position == position(begins_at + polled.records)
 
@@ -306,11 +297,11 @@ def test_markers_of_transactions_are_passed(broker, now):
 def test_an_end_with_records_behind_it_is_no_end(broker, now):
     broker.shown = broker.given = 9
     reader = reader_of()
-    answers = [[Message(0)], [Message(1), end_of_partition(2), Message(2)], [end_of_partition(2)], []]
+    answers = [[record(0)], [record(1), end_of_partition(2), record(2)], [end_of_partition(2)], []]
     broker.said["records"] = answers
-    polled = reader.poll(None, max_records=9, max_seconds=0.2)
+    polled = poll_once(reader, records=9)
     assert (polled.position, polled.is_at_end) == (position(3), False)
-    polled = reader.poll(polled.position, max_records=9, max_seconds=0.2)
+    polled = poll_once(reader, polled.position, records=9)
     assert polled.position == position(3), "an end never moves a position back"
 
 
@@ -320,17 +311,15 @@ def test_records_without_a_time_of_arrival_are_rejected(broker, now):
     broker.kinds, broker.millis = {1: 0}, {0: 0, 2: -1, 3: most, 4: most - 1, 5: 1}
     poll = Polls(reader_of(), now)
     poll(8)
-    arrivals = [at for polled in poll.kept for at in polled.arrival_micros.tolist()]
-    assert arrivals == [0, (most - 1) * 1000, 1000]
-    rejected = [(place, part.reason) for one in poll.kept for part in one.rejected for place in part.positions]
-    assert rejected == [(place, NO_ARRIVAL_TIME) for place in (1, 2, 3)]
+    assert arrivals_of(poll) == [0, (most - 1) * 1000, 1000]
+    assert rejected_of(poll) == [(place, NO_ARRIVAL_TIME) for place in (1, 2, 3)]
 
 
 def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker, now):
     reader = reader_of()
     assert not reader.confirm_passed(), "nothing was polled"
     broker.shown = broker.given = 6
-    at = reader.poll(None, max_records=2, max_seconds=0.2).position
+    at = poll_once(reader, records=2).position
     broker.cut_off()
     assert not reader.confirm_passed(), "who is not answered knows nothing"
     broker.said = {}
@@ -338,11 +327,11 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker,
     broker.shown = broker.given = 99
     seen = []
     for _ in range(4):
-        at = reader.poll(at, max_records=2, max_seconds=0.2).position
+        at = poll_once(reader, at, records=2).position
         seen.append((json.loads(at)["next_offset"], reader.confirm_passed()))
     assert seen == [(offset, offset >= 6) for offset, _ in seen]
     assert seen[-1][1]
-    reader.poll(position(7), max_records=2, max_seconds=0.2)
+    poll_once(reader, position(7), records=2)
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
 
 
@@ -365,7 +354,7 @@ def test_a_position_that_is_none_of_a_topic_is_refused(broker, text):
 @pytest.mark.parametrize(("since", "asked"), [(0, False), (999, False), (1000, True), (5_000_999, True)])
 def test_what_a_reader_asks_before_its_first_record(broker, now, since, asked):
     broker.said = {"watermarks": (2, 9), "times": confluent_kafka.TopicPartition("t", 3, 5), "records": []}
-    polled = poll_once(reader_of(since), None)
+    polled = poll_once(reader_of(since))
     times = [("times", [("t", 3, since // 1000)], 0.25)] * asked
     begins = ("assign", [("t", 3, 5 if asked else 2)])
     opened = ("open", ["error_cb"])
@@ -395,7 +384,7 @@ def test_a_broker_has_a_tenth_of_a_second_at_least(broker, now, seconds, asked):
 
 
 def test_the_end_is_confirmed_within_a_second_or_not_at_all(broker, now):
-    broker.said = {"watermarks": (0, 1), "records": [[Message(0)], [end_of_partition(1)]]}
+    broker.said = {"watermarks": (0, 1), "records": [[record(0)], [end_of_partition(1)]]}
     polled = poll_once(one := reader_of())
     assert polled.is_at_end
     del broker.calls[:]
@@ -431,13 +420,10 @@ def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        confluent_kafka.KafkaException(error("_TRANSPORT")),
-        types.SimpleNamespace(error=error("_TRANSPORT"), offset=3),
-    ],
+    [confluent_kafka.KafkaException(error("_TRANSPORT")), types.SimpleNamespace(error=error("_TRANSPORT"), offset=3)],
 )
 def test_nothing_is_read_before_it_is_known_where_to_begin(broker, now, answer):
-    broker.said = {"watermarks": (0, 9), "times": answer, "records": [[Message(4)]]}
+    broker.said = {"watermarks": (0, 9), "times": answer, "records": [[record(4)]]}
     polled = poll_once(one := reader_of(5_000_000))
     assert (polled.records, polled.position, polled.is_at_end) == (0, '{"next_offset": null}', False)
     broker.said["times"] = confluent_kafka.TopicPartition("t", 3, 4)
@@ -446,7 +432,7 @@ def test_nothing_is_read_before_it_is_known_where_to_begin(broker, now, answer):
 
 def test_an_error_that_no_waiting_mends_ends_at_once(broker, now):
     """Groups do not matter: nothing is stored for one."""
-    failed = [[Message(0, trouble=error(f"{what}_AUTHORIZATION_FAILED"))] for what in ("GROUP", "TOPIC")]
+    failed = [[record(0, trouble=error(f"{what}_AUTHORIZATION_FAILED"))] for what in ("GROUP", "TOPIC")]
     broker.said = {"watermarks": (0, 9), "records": failed}
     polled = poll_once(one := reader_of())
     with pytest.raises(StreamError, match=r"\(TOPIC_AUTHORIZATION_FAILED\)"):
@@ -466,8 +452,8 @@ def test_an_offset_that_is_gone_is_told_by_where_the_log_begins_and_for_good_onl
     broker, now, watermarks, raised, said
 ):
     broker.said = {"records": []}
-    poll_once(one := reader_of(), None)
-    broker.said = {"watermarks": watermarks, "records": [[Message(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
+    poll_once(one := reader_of())
+    broker.said = {"watermarks": watermarks, "records": [[record(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
     with pytest.raises(StreamError, match=said) as failed:
         poll_once(one, '{"next_offset": 0}')
     assert failed.type is raised
@@ -475,8 +461,8 @@ def test_an_offset_that_is_gone_is_told_by_where_the_log_begins_and_for_good_onl
 
 
 def test_what_is_rejected_is_placed_in_its_partition(broker, now):
-    more = [Message(1, content=b"{"), Message(2, content=b"")]
-    broker.said = {"watermarks": (0, 3), "records": [[Message(0)], more]}
+    more = [record(1, body=b"{"), record(2, body=b"")]
+    broker.said = {"watermarks": (0, 3), "records": [[record(0)], more]}
     polled = poll_once(one := reader_of(), records=3)
     assert {part.source for part in polled.rejected} == {"t:3"}
     assert sorted(place for part in polled.rejected for place in part.positions) == [1, 2]

@@ -13,11 +13,11 @@ from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
-from dp_transforms.stores import kafka_client
 from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
+MEGABYTE = 1 << 20
 FIELDS = EventFields("user", "item", "time", "s")
 SCHEMA = json.dumps(
     {
@@ -38,11 +38,7 @@ def test_a_file_of_settings_is_read_line_by_line(tmp_path):
     path.write_text(
         "# note\n! note\n\n  sasl.password = a=b #c \nssl.ca.location=/ca.pem\nempty=\nsasl.password=last\n"
     )
-    assert read_client_config_file(str(path)) == {
-        "sasl.password": "last",
-        "ssl.ca.location": "/ca.pem",
-        "empty": "",
-    }
+    assert read_client_config_file(str(path)) == {"sasl.password": "last", "ssl.ca.location": "/ca.pem", "empty": ""}
 
 
 def config_file(folder, lines):
@@ -56,7 +52,7 @@ def config_file(folder, lines):
         (b"a=1\nhunter2\n", "line 2 is not a setting. Write key=value."),
         (b"#\n\n = hunter2\n", "line 3 is not a setting. Write key=value."),
         (b"a=\xff\n", "cannot be read. Put a regular file there, on every worker."),
-        (b"a=" + b"x" * kafka_client._MAX_FILE_BYTES, "has more than 1 MB"),
+        (b"a=" + b"x" * MEGABYTE, "has more than 1 MB"),
         (None, "cannot be read. Put a regular file there, on every worker."),
     ],
 )
@@ -74,8 +70,8 @@ def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(tmp_p
 
 def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path):
     path = tmp_path / "client.properties"
-    path.write_text("a=" + "x" * (kafka_client._MAX_FILE_BYTES - 2))
-    assert len(read_client_config_file(str(path))["a"]) == kafka_client._MAX_FILE_BYTES - 2
+    path.write_text("a=" + "x" * (MEGABYTE - 2))
+    assert len(read_client_config_file(str(path))["a"]) == MEGABYTE - 2
 
 
 def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path):
@@ -120,7 +116,7 @@ def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path):
     assert from_file.decoder()
     with pytest.raises(ValueError, match="the Avro schema cannot be read"):
         KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path))
-    path.write_text(SCHEMA + " " * (kafka_topic._MAX_SCHEMA_BYTES - len(SCHEMA)))
+    path.write_text(SCHEMA + " " * (MEGABYTE - len(SCHEMA)))
     assert KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path)).decoder()
     path.write_text(path.read_text() + " ")
     with pytest.raises(ValueError, match="more than 1 MB"):

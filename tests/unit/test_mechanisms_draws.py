@@ -145,15 +145,23 @@ def test_a_value_has_noise_of_its_own(grid, units, delta):
     assert noise.epsilons == [threshold, answer, threshold, value, answer, answer, value]
 
 
+def comparison_epsilon(epsilon, delta, cutoff, units):
+    """Of each comparison of `NumericSparse`, for one of so many units that a user may change."""
+    share = 8 / 9 if delta == 0 else math.sqrt(512) / (math.sqrt(512) + 1)
+    return epsilon_per_unit(epsilon_per_run(share * epsilon, delta / 2, cutoff) / 4, units)
+
+
 def test_how_far_a_comparison_may_be_off_by_hand():
-    for grid, threshold in ((1, 10), (4, 10.1)):
+    for grid, threshold, changed in ((1, 10, 1), (4, 10.1, 5)):
         stream = Sparse(DATA, epsilon=1.0, threshold=threshold, cutoff=3, grid=grid)
-        units = math.ceil((math.log(50) + math.log(6 / 0.05)) / stream._query_epsilon)
+        units = math.ceil(
+            (math.log(50) + math.log(6 / 0.05)) / epsilon_per_unit(epsilon_per_run(1.0, 0.0, 3) / 4, changed)
+        )
         shift = math.ceil(threshold * grid) / grid - threshold
         assert stream.accuracy(50, 0.05) == pytest.approx(2 * units / grid + shift, rel=1e-12)
         assert stream.accuracy(1, 0.05) < stream.accuracy(2, 0.05)
         numeric = NumericSparse(DATA, epsilon=1.0, threshold=threshold, cutoff=3, grid=grid)
-        units = math.ceil((math.log(50) + math.log(6 / 0.05)) / numeric._query_epsilon)
+        units = math.ceil((math.log(50) + math.log(6 / 0.05)) / comparison_epsilon(1.0, 0.0, 3, changed))
         assert numeric.comparison_accuracy(50, 0.05) == pytest.approx(2 * units / grid + shift, rel=1e-12)
         parts = numeric.comparison_accuracy(50, 0.025), numeric.value_accuracy(0.025)
         assert numeric.accuracy(50, 0.05) == max(parts)
@@ -314,10 +322,7 @@ def test_how_many_records_a_learner_needs_by_hand():
     assert offline_records_needed(accuracy=0.2, beta=0.1, epsilon_per_call=0.3, universe=8, queries=50) == wanted
     for delta, grid in ((0.0, 1), (1e-6, 1), (0.0, 16)):
         limit = update_limit(8, 0.2)
-        sparse = NumericSparse(
-            None, epsilon=0.7, delta=delta, threshold=0, cutoff=limit, grid=grid, sensitivity_units=grid
-        )
-        units = math.ceil((math.log(100) + math.log(2 * limit / 0.05)) / sparse._query_epsilon)
+        units = math.ceil((math.log(100) + math.log(2 * limit / 0.05)) / comparison_epsilon(0.7, delta, limit, grid))
         wanted = math.ceil(4 * (2 * units / grid + 1 / grid) / 0.2)
         asked = {"accuracy": 0.2, "beta": 0.1, "epsilon": 0.7, "universe": 8, "queries": 50, "delta": delta}
         assert online_records_needed(**asked, grid=grid) == wanted

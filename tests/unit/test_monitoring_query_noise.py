@@ -83,23 +83,28 @@ def widened(keys, users):
     return [integer_of(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
 
 
+def asked(chosen, kinds):
+    """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
+    keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), UserBudgets()
+    paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
+    budgets.charge(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32))
+    counters = HolderCounters.of([held], budgets)
+    noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
+
+    def draw(item, active, holders):
+        return oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+
+    return held, paid, budgets, counters, WindowQueries(2, held, counters, chosen, keys, noise), draw
+
+
 @pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
 def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
     """Users that have paid all their hits give nothing: neither to the count, nor to the key of the noise."""
     chosen = monitor_settings(threshold=4, hits=2, domain=domain)
-    keys = chosen.stream_keys(SECRET)
-    held = cells().select_range(slice(0, 50))
-    users = np.unique(held.holders)
-    paid = {int(user): number % 4 for number, user in enumerate(users)}  # half of them have paid two or more
-    budgets = UserBudgets()
-    budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
-    oracle = _SingleNoise(chosen, keys)
-    noise = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys)
-    counters = HolderCounters.of([held], budgets)
-    queries = WindowQueries(2, held, counters, chosen, keys, noise)
+    held, paid, budgets, counters, queries, draw = asked(chosen, 4)  # half of the users have paid two or more
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
-        drawn = oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+        drawn = draw(item, active, holders)
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
         assert queries.noisy_count(cell) == wanted
     assert len(counters.charge(budgets).users) == 0, "nothing is charged before an item is published"
@@ -108,24 +113,15 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
 def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     """Cell by cell, against counters in a dict: what is outdated is asked again with those that are left."""
     chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
-    keys = chosen.stream_keys(SECRET)
-    held = cells().select_range(slice(0, 50))
-    users = np.unique(held.holders)
-    paid = {int(user): number % 3 for number, user in enumerate(users)}
+    held, paid, budgets, counters, queries, draw = asked(chosen, 3)
     before = dict(paid)
-    budgets = UserBudgets()
-    budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
-    oracle = _SingleNoise(chosen, keys)
-    noise = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys)
-    counters = HolderCounters.of([held], budgets)
-    queries = WindowQueries(2, held, counters, chosen, keys, noise)
     published, kept_out = [], 0
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
         kept_out += len([user for user in holders if before[user] < chosen.hits_per_user]) - len(active)
         if not active:
             continue
-        drawn = oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+        drawn = draw(item, active, holders)
         if len(active) + drawn >= chosen.threshold:
             published.append((cell, len(active) + drawn))
             for user in active:
@@ -144,7 +140,7 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     }
     assert charges.users.tolist() == sorted(charges.users.tolist())
     assert charges.hits.dtype == np.uint32
-    assert budgets.hits(users).tolist() == [paid[int(user)] for user in users]
+    assert budgets.hits(np.array(list(paid), dtype=np.uint64)).tolist() == list(paid.values())
 
 
 class _NoNoise:

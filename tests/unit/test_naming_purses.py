@@ -238,11 +238,7 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     everybody = np.arange(500_000, dtype=np.uint64) * np.uint64(18_446_744_073_709) + np.uint64(3)
     (pairs,) = pairs_by_window([event("u", "i", 1, chosen)], chosen, keys).values()
     crowd = dataclasses.replace(
-        pairs,
-        users=everybody,
-        codes=np.arange(500_000),
-        windows=np.full(500_000, 1),
-        items=np.zeros(500_000, np.int64),
+        pairs, users=everybody, codes=np.arange(500_000), windows=np.full(500_000, 1), items=np.zeros(500_000, np.int64)
     )
     purses = Purses(chosen, keys)
     weights = weights_of_terms(purses.spend_on_lists(crowd, 1))

@@ -121,16 +121,8 @@ CASES = [
         {"epsilon": 0.5, "target_probability": 0.4, "hits": 1},
         {"epsilon": POSITIVE, "target_probability": POSITIVE, "hits": WHOLE},
     ),
-    (
-        HitLimit(3, epsilon=0.5).charge,
-        {"epsilon": 0.5, "target_probability": 0.4, "hits": 0},
-        {"hits": COUNT},
-    ),
-    (
-        epsilon_per_run,
-        {"epsilon": 1.0, "delta": 0.0, "cutoff": 2},
-        {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]},
-    ),
+    (HitLimit(3, epsilon=0.5).charge, {"epsilon": 0.5, "target_probability": 0.4, "hits": 0}, {"hits": COUNT}),
+    (epsilon_per_run, {"epsilon": 1.0, "delta": 0.0, "cutoff": 2}, {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]}),
     (
         Price,
         {"epsilon": 0.5, "target_probability": 0.1, "delta": 0.0, "most_hits": 1},

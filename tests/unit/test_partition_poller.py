@@ -66,8 +66,7 @@ def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining
 
 
 @pytest.mark.parametrize(
-    ("event", "counted"),
-    [(BROKEN, "events_rejected"), (("u", "item", at(10**6)), "events_from_the_future")],
+    ("event", "counted"), [(BROKEN, "events_rejected"), (("u", "item", at(10**6)), "events_from_the_future")]
 )
 def test_what_is_refused_again_and_again_holds_no_window_open(event, counted):
     """One such record every 8 seconds: the partition is never idle, and the arrivals are all the clock it has."""

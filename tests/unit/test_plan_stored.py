@@ -1,6 +1,7 @@
 """Plans as files: the round trip, the schema, and every change that is refused."""
 
 import dataclasses
+import functools
 import json
 import math
 import pickle
@@ -23,26 +24,28 @@ from tests.helpers.calibrated_plans import (
 from tests.helpers.plan_files import changed_plan, with_changes
 from tests.helpers.plan_schema import FILE
 
-LOOKS = short_looks_plan()
-LOOKS_IN_DOMAIN = short_looks_plan(domain=DOMAIN)
-WITH_HITS = looks_plan(most_looks=200, usual_looks=(50, 200), hits_per_user=2)
-WITH_COUNTS = short_looks_plan(counts_for=3)
+pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
+LOOKS = short_looks_plan
+LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, domain=DOMAIN)
+WITH_HITS = functools.partial(looks_plan, most_looks=200, usual_looks=(50, 200), hits_per_user=2)
+WITH_COUNTS = functools.partial(short_looks_plan, counts_for=3)
 PLANS = {
-    "hits": LABELS,
-    "hits with counts": COUNTS,
-    "kms21": KMS21,
-    "hits in a domain": IN_DOMAIN,
-    "a higher threshold": calibrated_plan(threshold=600),
+    "hits": lambda: LABELS,
+    "hits with counts": lambda: COUNTS,
+    "kms21": lambda: KMS21,
+    "hits in a domain": lambda: IN_DOMAIN,
+    "a higher threshold": functools.partial(calibrated_plan, threshold=600),
     "looks": LOOKS,
     "looks in a domain": LOOKS_IN_DOMAIN,
-    "items that are not followed": short_looks_plan(forget_after=0),
+    "items that are not followed": functools.partial(short_looks_plan, forget_after=0),
     "looks and hits": WITH_HITS,
     "looks and counts": WITH_COUNTS,
 }
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_a_plan_is_read_as_it_was_written(plan):
+@pytest.mark.parametrize("make", PLANS.values(), ids=PLANS)
+def test_a_plan_is_read_as_it_was_written(make):
+    plan = make()
     again = Plan.from_json(plan.to_json())
     assert again == plan == pickle.loads(pickle.dumps(plan))  # noqa: S301
     assert (again.fingerprint, hash(again)) == (plan.fingerprint, hash(plan))
@@ -55,7 +58,7 @@ def test_a_plan_is_read_as_it_was_written(plan):
 
 
 def test_each_plan_has_a_fingerprint_of_its_own():
-    assert len({plan.fingerprint for plan in PLANS.values()}) == len(PLANS)
+    assert len({make().fingerprint for make in PLANS.values()}) == len(PLANS)
     assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
     LABELS.epsilon_after_hits  # noqa: B018 - a cached value is not part of the plan
     assert Plan.from_json(LABELS.to_json()) == LABELS
@@ -82,9 +85,9 @@ def _fits(value, schema):
     return set(schema["required"]) <= value.keys() <= known.keys() and all(_fits(value[n], known[n]) for n in value)
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_stored_plans_fit_the_schema(plan):
-    fields = json.loads(plan.to_json())
+@pytest.mark.parametrize("make", PLANS.values(), ids=PLANS)
+def test_stored_plans_fit_the_schema(make):
+    fields = json.loads(make().to_json())
     assert _fits(fields, Plan.json_schema())
     assert not _fits({**fields, "surprise": 1}, Plan.json_schema())
     assert not _fits({**fields, "threshold": "1"}, Plan.json_schema())
@@ -190,10 +193,10 @@ REFUSED = [
     (LOOKS, {"looks.size_error": 0.6}, "size_error must lie in"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
     (LOOKS, {"looks.activity_epsilon": 0.0}, "activity_epsilon must be left out"),
-    (LOOKS, {"threshold": LOOKS.threshold - 1}, f"threshold must be >= {LOOKS.threshold}"),
+    (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (LOOKS, {"looks": None, "known": None}, "a plan must have looks, hits, or both"),
     (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "hits of a plan with looks must be paid out of the purse"),
-    (LOOKS, {"known.threshold": LOOKS.threshold + 1}, "must be at most the threshold"),
+    (LOOKS, lambda p: {"known.threshold": p.threshold + 1}, "must be at most the threshold"),
     (LOOKS, {"known.threshold": 0}, "threshold must be a whole number >= 1"),
     (LOOKS, {"known.threshold": 1}, "noise would name an item that nobody holds again and again"),
     (LOOKS, {"known.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
@@ -215,7 +218,7 @@ REFUSED = [
     (WITH_HITS, lambda p: {"hits.weights": [*p.hits.weights[:-1], p.looks.weights[-1] + 1]}, "must be at most"),
     (WITH_HITS, {"hits.weights": []}, "one length"),
     (WITH_HITS, {"hits.weights": ["a"]}, "each of weights must be a whole number"),
-    (WITH_HITS, {"threshold": WITH_HITS.threshold - 1}, "threshold must be >="),
+    (WITH_HITS, lambda p: {"threshold": p.threshold - 1}, "threshold must be >="),
     (WITH_HITS, {"counts": {"items": 1, "per_user": 1, "units": 1, "scale": 1}}, "Use one of the two"),
     # and for counts
     (WITH_COUNTS, lambda p: {"counts.units": p.counts.units - 1}, "units of counts must be at least"),
@@ -228,8 +231,11 @@ REFUSED = [
 
 @pytest.mark.parametrize(("plan", "change", "said"), REFUSED)
 def test_a_tampered_plan_is_refused(plan, change, said):
+    """Functions make a plan, or what follows from it."""
+    plan = plan() if callable(plan) else plan
+    change, said = (each(plan) if callable(each) else each for each in (change, said))
     with pytest.raises(ValueError, match=said) as caught:
-        with_changes(plan, change(plan) if callable(change) else change)
+        with_changes(plan, change)
     assert len(str(caught.value)) < 1000
 
 
@@ -238,7 +244,7 @@ def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window():
     longer = WindowSchedule.fixed(START, START + 5000 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
         with_changes(LABELS, {"schedule": dataclasses.asdict(longer)})
-    assert with_changes(LOOKS, {"schedule": dataclasses.asdict(longer)}) == short_looks_plan(schedule=longer)
+    assert with_changes(LOOKS(), {"schedule": dataclasses.asdict(longer)}) == short_looks_plan(schedule=longer)
 
 
 @pytest.mark.parametrize(

@@ -254,11 +254,7 @@ def test_what_cannot_be_decoded_is_refused_at_once():
     ):
         with pytest.raises(ValueError, match=problem):
             record_decoder(*arguments)
-    recursive = {
-        "type": "record",
-        "name": "R",
-        "fields": [*PLAIN["fields"], {"name": "more", "type": ["null", "R"]}],
-    }
+    recursive = {"type": "record", "name": "R", "fields": [*PLAIN["fields"], {"name": "more", "type": ["null", "R"]}]}
     with pytest.raises(EventFileError, match="a record that contains itself"):
         record_decoder("avro", EventFields(), json.dumps(recursive))
 

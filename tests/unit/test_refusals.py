@@ -53,11 +53,7 @@ CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE
 
 CASES = [
     # Noise and purses.
-    (
-        ExponentialPower,
-        {"shape": 2.0, "scale": 10},
-        {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]},
-    ),
+    (ExponentialPower, {"shape": 2.0, "scale": 10}, {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]}),
     (ExponentialPower(2.0, 10).hazard_bounds, {"margin": 1}, {"margin": [0]}),
     (ExponentialPower(2.0, 10).smallest_margin, {"probability": 0.5}, {"probability": [1.0]}),
     (
@@ -96,11 +92,7 @@ CASES = [
         {"hit_units": [LAST // 2], "spacing": [0], "units": [(10**10, LAST)]},
     ),
     (make_price_list, PURSE, {"most_looks": [10**6], "fewest_looks": [11]}),
-    (
-        make_price_list,
-        PURSE | {"hits": 2, "hit_units": 5, "spacing": 400},
-        {"hit_units": [LAST // 2 - 10]},
-    ),
+    (make_price_list, PURSE | {"hits": 2, "hit_units": 5, "spacing": 400}, {"hit_units": [LAST // 2 - 10]}),
     (
         choose_purse,
         {"epsilon": 2.0, "delta": 1e-9},

@@ -62,9 +62,7 @@ def table(request, tmp_path):
 # --- Transactions
 
 
-def test_nothing_of_a_bundle_with_a_second_answer_is_written_and_nobody_reads_what_is_not_committed(
-    table,
-):
+def test_nothing_of_a_bundle_with_a_second_answer_is_written_and_nobody_reads_what_is_not_committed(table):
     write_all(table, REPORTS[:2], ended=None)
     before = rows_of(table)
     with contextlib.closing(table.open(HEADER)) as writer:
@@ -252,9 +250,7 @@ def test_a_worker_that_dies_at_any_statement_leaves_all_of_a_bundle_or_nothing(t
     assert statements > 10, "it dies at many places"
 
 
-def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_from_its_begin_on(
-    tmp_path,
-):
+def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_from_its_begin_on(tmp_path):
     table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
     with seen_connections() as seen:
         write_all(table)
@@ -326,10 +322,7 @@ class TestOnPostgresql:
             yield made
 
     def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(self, table):
-        change(
-            table,
-            f"ALTER DATABASE {urlsplit(table.url).path.lstrip('/')} SET synchronous_commit = off",
-        )
+        change(table, f"ALTER DATABASE {urlsplit(table.url).path.lstrip('/')} SET synchronous_commit = off")
         shown = []
 
         def look(connection, cursor, statement, *more):

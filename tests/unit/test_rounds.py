@@ -358,16 +358,7 @@ class Run:
     """The stages of all rounds, in this process. told: the names are those of this run, whatever is added here.
     told_blocks: what round 0 named. part: of the run. stored: what each round hands over."""
 
-    def __init__(
-        self,
-        log,
-        trial,
-        shards=1,
-        *,
-        told=None,
-        told_blocks=None,
-        part=None,
-    ):
+    def __init__(self, log, trial, shards=1, *, told=None, told_blocks=None, part=None):
         self.rounds = []
         self.stored = []
         part = part or RunPart.whole(trial.schedule)

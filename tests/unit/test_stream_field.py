@@ -138,9 +138,7 @@ def test_any_cells_of_a_table(cells):
     assert of_blocks(read_table(pa.Table.from_pylist(rows_of(cells)), FIELDS)) == joined(cells)
 
 
-def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_column_of_texts(
-    tmp_path,
-):
+def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_column_of_texts(tmp_path):
     """One user could have a million rows of one dictionary, each with another stream: 16 GB. The batches stay small."""
     rows, item = 9_000, LONG[:-8]
     pq.write_table(
