@@ -120,7 +120,11 @@ class KafkaReader:
             if time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
                 self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
             self._check_patience()
-        return dataclasses.replace(self._polled(records, self._next), partitions_unread=self._look_for_partitions())
+        return dataclasses.replace(
+            self._polled(records, self._next),
+            partitions_unread=self._look_for_partitions(),
+            is_drained=0 < len(records.values) < max_records,
+        )
 
     def _look_for_partitions(self) -> int | None:
         """`Polled.partitions_unread`, now and then, by the reader of the first one."""
