@@ -54,6 +54,7 @@ _INTENTS = "intents"  # tag of the third output
 _KEEP_ALIVE_SECONDS = 600
 _CONFIRMATIONS = 2
 _ASK_AGAIN_SECONDS = 30
+_GATHER_SECONDS = 0.1  # until more has come: a step costs as much as thousands of records
 # Of this process: how often each intent was confirmed, and when each question was last asked, by (intent, number).
 _CONFIRMED: dict[str, int] = {}
 _ASKED: dict[tuple[str, int], float] = {}
@@ -293,7 +294,8 @@ class PollInTimersDoFn(KeyedDoFn):
         if step.marker is not None and must_ask(step.marker):
             yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
         if not now.is_over:
-            poll.set(Timestamp.now() + Duration(seconds=0 if step.is_busy else self._polling.poll_seconds))
+            soon = _GATHER_SECONDS if step.is_drained else 0
+            poll.set(Timestamp.now() + Duration(seconds=soon if step.is_busy else self._polling.poll_seconds))
 
 
 def _poll_in_loop(

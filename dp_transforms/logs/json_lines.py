@@ -130,8 +130,9 @@ def _count_plain(text: bytes) -> int:
         return 0
     codes = np.frombuffer(text, np.uint8)
     feeds = np.flatnonzero(codes == ord("\n"))
-    lines = len(feeds)
-    if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
+    lines, inner = len(feeds), feeds[:-1]
+    is_after_return = codes[inner - 1] == ord("\r")
+    if (codes[inner - 1 - is_after_return] != ord("}")).any() or (codes[inner + 1] != ord("{")).any():
         return 0
     if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
         return 0
@@ -139,10 +140,9 @@ def _count_plain(text: bytes) -> int:
     for line in np.flatnonzero(sizes > MAX_VALUES).tolist():
         if text.count(b",", feeds[line] - sizes[line] + 1, feeds[line]) > MAX_VALUES:
             return 0
-    is_opening = (codes | 0x20) == ord("{")
-    if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
+    if text.count(b"{") + text.count(b"[") - lines < MAX_DEPTH:
         return lines
-    opened = np.searchsorted(np.flatnonzero(is_opening), feeds)
+    opened = np.searchsorted(np.flatnonzero((codes | 0x20) == ord("{")), feeds)
     return lines if np.diff(opened, prepend=0).max() <= MAX_DEPTH else 0
 
 

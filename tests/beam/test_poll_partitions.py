@@ -130,6 +130,21 @@ def test_without_confirmation_it_acts_at_once_and_asks_nobody():
     loop.do_fn.teardown()
 
 
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_after_all_that_had_come_the_next_step_waits_for_more(monkeypatch, is_drained):
+    """A step has a price of its own. But a backlog, and a partition where nothing comes, are read as before."""
+    poll = MemoryReader.poll
+
+    def drained(*place, **limits):
+        return dataclasses.replace(poll(*place, **limits), is_drained=is_drained)
+
+    monkeypatch.setattr(MemoryReader, "poll", drained)
+    loop, before = Loop(MemoryStream.of([events()], 40)), time.time()
+    loop.fire()
+    wait, tick = 0.1 * is_drained, 1e-5
+    assert before + wait - tick <= float(loop.state["poll"].at) <= time.time() + wait + tick
+
+
 def test_reading_begins_where_an_arrival_can_count():
     """The clock of the plan lets events be so far ahead of their arrival, and no further."""
     first = (START - CLOCK.max_ahead_seconds) * MICROS

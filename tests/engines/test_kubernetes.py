@@ -14,11 +14,13 @@ import pytest
 import yaml
 from lightkube.codecs import from_dict
 
-from dp_transforms.engines.engine_process import EngineError, engine_file
+from dp_transforms.engines.engine_process import EngineError, engine_file, java
+from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.reports.report_topic import ReportTopic
+from examples.demos.flink_cluster import FLINK_LIBRARIES
 from tests.engines.answers import faults, raw_records
-from tests.engines.stream_case import STREAM, history_case, wait_for_end
-from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, container, stream_pod
+from tests.engines.stream_case import STREAM, Feeder, history_case, wait_for_end, wait_for_reports
+from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, container, savepoint_pod, stream_pod
 from tests.helpers.shh_process import shh
 from tests.helpers.small_runs import RUN_ID
 
@@ -145,7 +147,7 @@ def _unknown(given: Any, understood: Any, path: str = "") -> list[str]:
 def test_kubernetes_knows_every_field_of_the_others(built: list[Any]) -> None:
     others = [manifest for manifest in built if manifest["kind"] != "FlinkDeployment"]
     kinds = {manifest["kind"] for manifest in others}
-    assert kinds == {"ConfigMap", "Job", "NetworkPolicy", "PodDisruptionBudget", "Secret"}
+    assert kinds == {"ConfigMap", "CronJob", "Job", "NetworkPolicy", "PodDisruptionBudget", "Secret"}
     for manifest in others:
         assert _unknown(manifest, _understood(manifest)) == []
     job = next(manifest for manifest in others if manifest["kind"] == "Job")
@@ -153,11 +155,23 @@ def test_kubernetes_knows_every_field_of_the_others(built: list[Any]) -> None:
     assert _unknown(job, _understood(job)) == [".spec.template.spec.sidecars"]
 
 
+def _cli(cluster: Any, folder: pathlib.Path) -> str:
+    """The path of a folder with the command `flink`, which calls what that of Flink's image calls."""
+    libraries = engine_file(FLINK_LIBRARIES, "flink").parent / "lib"
+    call = f'exec {java()} -cp "{libraries}/*" org.apache.flink.client.cli.CliFrontend "$@"'
+    (folder / "flink").write_text(f"#!/bin/sh\nFLINK_CONF_DIR={cluster.flink.folder / 'conf'} {call}\n")
+    (folder / "flink").chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
 @pytest.mark.nightly
-def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path, tmp_path) -> None:
+def test_its_commands_run_on_a_cluster_of_two_processes(kafka, cluster, key_path, tmp_path) -> None:
+    """The stream is handed over; the pod of each night saves it; another one of the same ends it; and it goes on from
+    what the first one saved, which is further back."""
     case = history_case(mode="looks")
-    case.fill(kafka, "kubernetes-in")
+    kafka.create_topic("kubernetes-in", case.partitions)
     kafka.create_topic("kubernetes-out")
+    sink, half = ReportTopic(kafka.bootstrap, "kubernetes-out"), len(case.rows) // 2
     (tmp_path / "plan.json").write_text(case.plan.to_json())
     places = {
         "shh-rest:8081": cluster.flink.address,
@@ -173,12 +187,36 @@ def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path
     for place, ours in places.items():
         assert any(place in word for word in words), place
         words = [word.replace(place, ours) for word in words]
-    known = cluster.job_ids()
-    started = shh(*words, *CASE, *HISTORY, cwd=tmp_path)
-    assert started.returncode == 0, started.stderr
+    (saving,) = savepoint_pod()["containers"]
+    text = [word.replace("shh-rest:8081", cluster.flink.address) for word in saving["command"]]
+    path = _cli(cluster, tmp_path)
+
+    def handed_over(*more: str) -> str:
+        known = cluster.job_ids()
+        started = shh(*words, *CASE, *HISTORY, *more, cwd=tmp_path)
+        assert started.returncode == 0, started.stderr
+        return cluster.newest_job(known)
+
+    def saved(verb: str) -> str:
+        command = [word.replace("flink savepoint ", f"flink {verb} ") for word in text]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+        assert done.returncode == 0, done.stdout + done.stderr
+        (found,) = re.findall(r"^Savepoint completed\. Path: (\S+)$", done.stdout, re.MULTILINE)
+        return found
+
+    Feeder(kafka.bootstrap, "kubernetes-in", case.rows[:half], 1).join()
+    job = handed_over()
     try:
-        wait_for_end(ReportTopic(kafka.bootstrap, "kubernetes-out"))
+        wait_for_reports(sink, 5)
+        kept = saved("savepoint")
+        assert saved("stop") != kept
+        cluster.flink.rest.wait_for_state(job, ["FINISHED"])
+        assert not sink.read(RUN_ID)[2]
+        Feeder(kafka.bootstrap, "kubernetes-in", case.rows[half:], 1).join()
+        job = handed_over("--resume-from", kept)
+        wait_for_end(sink)
         records = raw_records(kafka, "kubernetes-out")
         assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
     finally:
-        cluster.cancel(cluster.newest_job(known))
+        if cluster.flink.rest.job_state(job) not in ENDED:
+            cluster.cancel(job)

@@ -133,17 +133,9 @@ def test_what_is_to_worry_about_happens_on_prism_and_its_alert_fires(kafka: Kafk
     kafka.produce("ahead", [b'{"user": 7.5}'], timestamp_millis=millis)
     words = [
         *("--input", f"kafka://{kafka.bootstrap}/ahead", "--output", "reports", "--shards", "1", "--window", "1h"),
-        *(
-            "--start",
-            _utc(start),
-            "--end",
-            _utc(start + 20 * HOUR),
-            "--allowed-lateness",
-            "0s",
-            "--out-of-order",
-            "10s",
-        ),
-        *("--clock", "arrival", "--producer-times", "--idle-timeout", "1s", "--shown-within", "1s"),
+        *("--start", _utc(start), "--end", _utc(start + 20 * HOUR), "--allowed-lateness", "0s"),
+        *("--out-of-order", "10s", "--idle-timeout", "1s", "--shown-within", "1s"),
+        *("--clock", "arrival", "--producer-times"),
     ]
     with stream(tmp_path, *words) as streamed:
         found = streamed.until(lambda: streamed.numbers() if streamed.numbers().get("shh_known_items") == 2 else None)
@@ -175,15 +167,9 @@ def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaSe
     kafka.create_topic(clicks)
     kafka.create_topic(reports)
     kafka.produce(clicks, [*visits(0, 400), b'{"user": "broken', *visits(1, 400), *visits(2, 1)])
+    address = f"kafka://{kafka.bootstrap}/{reports}"
     words = [
-        *(
-            "--input",
-            f"kafka://{kafka.bootstrap}/{clicks}",
-            "--output",
-            f"kafka://{kafka.bootstrap}/{reports}",
-            "--run-id",
-            "page",
-        ),
+        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", address, "--run-id", "page"),
         *("--allowed-lateness", "0s", "--out-of-order", "0s", "--end", "2020-01-02", "--window", "1h"),
         *("--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address),
         *("--checkpoint-interval", "1s", "--idle-timeout", "1h"),
@@ -195,7 +181,6 @@ def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaSe
         assert (found["shh_events_read_total"], found["shh_events_rejected_total"]) == (801, 1)
         assert found["shh_seconds_without_checkpoint"] < 60
         assert {"shh_clock_lag_seconds", "shh_pending_windows", "shh_purse_state_bytes"} <= set(found)
-        address = f"kafka://{kafka.bootstrap}/{reports}"
         with served(address, "--run-id", "page", "--flink-master", cluster.flink.address) as page:
             listener = Listener(page.port, Page(page.get().text).data["live"]["after"])
             kafka.produce(clicks, [*visits(2, 399), *visits(3, 1)])
@@ -284,18 +269,8 @@ def test_the_heap_of_a_task_manager_fills_and_its_alert_fires(kafka: KafkaServer
     kafka.create_topic("names")
     words = [
         *("--input", f"kafka://{kafka.bootstrap}/names", "--output", "reports", "--end", "2020-01-02"),
-        *(
-            "--window",
-            "1h",
-            "--idle-timeout",
-            "1h",
-            "--engine",
-            "flink",
-            "--parallelism",
-            "1",
-            "--checkpoint-interval",
-            "30s",
-        ),
+        *("--window", "1h", "--idle-timeout", "1h", "--engine", "flink", "--parallelism", "1"),
+        *("--checkpoint-interval", "30s"),
     ]
     with (
         FlinkCluster(tmp_path, task_heap_megabytes=160, state_backend="hashmap") as flink_here,

@@ -27,6 +27,10 @@ def stream_pod() -> Any:
     return manifests()["Job/shh-stream"]["spec"]["template"]["spec"]
 
 
+def savepoint_pod() -> Any:
+    return manifests()["CronJob/shh-savepoint"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+
+
 def container(pod: Any, name: str) -> Any:
     (found,) = (one for one in [*pod["initContainers"], *pod["containers"]] if one["name"] == name)
     return found

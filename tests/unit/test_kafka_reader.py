@@ -260,6 +260,17 @@ def test_a_poll_waits_for_its_first_record_alone(broker, max_records):
     assert waits == [0.25, 0.0][:max_records]
 
 
+def test_a_backlog_is_taken_in_pieces(broker):
+    """Objects of the client do not stay. Thousands of them at once were looked through for garbage again and again."""
+    broker.shown = broker.given = 2000
+    polled = (reader := reader_of()).poll(None, max_records=1700, max_seconds=0.25)
+    assert (offsets_of(polled), polled.is_drained) == (list(range(1700)), False)
+    assert [call[1] for call in broker.calls if call[0] == "consume"] == [1, 500, 500, 500, 199]
+    polled = reader.poll(polled.position, max_records=1700, max_seconds=0.25)
+    assert (offsets_of(polled), polled.is_drained) == (list(range(1700, 2000)), True)
+    assert not reader.poll(polled.position, max_records=1700, max_seconds=0.25).is_drained
+
+
 def test_what_retention_has_deleted_is_never_passed_over(broker, now):
     broker.low, broker.shown, broker.given = 5, 9, 9
     beginning = poll_once(reader_of(), records=2)

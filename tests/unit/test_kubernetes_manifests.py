@@ -1,5 +1,6 @@
 """The manifests for Kubernetes run what the tests on a cluster of two processes run, and guard the key."""
 
+import functools
 import re
 import shutil
 import subprocess
@@ -12,7 +13,16 @@ from dp_transforms.cli.stream import command as stream
 from dp_transforms.engines import flink
 from dp_transforms.stores import kafka_client
 from examples.demos import flink_cluster
-from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, ROOT, container, manifests, stream_pod, task_manager_pod
+from tests.helpers.kubernetes_manifests import (
+    BASE,
+    EXAMPLE,
+    ROOT,
+    container,
+    manifests,
+    savepoint_pod,
+    stream_pod,
+    task_manager_pod,
+)
 from tests.helpers.small_runs import key_file, small_plan
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -32,7 +42,7 @@ def test_workers_are_started_as_the_tests_start_them():
 
 def test_flink_is_the_release_that_the_tests_run_with_its_settings():
     release = flink.FLINK_RELEASE
-    assert FLINK["image"] == f"flink:{release}-java17"
+    assert FLINK["image"] == savepoint_pod()["containers"][0]["image"] == f"flink:{release}-java17"
     assert FLINK["flinkVersion"] == "v" + "_".join(release.split(".")[:2])
     (plugins,) = FLINK["podTemplate"]["spec"]["containers"][0]["env"]
     assert release in plugins["value"]
@@ -97,6 +107,7 @@ def test_only_who_needs_the_key_sees_it(name):
 
 def test_the_secrets_are_those_that_the_example_makes_and_what_is_read_is_in_them():
     assert secrets_of(FLINK["podTemplate"]["spec"]) == {"shh-s3": {"flink-main-container"}}
+    assert secrets_of(savepoint_pod()) == {}
     made = {
         each["name"]: each for each in yaml.safe_load((EXAMPLE / "kustomization.yaml").read_text())["secretGenerator"]
     }
@@ -115,14 +126,14 @@ def test_the_secrets_are_those_that_the_example_makes_and_what_is_read_is_in_the
     confluent_kafka.Consumer({"group.id": "g", **dict(re.findall(r"^(\S+)=(\S+)$", text, re.MULTILINE))}).close()
 
 
-@pytest.mark.parametrize("name", PODS)
+@pytest.mark.parametrize("name", [*PODS, "savepoint"])
 def test_no_container_may_become_more_than_it_is(name):
-    pod = PODS[name]()
+    pod = {**PODS, "savepoint": savepoint_pod}[name]()
     security = (FLINK["podTemplate"]["spec"] if name == "task manager" else pod)["securityContext"]
     assert security["runAsNonRoot"]
     assert (security["runAsUser"], security["runAsGroup"]) == (9999, 9999)
     assert "useradd --uid 9999" in (BASE / "Containerfile").read_text()
-    containers = [*pod["initContainers"], *pod["containers"], *FLINK["podTemplate"]["spec"]["containers"]]
+    containers = [*pod.get("initContainers", ()), *pod["containers"], *FLINK["podTemplate"]["spec"]["containers"]]
     for one in containers:
         if one != {"name": "flink-main-container"}:
             assert one["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -132,11 +143,12 @@ def test_workers_do_not_have_the_account_of_their_pod():
     mounts = {mount["mountPath"]: mount["name"] for mount in container(task_manager_pod(), "workers")["volumeMounts"]}
     name = mounts["/var/run/secrets/kubernetes.io/serviceaccount"]
     assert {"name": name, "emptyDir": {}} in task_manager_pod()["volumes"]
-    assert stream_pod()["automountServiceAccountToken"] is False
+    assert stream_pod()["automountServiceAccountToken"] is savepoint_pod()["automountServiceAccountToken"] is False
 
 
 JOB_MANAGER, TASK_MANAGER = ({"app": "shh", "component": name} for name in ("jobmanager", "taskmanager"))
 STREAM = {"app": "shh-stream"}
+SAVEPOINT = {**STREAM, "component": "savepoint"}
 OF_FLINK = {6121, 6122, 6123, 6124, 8081}
 DNS, KAFKA, STORE, API, METRICS = 53, 9092, 443, 6443, 9249
 
@@ -163,18 +175,20 @@ def ports(labels, direction):
 
 
 def test_pods_with_the_key_reach_what_they_need_and_nothing_else():
-    assert stream_labels() == STREAM
+    assert labels_of("Job/shh-stream") == STREAM
+    assert labels_of("CronJob/shh-savepoint", "jobTemplate", "spec") == SAVEPOINT
     assert ports(JOB_MANAGER, "Egress") == {*OF_FLINK, DNS, STORE, API}
     assert ports(TASK_MANAGER, "Egress") == {*OF_FLINK, DNS, STORE, API, KAFKA}
     assert ports(STREAM, "Egress") == {8081, DNS, KAFKA}
+    assert ports(SAVEPOINT, "Egress") == {8081, DNS}
     assert allowed({"app": "another"}, "Egress") is None
     for labels in (JOB_MANAGER, TASK_MANAGER, STREAM):
         anywhere = {port for peer, port in allowed(labels, "Egress") if "any" in peer}
         assert anywhere == ports(labels, "Egress") & {STORE, API, KAFKA}
 
 
-def stream_labels():
-    return manifests()["Job/shh-stream"]["spec"]["template"]["metadata"]["labels"]
+def labels_of(name, *inner):
+    return functools.reduce(dict.__getitem__, [*inner, "template", "metadata", "labels"], manifests()[name]["spec"])
 
 
 def test_ports_are_open_to_flink_alone_metrics_to_prometheus_and_the_pool_to_nobody():
@@ -183,7 +197,7 @@ def test_ports_are_open_to_flink_alone_metrics_to_prometheus_and_the_pool_to_nob
     assert listens == {*OF_FLINK, METRICS}
     assert FLINK["podTemplate"]["spec"]["containers"][0]["ports"] == [{"name": "metrics", "containerPort": METRICS}]
     assert ports(JOB_MANAGER, "Ingress") == ports(TASK_MANAGER, "Ingress") == listens
-    assert allowed(STREAM, "Ingress") == set()
+    assert allowed(STREAM, "Ingress") == allowed(SAVEPOINT, "Ingress") == set()
     peers = {port: {peer for peer, at in allowed(JOB_MANAGER, "Ingress") if at == port} for port in listens}
     flink_itself = yaml.dump(
         {"podSelector": {"matchLabels": {"app": manifests()["FlinkDeployment/shh"]["metadata"]["name"]}}}

@@ -146,6 +146,7 @@ def test_each_json_value_counts_as_one(monkeypatch, few):
     }
     assert _decode(_json_decoder(), []) == ([], {})
     assert _decode(_json_decoder(), [None])[0] == []
+    assert _decode(_json_decoder(), [GOOD, b" \t", GOOD])[1] == {record_formats.NO_VALUE: [2]}
 
 
 def _avro(schema, user, item, time):

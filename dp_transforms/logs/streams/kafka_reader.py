@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import LastingError, StreamError
@@ -29,6 +26,7 @@ PRODUCERS_TIME = "its time was set by its producer, not by the broker"
 _ASK_SECONDS = 1.0
 _CONFIRM_SECONDS = 5.0  # how often a partition without new records is asked whether it still answers
 _LOOK_SECONDS = 60.0  # how often one reader looks for partitions that were added
+_AT_ONCE = 500  # messages; more of them would make Python look for garbage, among all that the process has
 _MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
 _NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
 # Errors that waiting does not cure. All others have `unreachable_seconds` to pass.
@@ -66,6 +64,20 @@ def _parse_position(position: str | None) -> int | None:
     return offset
 
 
+class _Records:
+    """What is needed of the messages of one poll. timestamps: the kind and the milliseconds of each, in turn."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.offsets: list[int] = []
+        self.timestamps: list[int] = []
+
+    def add(self, messages: list[Any]) -> None:
+        self.values += [message.value() for message in messages]
+        self.offsets += [message.offset() for message in messages]
+        self.timestamps += [part for message in messages for part in message.timestamp()]
+
+
 class KafkaReader:
     """Reads one partition. It connects at the first poll, and again when a poll does not follow the one before."""
 
@@ -98,15 +110,21 @@ class KafkaReader:
             offset = self._open_at(offset, max(0.1, max_seconds))
             if offset is None:
                 self._check_patience()
-                return self._polled([], _parse_position(position))
-        messages = self._consume(1, max(0.0, deadline - time.monotonic()))
-        if messages:
-            messages += self._consume(max_records - 1, 0.0)
-        elif time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
-            self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
-        if not messages:
+                return self._polled(_Records(), _parse_position(position))
+        records, asked = _Records(), 1
+        while asked:
+            messages = self._consume(asked, 0.0 if records.values else max(0.0, deadline - time.monotonic()))
+            records.add(messages)
+            asked = 0 if len(messages) < asked else min(_AT_ONCE, max_records - len(records.values))
+        if not records.values:
+            if time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
+                self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
             self._check_patience()
-        return dataclasses.replace(self._polled(messages, self._next), partitions_unread=self._look_for_partitions())
+        return dataclasses.replace(
+            self._polled(records, self._next),
+            partitions_unread=self._look_for_partitions(),
+            is_drained=0 < len(records.values) < max_records,
+        )
 
     def _look_for_partitions(self) -> int | None:
         """`Polled.partitions_unread`, now and then, by the reader of the first one."""
@@ -276,15 +294,14 @@ class KafkaReader:
                 )
             raise self._topic.unreachable(self._last_error)
 
-    def _polled(self, messages: list[Any], offset: int | None) -> Polled:
+    def _polled(self, records: _Records, offset: int | None) -> Polled:
         name = self._partition.name
         is_at_end = self._is_at_end and self._failing_since is None
-        if not messages:
+        values, count = records.values, len(records.values)
+        if not count:
             return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
-        count = len(messages)
-        offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
-        kinds, millis = _timestamps((message.timestamp() for message in messages), count)
-        values = [message.value() for message in messages]
+        offsets = np.fromiter(records.offsets, np.int64, count)
+        kinds, millis = np.fromiter(records.timestamps, np.int64, 2 * count).reshape(count, 2).T
         reasons = Reasons(count)
         reasons.add(NO_ARRIVAL_TIME, np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS)))
         if self._topic.append_times_only:
@@ -305,11 +322,3 @@ class KafkaReader:
             is_at_end=is_at_end,
             rejected=(*rejected, *decoded.rejected),
         )
-
-
-def _timestamps(
-    timestamps: Iterable[tuple[int, int]], count: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """From pairs (kind, milliseconds): the kinds, and the milliseconds."""
-    pairs = np.fromiter(itertools.chain.from_iterable(timestamps), np.int64, 2 * count).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]

@@ -44,13 +44,15 @@ class Step:
     """The result of a step.
 
     messages: ``((window, shard), message)``. marker: name of an intent that waits for its confirmation. is_busy:
-    whether to make the next step at once. partitions_unread: as in `Polled`. counts: numbers for the operator, by name.
+    whether to make the next step at once, or soon. is_drained, partitions_unread: as in `Polled`. counts: numbers for
+    the operator, by name.
     """
 
     messages: list[tuple[Key, Message]] = dataclasses.field(default_factory=list)
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
     marker: str | None = None
     is_busy: bool = False
+    is_drained: bool = False
     partitions_unread: int | None = None
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
 
@@ -152,7 +154,8 @@ class PartitionPoller:
             step.is_busy = True  # the same records are read again, with the stop
             return
         taken = progress.take(polled, now_micros)
-        step.is_busy, step.partitions_unread = not polled.is_at_end, polled.partitions_unread
+        step.is_busy, step.is_drained = not polled.is_at_end, polled.is_drained
+        step.partitions_unread = polled.partitions_unread
         too_far_ahead = RejectedEvents(
             name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
         )

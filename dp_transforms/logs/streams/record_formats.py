@@ -37,6 +37,8 @@ BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
 
+_BLANKS = b" \t\r\n"
+_IS_BLANK = np.isin(np.arange(256), list(_BLANKS))
 _END_MARK_BYTES = 16
 _ALONE_BELOW = 16  # if a value is broken, up to so many values are decoded one by one
 
@@ -79,20 +81,27 @@ class JsonRecordDecoder:
 
         values: None for a record without a value. positions: int64[n], their places in ``source``, to report.
         """
+        reasons = Reasons(len(values))
+        text = _plain_text(values)
+        if text is None:
+            text = self._as_lines(values, reasons)
+        rows = reasons.good()
+        columns, kept, _ = self._lines.decode(LineBlock(text))
+        reasons.add_others(BROKEN_RECORD, rows[kept])
+        return id_columns.events_of(source, columns, rows[kept], reasons, positions.take)
+
+    def _as_lines(self, values: Sequence[bytes | None], reasons: Reasons) -> bytes:
+        """The text of those that have no reason against them."""
         # A value of blanks only is not a value, as a line of blanks only is not a line.
-        lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
-        reasons = _by_size(lines, least=1)
-        is_any_folded = b"\n" in b"".join(lines)
-        for row in [row for row in reasons.good().tolist() if b"\n" in lines[row]] if is_any_folded else ():
+        lines = [value.strip(_BLANKS) if value is not None else b"" for value in values]
+        _check_sizes(lines, 1, reasons)
+        for row in [row for row in reasons.good().tolist() if b"\n" in lines[row]]:
             joined = json_lines.join_line(lines[row], self._fields)
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:
                 lines[row] = joined
-        rows = reasons.good()
-        columns, kept, _ = self._lines.decode(LineBlock(b"\n".join([lines[row] for row in rows.tolist()])))
-        reasons.add_others(BROKEN_RECORD, rows[kept])
-        return id_columns.events_of(source, columns, rows[kept], reasons, positions.take)
+        return b"\n".join([lines[row] for row in reasons.good().tolist()])
 
 
 class AvroRecordDecoder:
@@ -110,7 +119,8 @@ class AvroRecordDecoder:
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
         """See `JsonRecordDecoder.decode`."""
-        reasons = _by_size(values, least=0)
+        reasons = Reasons(len(values))
+        _check_sizes(values, 0, reasons)
         if self._header_bytes:
             is_short = [value is not None and len(value) < self._header_bytes for value in values]
             reasons.add(NO_HEADER, np.flatnonzero(is_short))
@@ -154,12 +164,25 @@ class AvroRecordDecoder:
 RecordDecoder = JsonRecordDecoder | AvroRecordDecoder
 
 
-def _by_size(values: Sequence[bytes | None], least: int) -> Reasons:
-    reasons = Reasons(len(values))
+def _plain_text(values: Sequence[bytes | None]) -> bytes | None:
+    """The values as lines, if each is a line as it stands: neither empty nor too large, without a line end, and without
+    blanks around it. Else None. So that most need no look at each value."""
+    try:
+        text = b"\n".join([*values, b""])  # type: ignore[list-item]
+    except TypeError:  # a record without a value
+        return None
+    codes = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(codes == ord("\n"))
+    sizes = np.diff(ends, prepend=-1) - 1
+    if len(sizes) != len(values) or not len(sizes) or sizes.min() < 1 or sizes.max() > MAX_VALUE_BYTES:
+        return None
+    return None if _IS_BLANK[codes[ends - sizes]].any() or _IS_BLANK[codes[ends - 1]].any() else text
+
+
+def _check_sizes(values: Sequence[bytes | None], least: int, reasons: Reasons) -> None:
     sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
     reasons.add(NO_VALUE, np.flatnonzero(sizes < least))
     reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
-    return reasons
 
 
 def _check_avro_schema(schema: str, fields: EventFields) -> EventSchema:
