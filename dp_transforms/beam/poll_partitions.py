@@ -294,8 +294,9 @@ class PollInTimersDoFn(KeyedDoFn):
         if step.marker is not None and must_ask(step.marker):
             yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
         if not now.is_over:
-            soon = _GATHER_SECONDS if step.is_drained else 0
-            poll.set(Timestamp.now() + Duration(seconds=soon if step.is_busy else self._polling.poll_seconds))
+            idle = self._polling.poll_seconds
+            soon = min(_GATHER_SECONDS, idle) if step.is_drained else 0
+            poll.set(Timestamp.now() + Duration(seconds=soon if step.is_busy else idle))
 
 
 def _poll_in_loop(

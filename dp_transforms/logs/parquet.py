@@ -173,22 +173,34 @@ def _rows_at_once(
     """Fewer rows where they are wide; and the columns that are read as dictionaries.
 
     The first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
-    process when they are looked up, but raises an error when it reads. With it come whole dictionaries: their longest
-    text may be that of every row."""
+    process when they are looked up, but raises an error when it reads. Then whole dictionaries come with it: their
+    longest text may be that of every row. Without a dictionary, texts may be stored as what they share with the one
+    before, and the first row must do."""
     schema = metadata.schema.to_arrow_schema()
-    texts = [name for name in names if name != fields.time and id_columns.is_text_type(schema.field(name).type)]
-    with _open(source, metadata, texts) as file:
-        heads = list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=names), 1))
+    heads = _first_row(source, metadata, groups, names, [])
     _check_columns(metadata, groups, names)
     columns = {name: _column(metadata, groups[0], name) for name in names}
     size: int = sum(column.total_uncompressed_size for column in columns.values())
     at_once, as_dictionary = _BLOCK_BYTES * metadata.row_group(groups[0]).num_rows // max(1, size), []
-    for name, values in ((name, head.column(name).dictionary) for head in heads for name in texts):
-        if _is_dictionary_encoded(columns[name], values):
+    texts = [name for name in names if id_columns.is_text_type(schema.field(name).type)]
+    shared = [name for name in texts if any(used.startswith("DELTA") for used in columns[name].encodings)]
+    for head, name in itertools.product(heads, shared):
+        at_once = min(at_once, _UNPACKED_BYTES // (head.column(name).nbytes or 1))
+    texts = [name for name in texts if name not in shared]  # Arrow makes no dictionary of the others
+    for head, name in itertools.product(_first_row(source, metadata, groups, names, texts), texts):
+        values = head.column(name).dictionary
+        if name != fields.time and _is_dictionary_encoded(columns[name], values):
             as_dictionary.append(name)
         else:
             at_once = min(at_once, _UNPACKED_BYTES // (pc.max(pc.binary_length(values)).as_py() or 1))
     return max(1, min(MAX_BLOCK_ROWS, at_once)), as_dictionary
+
+
+def _first_row(
+    source: Any, metadata: pq.FileMetaData, groups: range, names: Sequence[str], as_dictionary: list[str]
+) -> list[pa.RecordBatch]:
+    with _open(source, metadata, as_dictionary) as file:
+        return list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=names), 1))
 
 
 def _batches_of_many(

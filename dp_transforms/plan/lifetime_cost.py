@@ -134,9 +134,8 @@ class LifetimeCost:
             epsilon=epsilon_units("epsilon", plan.epsilon) + activity,
             delta=delta,
             mode=plan.mode,
-            order=str(
-                Decimal(looks.order)
-            ),  # the exact value of the float: the order of the prices, and none beside it
+            # The exact value of the float: the order of the prices, and none beside it.
+            order=str(Decimal(looks.order)),
             divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
             distance=_up(distance, _DISTANCE_DIGITS),

@@ -48,10 +48,8 @@ class Sharding:
 
     @classmethod
     def of_stream(cls, shards: int | None) -> Sharding:
-        """One window a slab; 4 shards, or the given number and so many more that `groups_of_users` divides them."""
-        shards = _checked(shards) or _UNBOUNDED_SHARDS
-        groups = groups_of_users(shards)
-        return cls(1, groups * -(-shards // groups))
+        """One window a slab; 4 shards unless another number is given."""
+        return cls(1, _checked(shards) or _UNBOUNDED_SHARDS)
 
     @classmethod
     def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
@@ -68,9 +66,11 @@ def _checked(shards: int | None) -> int | None:
 
 
 def groups_of_users(shards: int) -> int:
-    """Into how many groups of shards of users a stream gathers what comes. What a partition reads at once falls into a
-    message to each: so there are few. What a window has for a group is held at once: so each has at most 8 shards."""
-    return -(-shards // min(_MOST_SHARDS_OF_GROUP, -(-shards // _MOST_SHARDS_OF_GROUP)))
+    """Into how many groups, a divisor of their number, a stream gathers what comes for its shards of users. What a
+    partition reads at once falls into a message to each group: so there are few. What a window has for a group is held
+    at once: so each has at most 8 shards."""
+    most = min(_MOST_SHARDS_OF_GROUP, -(-shards // _MOST_SHARDS_OF_GROUP))
+    return next(groups for groups in range(-(-shards // most), shards + 1) if shards % groups == 0)
 
 
 def shards_of_items(shards: int) -> int:

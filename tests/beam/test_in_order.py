@@ -154,13 +154,10 @@ def test_the_state_of_users_is_not_read_for_a_window_without_events():
 
 def test_what_is_read_at_once_falls_into_few_groups_which_divide_the_shards():
     """A message to each cost 2.4 ms on Flink, for each partition twice a second. A group has at most 8 shards."""
-    for asked in range(1, 1025):
-        shards = Sharding.of_stream(asked).shards
-        groups = groups_of_users(shards)
-        assert asked <= shards < asked + 8
-        assert asked > 8 or asked == shards == groups
-        assert (shards % groups, shards // groups <= 8, groups <= 8 + asked // 8) == (0, True, True)
-        assert Sharding.of_stream(shards).shards == shards, "as what was given, so what is stored"
+    numbers = {shards: groups_of_users(shards) for shards in range(1, 1025)}
+    assert all(shards % groups == 0 and shards // groups <= 8 for shards, groups in numbers.items())
+    assert all(numbers[shards] == shards for shards in range(1, 9))
+    assert [numbers[shards] for shards in (10, 100, 160, 1000)] == [5, 20, 20, 125]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -139,7 +139,7 @@ def test_after_all_that_had_come_the_next_step_waits_for_more(monkeypatch, is_dr
         return dataclasses.replace(poll(*place, **limits), is_drained=is_drained)
 
     monkeypatch.setattr(MemoryReader, "poll", drained)
-    loop, before = Loop(MemoryStream.of([events()], 40)), time.time()
+    loop, before = Loop(MemoryStream.of([events()], 40), poll_seconds=0.5), time.time()
     loop.fire()
     wait, tick = 0.1 * is_drained, 1e-5
     assert before + wait - tick <= float(loop.state["poll"].at) <= time.time() + wait + tick

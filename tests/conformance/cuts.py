@@ -31,7 +31,7 @@ class Cut(NamedTuple):
 
 CUTS = {
     "whole": Cut(shards=1),
-    "crumbs": Cut("shuffled", pieces=24, shards=9),
+    "crumbs": Cut("shuffled", pieces=24, shards=10),
     "back": Cut("backwards", pieces=5),
     "twice": Cut("shuffled", pieces=4, shards=3, copies=2),
     "again": Cut(pieces=6, shards=2, runs_twice=True),

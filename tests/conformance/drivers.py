@@ -232,7 +232,7 @@ def handed_over(case: Case) -> Parts:
     _take(case, parts, 3)
     first_end = plan.schedule.window_end_micros(0)
     stop_at = first_end + int(STOPS[case.how] * HOUR * MICROS) + CLOCK.behind_micros
-    ended = parts.stream(plan.schedule.horizon, source, CLOCK, shards=9, stop_at=stop_at)
+    ended = parts.stream(plan.schedule.horizon, source, CLOCK, shards=10, stop_at=stop_at)
     assert ended.windows == -(-STOPS[case.how] // 1)
     parts.stream(10, source, CLOCK, shards=2)
     _take(case, parts, plan.schedule.horizon)

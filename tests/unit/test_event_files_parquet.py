@@ -228,6 +228,28 @@ def test_long_labels_of_one_row_group_are_never_all_in_memory(tmp_path, distinct
     assert max(held) < 96 << 20
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+@pytest.mark.parametrize(("start", "most"), [("", 4_000), ("x" * 16_000, 2_100)], ids=["short", "long"])
+def test_texts_that_are_stored_by_their_differences_are_read(tmp_path, encoding, start, most):
+    """As DuckDB and others do. Arrow makes no dictionaries of them, and a start that all share is stored once."""
+    path, labels = tmp_path / "log.parquet", [f"{start}{number % 9}" for number in range(4_000)]
+    table = pa.table({"user": labels, "item": labels, "timestamp": pa.array([0] * len(labels), MICROS)})
+    encodings = {"user": encoding, "item": encoding, "timestamp": "PLAIN"}
+    pq.write_table(table, path, use_dictionary=False, column_encoding=encodings, compression="zstd")
+    blocks = [*read_log_chunk(find_log_chunks([str(path)], EventFields())[0], EventFields())]
+    assert [label for block in blocks for label in block.batch.item.to_pylist()] == labels
+    assert max(block.rows for block in blocks) <= most
+
+
+def test_long_texts_of_times_are_never_all_in_memory(tmp_path):
+    path, count = tmp_path / "log.parquet", 2_000
+    times = [f"{number % 3}" * 200_000 for number in range(count)]
+    pq.write_table(pa.table({"user": ["u"] * count, "item": ["a"] * count, "timestamp": times}), path)
+    blocks = [*read_log_chunk(find_log_chunks([str(path)], EventFields())[0], EventFields())]
+    assert (sum(block.rows for block in blocks), sum(len(block.batch) for block in blocks)) == (count, 0)
+    assert max(block.rows for block in blocks) < 200
+
+
 def test_a_large_row_group_after_an_empty_one_is_read_and_cut_as_if_it_were_alone(tmp_path, monkeypatch):
     path, rows = tmp_path / "log.parquet", ROWS * 200
     table = pq.read_table(write_parquet(path, rows, (pa.string(), pa.string(), MICROS)))

@@ -351,7 +351,7 @@ class PartitionProgress:
                 )
             if stored_shards != shards:
                 raise ValueError(
-                    f"the run was started with another number of shards ({stored_shards} groups of them, got {shards})."
+                    f"the run was started with another number of shards (in {stored_shards} groups, got {shards})."
                     " Keep it."
                 )
             progress = cls(schedule, clock, shards, taken)
