@@ -22,7 +22,7 @@ from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.stage import Sharding, groups_of_users
+from dp_transforms.stages.stage import groups_of_users
 from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
