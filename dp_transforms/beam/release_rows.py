@@ -186,11 +186,10 @@ class HeavyHitterRows(beam.PTransform):
         return self._fields
 
     def released(self, events: beam.PCollection, rejected: beam.PCollection | None = None, **fields: Any) -> Any:
-        """The rows for events, or for batches of them, beside which others were rejected. fields: of events, as in
-        `ShiftingHeavyHitters`."""
+        """The rows for events, or batches beside which others were rejected. fields: as in `ShiftingHeavyHitters`."""
         released = events | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
-        rejected = released.rejected if rejected is None else rejected
-        return self.encoded(released.reports, rejected, in_order=events.is_bounded)
+        others = released.rejected if rejected is None else rejected
+        return self.encoded(released.reports, others, in_order=events.is_bounded)
 
     def encoded(self, reports: beam.PCollection, rejected: beam.PCollection, *, in_order: bool) -> Any:
         """The outputs. in_order: all rows as one bundle, in the order of report files. Else they come by and by."""

@@ -174,8 +174,8 @@ def _rows_at_once(
 
     The first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
     process when they are looked up, but raises an error when it reads. Then whole dictionaries come with it: their
-    longest text may be that of every row. Without a dictionary, texts may be stored as what they share with the one
-    before, and the first row must do."""
+    longest text may be that of every row. Texts that are stored by their differences have no dictionary: of these the
+    first row must do."""
     schema = metadata.schema.to_arrow_schema()
     heads = _first_row(source, metadata, groups, names, [])
     _check_columns(metadata, groups, names)

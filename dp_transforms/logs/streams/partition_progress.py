@@ -350,10 +350,8 @@ class PartitionProgress:
                     f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
                 )
             if stored_shards != shards:
-                raise ValueError(
-                    f"the run was started with another number of shards (in {stored_shards} groups, got {shards})."
-                    " Keep it."
-                )
+                words = f"(in {stored_shards} groups, got {shards}). Keep it."
+                raise ValueError(f"the run was started with another number of shards {words}")
             progress = cls(schedule, clock, shards, taken)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
