@@ -44,7 +44,7 @@ ROOMS = (
     *("mechanisms", "accounting", "stores", "plan", "monitor", "logs", "reports", "runs", "stages", "audit", "workers"),
     *("beam", "views", "engines", "cli"),
 )
-HALL = ("checks", "errors", "html_tables")  # for all of them
+HALL = ("checks", "errors", "html_tables", "lean_imports")  # for all of them
 MOST_ARROWS = 50  # between rooms; may only become fewer
 WITHOUT_BEAM = [
     path

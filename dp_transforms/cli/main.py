@@ -7,6 +7,7 @@ import gc
 import sys
 
 from dp_transforms.cli import exit_signals
+from dp_transforms.lean_imports import go_without_pandas
 
 TYPE_CHECKING = False  # what typing has, without its 10 ms
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     before = exit_signals.install()
     if arguments is None:
+        go_without_pandas()
         atexit.register(exit_signals.ignore)  # Python takes the handlers away when it ends
         atexit.register(gc.freeze)  # and looks twice through all that was loaded, for garbage: a third of a second
     try:

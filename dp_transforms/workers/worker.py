@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from dp_transforms.errors import PoolError, check_room
+from dp_transforms.lean_imports import go_without_pandas
 
 DONE, FAILED = "done", "failed"
 _LENGTH = struct.Struct("<Q")
@@ -150,6 +151,7 @@ def main(arguments: list[str]) -> None:
     libraries, *numbers_of_files = arguments
     life, control, *rest = map(int, numbers_of_files)
     connections, files = rest[: len(rest) // 3], rest[len(rest) // 3 :]
+    go_without_pandas()
     for name in filter(None, libraries.split(",")):
         importlib.import_module(name)
     gc.collect()

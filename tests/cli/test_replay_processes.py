@@ -204,6 +204,23 @@ def test_a_full_disk_fails_the_run_in_one_line(request_of):
     assert not (folder / "report.jsonl").exists()
 
 
+def test_no_process_of_a_command_loads_pandas_where_it_is_installed(request_of, tmp_path):
+    """Though pyarrow asks for it with the first array, and Beam on import."""
+    request_of("report.jsonl", PLANS["looks"]())
+    (tmp_path / "plan.json").write_text(PLANS["looks"]().to_json())
+    installed = tmp_path / "installed" / "pandas"
+    installed.mkdir(parents=True)
+    loaded = tmp_path / "loaded"
+    (installed / "__init__.py").write_text(f"open({str(loaded)!r}, 'w').close()\nraise ImportError\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed.parent), *sys.path])}
+    run = functools.partial(subprocess.run, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    words = ["replay", "log", "--plan", "plan.json", "--output", "report.jsonl", "--processes", "2"]
+    run([sys.executable, "-m", "dp_transforms.cli.main", *words])
+    assert not loaded.exists()
+    run([sys.executable, "-c", "import pyarrow; pyarrow.array(['a'])"])
+    assert loaded.exists(), "pyarrow loads what stands there"
+
+
 def test_a_damaged_file_gives_the_same_line(request_of, tmp_path):
     path = tmp_path / "log" / "part-1.parquet"
     data = bytearray(path.read_bytes())
