@@ -1,7 +1,9 @@
-"""What a Flink with little memory must bear: bundles larger than its heap, large records, slow workers."""
+"""What a Flink with little memory must bear: bundles larger than its heap, large records, slow workers. And that all
+of these work."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
@@ -81,3 +83,22 @@ def test_reports_larger_than_the_memory_of_a_sort_are_written(cluster, tmp_path)
         _ = reports | WriteReports(output, header)
     assert output.stat().st_size > 20_000_000
     assert [report.window_start for report in read_report_file(output)[1]] == [n * _HOUR for n in range(_WINDOWS)]
+
+
+def _mark(key: int, folder: str, step: str) -> tuple[int, None]:
+    (pathlib.Path(folder) / f"{step}-{os.getpid()}").touch()
+    return key, None
+
+
+def test_each_step_has_its_tasks_in_all_workers(cluster, tmp_path) -> None:
+    """As Beam gives them out, one of two workers often gets both tasks of a step."""
+    words = [*cluster.options(streaming=False, parallelism=2), "--sdk_worker_parallelism=2"]
+    steps = [f"step {number}" for number in range(4)]
+    with beam.Pipeline(options=PipelineOptions(words)) as pipeline:
+        pairs = pipeline | beam.Create([(key, None) for key in range(64)])
+        for step in steps:
+            pairs |= f"Group {step}" >> beam.GroupByKey()
+            pairs |= step >> beam.MapTuple(lambda key, _, step=step: _mark(key, str(tmp_path), step))
+    workers = [set(re.findall(rf"{step}-(\d+)", " ".join(os.listdir(tmp_path)))) for step in steps]
+    assert all(len(each) == 2 for each in workers), workers
+    assert len(set.union(*workers)) == 2
