@@ -25,12 +25,13 @@ from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
+from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun, Sharding, groups_of_users
+from dp_transforms.stages.stage import DomainOfRun, Sharding
 from dp_transforms.workers import ProcessPool
 
 
