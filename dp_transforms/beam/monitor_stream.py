@@ -20,7 +20,7 @@ from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.stage import Sharding, groups_of_users
+from dp_transforms.stages.stage import Sharding
 
 
 class StreamOutput(NamedTuple):
@@ -152,7 +152,7 @@ class MonitorStream(beam.PTransform):
             self._run,
             noise_key,
             self._clock,
-            groups_of_users(self._shards),
+            self._shards,
             source=self._source.fingerprint(),
             domain=self._domain,
             driver=self._driver,

@@ -12,6 +12,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWi
 from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from dp_transforms.beam.assign_windows import PACKED, assign_windows, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
@@ -25,12 +26,13 @@ from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
+from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun, Sharding, groups_of_users
+from dp_transforms.stages.stage import DomainOfRun, Sharding
 from dp_transforms.workers import ProcessPool
 
 
@@ -196,9 +198,8 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     def _getters(self, element_type: Any) -> tuple[Getter, Getter, Getter | None]:
         given = {"user": self._user, "item": self._item, **({} if self._time is None else {"time": self._time})}
-        row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
-        if isinstance(row_type, RowTypeConstraint):
-            names = [name for name, _ in row_type._fields]
+        names = fields_of(element_type)
+        if names is not None:
             for flag, getter in given.items():
                 if isinstance(getter, str) and getter not in names:
                     raise ValueError(
@@ -221,6 +222,12 @@ class ShiftingHeavyHitters(beam.PTransform):
             f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
         )
+
+
+def fields_of(element_type: Any) -> dict[str, Any] | None:
+    """Names and types of the fields of elements with a schema; None for others."""
+    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
+    return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
 
 
 class ReleaseLog(ShiftingHeavyHitters):

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple, Optional
 import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.monitor_stream import MonitorStream, StreamOutput
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import EncodeRejected, ReadEvents
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, fields_of
 from dp_transforms.beam.set_up_workers import stays_in_this_process
 from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import check_names, shown
@@ -242,10 +241,9 @@ def _error_output(error_handling: Mapping[str, str] | None) -> str | None:
 
 def _check_fields(fields: EventFields, element_type: Any) -> None:
     """Raises ValueError unless rows of this type have these fields, and a unit for times that are numbers."""
-    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
-    if not isinstance(row_type, RowTypeConstraint):
+    types = fields_of(element_type)
+    if types is None:
         raise ValueError(f"the input must have a schema, got elements of {element_type!r}. Map them to fields first.")
-    types = dict(row_type._fields)
     for argument, name in zip(("user", "item", "time"), fields.names, strict=True):
         if name not in types:
             raise ValueError(

@@ -23,14 +23,14 @@ from dp_transforms.monitor.counted_messages import EncodedMessage, Key, told
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
-from dp_transforms.monitor.pairs import ItemPairs
+from dp_transforms.monitor.pairs import ItemPairs, groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.records import Counts
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, Sharding, SlabKey, Stage, groups_of_users, shards_of_items
+from dp_transforms.stages.stage import AtOnceStep, Sharding, SlabKey, Stage, shards_of_items
 from dp_transforms.stages.windows import MonitorWindows
 
 _NAMED, _HOLDERS = "named", "holders"

@@ -28,7 +28,8 @@ _REPORT, _ENDED = b"R", b"E"
 
 
 class WriteReportStream(beam.PTransform):
-    """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not.
+    """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not. The pipeline
+    begins with opening the sink: a worker that cannot use it says so then, and not with the first report.
 
     sink: a `ReportFolder`, a `ReportTopic` or a `ReportTable`.
     header: what the sink says about the run, such as its run id and its stream.
@@ -45,8 +46,10 @@ class WriteReportStream(beam.PTransform):
 
     def expand(self, inputs: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         reports, ended = inputs
-        everywhere = beam.WindowInto(beam.window.GlobalWindows())  # before Flatten: one coder for both
+        everywhere = beam.WindowInto(beam.window.GlobalWindows())  # before Flatten: one coder for all
+        # The job server of Flink cannot flatten what an Impulse gives without a step between.
         encoded = (
+            reports.pipeline | "Begin" >> beam.Impulse() | "Open" >> beam.Map(_same).with_output_types(bytes),
             reports
             | "EncodeReports" >> beam.Map(_encode_report).with_output_types(bytes)
             | "ReportsGlobally" >> everywhere,
@@ -58,6 +61,10 @@ class WriteReportStream(beam.PTransform):
             | "OneKey" >> beam.WithKeys(self._header.stream).with_output_types(tuple[str, bytes])
             | "WriteReports" >> beam.ParDo(_WriteStreamDoFn(self._sink, self._header)).with_output_types(str)
         )
+
+
+def _same(begin: bytes) -> bytes:
+    return begin
 
 
 def _encode_report(report: WindowReport) -> bytes:
@@ -112,7 +119,8 @@ class _SharedWriter:
 
 
 class _WriteStreamDoFn(beam.DoFn):
-    """Writes at the end of each bundle: the reports in the order of arrival, then the end of the run; and commits."""
+    """Writes at the end of each bundle: the reports in the order of arrival, then the end of the run; and commits. An
+    empty element only opens the sink."""
 
     # Never set. A DoFn with state gets all elements of one key, which is all of them, on one worker at a time.
     ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())
@@ -122,6 +130,7 @@ class _WriteStreamDoFn(beam.DoFn):
         self._header = header
         self._reports: list[WindowReport] = []
         self._ended: list[RunEnded] = []
+        self._begins = False
         self._step = uuid.uuid4().hex  # the same in all copies, which come from one job graph
         self._shared: _SharedWriter
 
@@ -129,7 +138,7 @@ class _WriteStreamDoFn(beam.DoFn):
         self._shared = _SharedWriter.of_step(self._step, self._sink, self._header)
 
     def start_bundle(self) -> None:
-        self._reports, self._ended = [], []
+        self._reports, self._ended, self._begins = [], [], False
 
     def process(
         self,
@@ -137,7 +146,9 @@ class _WriteStreamDoFn(beam.DoFn):
         one_worker: Any = beam.DoFn.StateParam(ONE_WORKER),
     ) -> Iterator[str]:
         encoded = element[1]
-        if encoded.startswith(_ENDED):
+        if not encoded:
+            self._begins = True
+        elif encoded.startswith(_ENDED):
             self._ended.append(RunEnded(*json.loads(encoded[1:])))
             yield key_of(self._ended[-1])
         else:
@@ -145,7 +156,7 @@ class _WriteStreamDoFn(beam.DoFn):
             yield key_of(self._reports[-1])
 
     def finish_bundle(self) -> None:
-        if not (self._reports or self._ended):
+        if not (self._reports or self._ended or self._begins):
             return
         with self._shared.opened() as writer:
             for report in self._reports:

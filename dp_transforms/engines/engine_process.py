@@ -100,7 +100,12 @@ class EngineProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self.exit_code is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
 
     def wait_until(self, answers: Callable[[], bool], timeout_seconds: float) -> None:
         """Returns once `answers()` is true. Raises EngineError, with the end of the log, if it ends or takes longer."""

@@ -23,7 +23,6 @@ from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket
 _BOUNDED_GROUPS = 128
 _UNBOUNDED_SHARDS = 4
 _MOST_SHARDS_OF_ITEMS = 8
-_MOST_SHARDS_OF_GROUP = 8
 SHARDS_OF_RUN = 8  # of one slab with all windows
 
 Sent = ItemHolders | ItemSums | NamedItems
@@ -63,14 +62,6 @@ def _checked(shards: int | None) -> int | None:
     if shards is not None and (not isinstance(shards, int) or shards < 1):
         raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
     return shards
-
-
-def groups_of_users(shards: int) -> int:
-    """Into how many groups, a divisor of their number, a stream gathers what comes for its shards of users. What a
-    partition reads at once falls into a message to each group: so there are few. What a window has for a group is held
-    at once: so each has at most 8 shards."""
-    most = min(_MOST_SHARDS_OF_GROUP, -(-shards // _MOST_SHARDS_OF_GROUP))
-    return next(groups for groups in range(-(-shards // most), shards + 1) if shards % groups == 0)
 
 
 def shards_of_items(shards: int) -> int:

@@ -6,11 +6,13 @@ import random
 
 import pytest
 
-from dp_transforms.beam.gather import GatherCountedDoFn, WaitingWindows, parts_of_window, take_turn
-from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES, messages_of
+from dp_transforms.beam.gather import GatherCountedDoFn, WaitingWindows, parts_of_shards, parts_of_window, take_turn
+from dp_transforms.monitor.counted_messages import ENDS, MOST_MESSAGE_BYTES, is_for_all, messages_of
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.pairs import UserPairs, pairs_of_events, shards_of
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell
+from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
 
 
 class Gathered:
@@ -123,3 +125,33 @@ def test_a_window_with_large_blobs_that_came_twice_has_its_turn():
     for _, part in parts_of_window(((0, 0), [blob, other, blob, other]), "events"):
         windows += turns.take(part)
     assert [(window, set(blobs)) for window, blobs in windows] == [(0, {blob, other})]
+
+
+@pytest.mark.parametrize("for_all", [[], [ENDS], [b"namedA", b"namedB"]])
+def test_a_group_falls_into_its_shards_and_each_gets_what_is_for_all(for_all):
+    """A purse is in the shard of its user: none may act elsewhere, and no shard waits for ever."""
+    plan, groups, shards = small_plan(1), 3, 12
+    keys, held, expected = settings_of(plan).stream_keys(SECRET), {}, set()
+    for half in range(2):
+        events = batch_of(random_log(plan, half, events=200))
+        for _, group, pairs in pairs_of_events(events, plan.schedule, keys, windows_per_slab=1, shards=groups):
+            held.setdefault(group, []).extend(pairs.messages())
+            expected |= rows_of(pairs)
+    assert len({user % shards for user, _ in expected}) == shards - 1, "one has nobody"
+    found = set()
+    for group in range(groups):
+        seen = []
+        for shard, (window, parts, blobs) in parts_of_shards(((0, group), [*for_all, *held[group]]), groups, shards):
+            seen.append(shard)
+            assert (window, parts, list(filter(is_for_all, blobs))) == (0, 1, for_all)
+            pairs = UserPairs.of_messages([blob for blob in blobs if not is_for_all(blob)])
+            assert set(shards_of(pairs, shards).tolist()) <= {shard}
+            found |= rows_of(pairs)
+        assert seen == list(range(group, shards, groups))
+        empty = list(parts_of_shards(((4, group), list(for_all)), groups, shards))
+        assert empty == [(shard, (4, 1, for_all)) for shard in seen]
+    assert found == expected
+
+
+def rows_of(pairs):
+    return set(zip(pairs.users[pairs.codes].tolist(), pairs.table.hashes[pairs.items, 0].tolist(), strict=True))

@@ -19,10 +19,9 @@ from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.errors import LastingError
 from dp_transforms.monitor.counted_messages import EncodedMessage, Key, messages_of
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.pairs import pairs_of_events
+from dp_transforms.monitor.pairs import groups_of_users, pairs_of_events
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.stage import groups_of_users
 from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret

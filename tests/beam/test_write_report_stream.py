@@ -83,6 +83,14 @@ def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp
     assert going_on.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
+def test_a_sink_is_opened_when_the_pipeline_begins(sink):
+    """A first window may take a day. And to open a topic took two seconds, which the first report waited for."""
+    write(sink, [], ended=())
+    assert sink.read("run-1") == (HEADER, [], None)
+    with pytest.raises(Exception, match="belongs to another run"):
+        write(sink, [], ended=(), header=ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan))
+
+
 def test_a_second_answer_or_another_run_fails_the_job_and_is_written_nowhere(sink):
     write(sink, ended=())
     before = stored(sink)

@@ -78,6 +78,16 @@ class FlinkCluster(flink_cluster.FlinkCluster):
         assert self._task_manager is not None
         subprocess.run(["jcmd", str(self._task_manager.pid), "GC.run"], check=True, capture_output=True)
 
+    def exit_code(self) -> int | None:
+        """Of its task manager; None while that runs."""
+        assert self._task_manager is not None
+        return self._task_manager.exit_code
+
+    def restart_task_manager(self) -> None:
+        """After it has ended by itself."""
+        self.kill_task_manager()
+        self.start_task_manager()
+
     def kill_task_manager(self) -> None:
         """SIGKILL: its tasks and their state are gone at once. Returns when the job manager has missed it."""
         assert self._task_manager is not None

@@ -110,6 +110,23 @@ def test_a_poll_returns_when_the_first_record_is_there(server: KafkaServer) -> N
     assert time.monotonic() - begin < 40
 
 
+def test_a_backlog_of_large_records_is_read_without_a_wait(server: KafkaServer) -> None:
+    """It does not fit into the client, which by itself then fetches nothing for a second, time and again."""
+    server.create_topic("large")
+    large = [value[:-1] + b',"more":"%s"}' % (b"x" * 1_000) for value in _values(0, 10_000)]
+    for _ in range(8):
+        server.produce("large", large)
+    polls = []
+    reader, position = _reader(server, "large"), None
+    while sum(polled.records for polled in polls) < 80_000:
+        polls.append(reader.poll(position, max_records=10_000, max_seconds=0.4))
+        position = polls[-1].position
+    empty = [polled for polled in polls[1:] if not polled.records]
+    assert not empty
+    assert not any(polled.is_drained for polled in polls[1:4])
+    reader.close()
+
+
 def test_only_committed_records_and_gaps_between_them(server: KafkaServer) -> None:
     server.create_topic("transactions")
     for begin, commit in ((0, True), (10, False), (20, True), (30, False)):

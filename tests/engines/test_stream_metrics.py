@@ -289,8 +289,7 @@ def test_the_heap_of_a_task_manager_fills_and_its_alert_fires(kafka: KafkaServer
         assert lowest < 0.5
         while lowest < 0.78:
             more = range(sent, sent + 1000 if sent else 14_000)
-            rows = ({"user": f"{n}", "item": os.urandom(4000).hex(), "timestamp": START} for n in more)
-            kafka.produce("names", (json.dumps(row).encode() for row in rows))
+            kafka.produce("names", long_names(more))
             sent = more.stop
             while streamed.until(lambda: streamed.numbers().get("shh_records_read_total")) < sent:
                 time.sleep(1)
@@ -299,6 +298,42 @@ def test_the_heap_of_a_task_manager_fills_and_its_alert_fires(kafka: KafkaServer
         found = {**streamed.numbers(), "shh_heap_full": lowest}
     assert "ShhHeapFull" in alerts(found, found, {"shh_heap_full": 0}, tmp_path)
     assert "ShhHeapFull" not in alerts(found, {**found, "shh_heap_full": 0.7}, {"shh_heap_full": 0}, tmp_path)
+
+
+@pytest.mark.nightly
+@needs_promtool
+def test_a_task_manager_without_memory_ends_with_its_workers_and_the_alert_fires(kafka: KafkaServer, tmp_path) -> None:
+    """It is started again each time, as Kubernetes would: it fails at the same place, with no checkpoint between. Flink
+    itself only knows that it is gone."""
+    kafka.create_topic("crowd")
+    words = [
+        *("--input", f"kafka://{kafka.bootstrap}/crowd", "--output", "reports", "--end", "2020-01-02"),
+        *("--window", "1h", "--idle-timeout", "1h", "--engine", "flink", "--parallelism", "1"),
+        *("--checkpoint-interval", "5s"),
+    ]
+    with (
+        FlinkCluster(tmp_path, task_heap_megabytes=96, state_backend="hashmap") as flink_here,
+        flink.WorkerPool(log_path=tmp_path / "pool.log", env={"PYTHONPATH": str(ROOT)}) as pool,
+        stream(tmp_path, *words, "--flink-master", flink_here.address, "--worker-pool", pool.address) as streamed,
+    ):
+        before = streamed.until(lambda: (found := streamed.numbers()).get("shh_heap_full") and found)
+        sent = 0
+        for _ in range(3):
+            while flink_here.exit_code() is None:
+                kafka.produce("crowd", long_names(range(sent, sent + 1500)))
+                sent += 1500
+                assert sent < 100_000
+                time.sleep(4)
+            assert flink_here.exit_code() == 3, "of -XX:+ExitOnOutOfMemoryError"
+            streamed.until(lambda: not worker_pids(pool))
+            flink_here.restart_task_manager()
+        found = streamed.until(lambda: (now := streamed.numbers())["shh_restarts_total"] >= 3 and now)
+    assert "ShhRestarts" in alerts(before, found, {}, tmp_path)
+
+
+def long_names(users: range) -> Iterator[bytes]:
+    rows = ({"user": f"{n}", "item": os.urandom(4000).hex(), "timestamp": START} for n in users)
+    return (json.dumps(row).encode() for row in rows)
 
 
 @contextlib.contextmanager

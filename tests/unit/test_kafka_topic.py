@@ -207,6 +207,7 @@ def test_what_a_consumer_is_made_with(monkeypatch, tmp_path):
     assert settings == {
         "group.id": "mine",
         "queued.max.messages.kbytes": "16384",
+        "fetch.queue.backoff.ms": "20",
         "reconnect.backoff.max.ms": "2000",
         "retries": "3",
         "bootstrap.servers": "127.0.0.1:1",

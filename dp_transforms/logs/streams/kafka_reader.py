@@ -123,8 +123,13 @@ class KafkaReader:
         return dataclasses.replace(
             self._polled(records, self._next),
             partitions_unread=self._look_for_partitions(),
-            is_drained=0 < len(records.values) < max_records,
+            is_drained=0 < len(records.values) < max_records and self._behind() <= len(records.values),
         )
+
+    def _behind(self) -> int:
+        """How many offsets the broker had behind what was read, when it last answered: large ones come in pieces."""
+        end = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=0, cached=True)[1]
+        return int(end) - (self._next or 0)
 
     def _look_for_partitions(self) -> int | None:
         """`Polled.partitions_unread`, now and then, by the reader of the first one."""

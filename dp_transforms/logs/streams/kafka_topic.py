@@ -38,6 +38,7 @@ _OWN_SETTINGS: dict[str, object] = {
 _DEFAULT_SETTINGS: dict[str, object] = {
     "group.id": "shifting-heavy-hitters",  # the library requires one, although nothing is ever stored for it
     "queued.max.messages.kbytes": "16384",  # per partition; the client's default is four times as much
+    "fetch.queue.backoff.ms": "20",  # with a full queue of large records the client fetched nothing for a second
     "reconnect.backoff.max.ms": "2000",
 }
 _ASK_SECONDS = 8.0

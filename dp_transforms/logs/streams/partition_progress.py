@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
 from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 ARRIVAL = "arrival"
@@ -181,11 +182,11 @@ class PartitionProgress:
     def __init__(
         self, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
     ) -> None:
-        """taken: None: all windows of the schedule."""
+        """shards: of users. taken: None: all windows of the schedule."""
         self._schedule = schedule
         self._first, self._last_end, self._hands_over = taken or TakenWindows(0, schedule.horizon)
         self._clock = clock
-        self._shards = shards
+        self._shards, self._groups = shards, groups_of_users(shards)
         self.position: str | None = None
         self.clock_micros = CLOCK_BEGIN
         self.next_window = self._first
@@ -193,7 +194,7 @@ class PartitionProgress:
         self.intent: Intent | None = None
         self.read_at_micros = CLOCK_BEGIN
         self.run = ""
-        self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard
+        self._sent: dict[int, list[int]] = {}  # window: messages sent, by group of shards
 
     @property
     def end(self) -> int:
@@ -261,20 +262,20 @@ class PartitionProgress:
         after_stop = len(is_by_stop) - int(is_by_stop.sum())
         return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
 
-    def sent(self, window: int, shard: int, messages: int) -> None:
-        """Counts messages sent to one shard of an open window. Raises ValueError for a closed window."""
+    def sent(self, window: int, group: int, messages: int) -> None:
+        """Counts messages sent to one group of an open window. Raises ValueError for a closed window."""
         if window < self.next_window:
             raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
-        self._sent.setdefault(window, [0] * self._shards)[shard] += messages
+        self._sent.setdefault(window, [0] * self._groups)[group] += messages
 
     def sent_to_next(self) -> list[int]:
-        """Messages sent by shard for the first window that is not closed."""
-        return self._sent.get(self.next_window, [0] * self._shards)
+        """Messages sent by group for the first window that is not closed."""
+        return self._sent.get(self.next_window, [0] * self._groups)
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
-        """Closes windows that are due, in order: ``(window, messages sent by shard)``."""
+        """Closes windows that are due, in order: ``(window, messages sent by group)``."""
         last = min(self.windows_due, self.next_window + at_most)
-        nothing = [0] * self._shards
+        nothing = [0] * self._groups
         closed = [(window, self._sent.pop(window, nothing)) for window in range(self.next_window, last)]
         self.next_window = max(self.next_window, last)
         return closed
@@ -350,8 +351,7 @@ class PartitionProgress:
                     f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
                 )
             if stored_shards != shards:
-                words = f"(in {stored_shards} groups, got {shards}). Keep it."
-                raise ValueError(f"the run was started with another number of shards {words}")
+                raise ValueError(f"the run was started with shards={stored_shards}, got {shards}. Give the same.")
             progress = cls(schedule, clock, shards, taken)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
@@ -372,7 +372,7 @@ class PartitionProgress:
         self.read_at_micros = _micros_within(fields["read_at_micros"])
         self.run = _text(fields["run"])
         for window, sent in fields["sent"]:
-            if len(sent) != self._shards:
+            if len(sent) != self._groups:
                 raise TypeError
             messages = [_whole(count, 0, 2**62) for count in sent]
             self._sent[_whole(window, self.next_window, self._last_end)] = messages

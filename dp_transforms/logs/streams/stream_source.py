@@ -31,7 +31,7 @@ class Polled:
         records.
     records: how many records were read, including rejected ones.
     is_at_end: whether there was nothing more, as far as the reader knew: a hint that the next poll may wait.
-    is_drained: whether all was read that had come to the reader: a later poll will find more at once.
+    is_drained: whether less was left in the log than was read: a later poll will find more at once.
     rejected: what could not be read, by place and reason.
     passed_micros: int64[len(batch) + 1], the latest arrival of the records that were rejected between each event and
         the one before it, and after the last one; `NEVER` if there are none there. None: there are none at all.
