@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.checks import on_one_line, shown
@@ -51,6 +52,8 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
         count = sum(rows) if len(rows) == len(alike) else size * block.rows / max(1, block.bytes)
         events += count
         long_label_bytes += count * _long_label_bytes(block) / block.rows
+        del block
+    pa.default_memory_pool().release_unused()  # a process that reads no more would keep what a block took
     return LogEstimate(int(events), int(long_label_bytes))
 
 

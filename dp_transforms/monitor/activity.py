@@ -44,14 +44,12 @@ class ActivityCounter:
             return
         users, user_of_code = _distinct(self._hash_users(batch.user.dictionary))
         items, item_of_code = np.unique(self._hash_items(batch.item.dictionary)[:, 0], return_inverse=True)
-        user, item, window = sort_distinct(
-            (
-                user_of_code[batch.user.indices.to_numpy()[inside]],
-                item_of_code[batch.item.indices.to_numpy()[inside]],
-                windows[inside],
-            ),
-            (len(users), len(items), self._schedule.horizon),
+        rows = (
+            user_of_code[batch.user.indices.to_numpy()[inside]],
+            item_of_code[batch.item.indices.to_numpy()[inside]],
+            windows[inside],
         )
+        user, item, window = sort_distinct([rows], (len(users), len(items), self._schedule.horizon))
         self._users.append(users)
         self._rows.append((user, items[item], window))
 
@@ -66,7 +64,7 @@ class ActivityCounter:
         )
         items, item = np.unique(np.concatenate([rows[1] for rows in self._rows]), return_inverse=True)
         window = np.concatenate([rows[2] for rows in self._rows])
-        user, item, window = sort_distinct((user, item, window), (len(users), len(items), self._schedule.horizon))
+        user, item, window = sort_distinct([(user, item, window)], (len(users), len(items), self._schedule.horizon))
         # An event counts in its first window and in those that follow; two events of one item overlap there.
         counted = np.full(len(user), self._schedule.windows_per_event, dtype=np.int64)
         again = (user[1:] == user[:-1]) & (item[1:] == item[:-1])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
-from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
 from dp_transforms.monitor.columns import Cells, Columns, used
 from dp_transforms.monitor.equal_rows import (
@@ -25,11 +25,10 @@ from dp_transforms.monitor.equal_rows import (
 )
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
+from dp_transforms.monitor.packed_arrays import NARROW, Packed, check_unpacked, narrowest
 from dp_transforms.plan.facets import FULL_VALUE, weight_of
-from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
+from dp_transforms.plan.window_schedule import WindowSchedule
 
-_ORDERED_AT_ONCE = 1 << 18
 _MOST_SHARDS_OF_GROUP = 8
 
 
@@ -76,45 +75,63 @@ class Pairs(Columns):
         return dataclasses.replace(self, users=np.repeat(self.users, 2), codes=2 * self.codes + marked)
 
     @classmethod
+    def of_messages(cls, messages: Iterable[Packed]) -> Self:
+        """Each is as narrow as it was packed while it waits for the others: one user may have millions of rows."""
+        messages = list(messages)
+        if len(messages) < 2:
+            return super().of_messages(messages)
+        parts = (cls.from_bytes(message) for message in messages)
+        return cls._merged([part._narrow() for part in parts if len(part)])
+
+    def _narrow(self) -> Self:
+        narrow: dict[str, Any] = {name: narrowest(getattr(self, name)) for name in self._row_columns}
+        return dataclasses.replace(self, **narrow)
+
+    @classmethod
     def _merged(cls, parts: Sequence[Self]) -> Self:
         """Pairs that several parts hold are kept once."""
+        if not parts:
+            return cls.none()
         table, item_maps = ItemTable.merge([part.table for part in parts])
         # "stable" finds the runs that are in order already. And np.unique would hash.
         users = np.sort(np.concatenate([part.users for part in parts]), kind="stable")
         users = users[group_starts(users)]
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls._row_columns}
-        columns["codes"] = np.concatenate([np.searchsorted(users, part.users)[part.codes] for part in parts])
-        items = [item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)]
-        columns["items"] = np.concatenate(items)
-        merged, _ = cls._of_rows(cls(users=users, table=table, **columns), [], stable=True)
+        renamed = []
+        for part, items in zip(parts, item_maps, strict=True):
+            maps = {"codes": np.searchsorted(users, part.users), "items": items}
+            columns: dict[str, Any] = {name: narrowest(of)[getattr(part, name)] for name, of in maps.items()}
+            renamed.append(dataclasses.replace(part, users=users, table=table, **columns))
+        merged, _ = cls._of_rows(renamed, [], stable=True)
         return merged
 
     @classmethod
     def by_group(cls, rows: Pairs, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
         """The distinct pairs of each group, ``(group, pairs)``. groups: int64[n], of each row."""
         first = int(groups.min())
-        ordered, (groups,) = cls._of_rows(rows, [groups - first])
+        ordered, (groups,) = cls._of_rows([rows], [groups - first])
         for part in group_slices(groups):
             yield int(groups[part.start]) + first, ordered.select(part)
 
     @classmethod
     def _of_rows(
-        cls, rows: Pairs, groups: list[npt.NDArray[np.int64]], *, stable: bool = False
+        cls, parts: Sequence[Pairs], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
     ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
-        """The distinct rows by group, each group in order; and their groups. All by one sort."""
-        first = int(rows.windows.min(initial=MOST_WINDOWS))
-        columns = {name: getattr(rows, name) for name in cls.ORDER}
-        columns["windows"] = rows.windows - first
-        sizes = {name: _size(values) for name, values in columns.items()}
-        sizes |= {"codes": len(rows.users), "items": len(rows.table)}
+        """The distinct rows by group, each group in order; and their groups. All by one sort. parts: of the same users
+        and table; one where there are groups."""
+        users, table = parts[0].users, parts[0].table
+        first = min((int(rows.windows.min()) for rows in parts if len(rows)), default=0)
+        columns = {name: [getattr(rows, name) for rows in parts] for name in cls.ORDER}
+        columns["windows"] = [windows - first for windows in columns["windows"]]
+        sizes = {name: max(map(_size, of_parts)) for name, of_parts in columns.items()}
+        sizes |= {"codes": len(users), "items": len(table)}
         ordered = sort_distinct(
-            [*groups, *columns.values()],
+            [[*groups, *of_part] for of_part in zip(*columns.values(), strict=True)],
             [*map(_size, groups), *sizes.values()],
             kind="stable" if stable else "quicksort",
         )
-        columns = dict(zip(cls.ORDER, ordered[len(groups) :], strict=True))
-        columns["windows"] += first
-        return cls(users=rows.users, table=rows.table, **columns), ordered[: len(groups)]
+        found = dict(zip(cls.ORDER, ordered[len(groups) :], strict=True))
+        found["windows"] += first
+        return cls(users=users, table=table, **found), ordered[: len(groups)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +151,7 @@ class ItemPairs(Pairs):
 
     def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemPairs:
         """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
-        moved, _ = self._of_rows(dataclasses.replace(self, windows=windows), [])
+        moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
         return moved
 
     def whole(self) -> ItemPairs:
@@ -162,7 +179,7 @@ class FacetPairs(ItemPairs):
         """The facets of pairs (window, item) that are named, each as if it were an item (`ItemTable.of_facets`)."""
         some = self.select((self.facets > 0) & named.contain(self))
         table, items = some.table.of_facets(some.items, some.facets, keys)
-        pairs, _ = ItemPairs._of_rows(Pairs(some.users, some.codes, some.windows, items, table), [])
+        pairs, _ = ItemPairs._of_rows([Pairs(some.users, some.codes, some.windows, items, table)], [])
         return pairs
 
 
@@ -178,21 +195,22 @@ class WeightedPairs(FacetPairs):
 
     @classmethod
     def _of_rows(
-        cls, rows: Pairs, groups: list[npt.NDArray[np.int64]], *, stable: bool = False
+        cls, parts: Sequence[Pairs], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
     ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
-        assert isinstance(rows, FacetPairs)
-        columns = [*groups, rows.windows, rows.items, rows.codes]
+        names = (*cls.ORDER, "facets")
+        *columns, amounts = (np.concatenate([getattr(rows, name) for rows in parts], dtype=np.int64) for name in names)
+        columns = [*groups, *columns]
         order = np.lexsort(columns[::-1])
-        columns = [column[order] for column in columns]
+        columns, amounts = [column[order] for column in columns], amounts[order]
         starts = group_starts(*columns)
-        amounts = np.minimum(np.add.reduceat(rows.facets[order], starts), FULL_VALUE) if len(starts) else rows.facets
+        amounts = np.minimum(np.add.reduceat(amounts, starts), FULL_VALUE) if len(starts) else amounts
         *groups, windows, items, codes = (column[starts] for column in columns)
-        return cls(rows.users, codes, windows, items, rows.table, amounts), groups
+        return cls(parts[0].users, codes, windows, items, parts[0].table, amounts), groups
 
     def as_items(self, named: Cells, keys: IdKeys) -> WeightedPairs:
         some = self.select((self.facets > 0) & named.contain(self))
         table, items = some.table.of_facets(some.items, np.ones(len(some), dtype=np.int64), keys)
-        pairs, _ = self._of_rows(dataclasses.replace(some, items=items, table=table), [])
+        pairs, _ = self._of_rows([dataclasses.replace(some, items=items, table=table)], [])
         return pairs
 
 
@@ -361,13 +379,13 @@ def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) ->
         return np.ones(len(pairs), dtype=np.bool_)
     kept = ~has_more[pairs.codes]
     rows = np.flatnonzero(~kept)
-    codes = pairs.codes[rows]
-    look_order, order = keys.look_order(), np.empty((len(rows), 2), dtype=np.uint64)
-    for low in range(0, len(rows), _ORDERED_AT_ONCE):  # one user may have millions
-        some = slice(low, low + _ORDERED_AT_ONCE)
+    codes, look_order = pairs.codes[rows], keys.look_order()
+
+    def hashes_of(some: slice) -> Words:
         hashes = pairs.table.hashes.take(pairs.items[rows[some]], axis=0)
-        order[some] = look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
-    ranked = order_in_groups(codes, order)
-    codes = codes[ranked]
-    kept[rows[ranked[ranks_in_groups(codes) < most[codes]]]] = True
+        return look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
+
+    ranked, sizes = order_in_groups(codes, hashes_of), pairs.counts[has_more]
+    first_ones, _ = concatenated_ranges(np.cumsum(sizes) - sizes, most[has_more])
+    kept[rows[ranked[first_ones]]] = True
     return kept

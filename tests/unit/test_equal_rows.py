@@ -48,7 +48,7 @@ def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hash
 def test_rows_are_ordered_by_code_then_hash_also_where_hashes_begin_alike(rows):
     codes = np.array([code for code, _, _ in rows], dtype=np.int64)
     hashes = np.array([row[1:] for row in rows], dtype=np.uint64).reshape(-1, 2)
-    assert order_in_groups(codes, hashes).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+    assert order_in_groups(codes, hashes.__getitem__).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
 
 @given(hashes=st.lists(SPREAD | ALIKE, max_size=40).flatmap(lambda few: st.lists(st.sampled_from(few or [7]))))

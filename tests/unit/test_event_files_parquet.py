@@ -3,6 +3,8 @@
 import dataclasses
 import datetime
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -226,6 +228,32 @@ def test_long_labels_of_one_row_group_are_never_all_in_memory(tmp_path, distinct
         found += block.batch.item.to_pylist()
     assert found == labels
     assert max(held) < 96 << 20
+
+
+_ESTIMATE = """
+import sys
+from dp_transforms.logs import EventFields, estimate_log, find_log_chunks
+def held():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+few, many = (find_log_chunks([log], EventFields()) for log in sys.argv[1:])
+estimate_log(few, EventFields())
+before = held()
+print(estimate_log(many, EventFields()).long_label_bytes, held() - before)
+"""
+
+
+def test_an_estimate_gives_back_what_its_block_took(tmp_path):
+    """In a process of its own. The command makes it, and holds what it kept until its workers end."""
+    logs = [tmp_path / "few.parquet", tmp_path / "many.parquet"]
+    for rows, log in zip((1, 4_000), logs, strict=True):
+        labels = [f"{number:016032d}" for number in range(rows)]
+        table = pa.table({"user": labels, "item": labels, "timestamp": pa.array([0] * rows, MICROS)})
+        pq.write_table(table, log, compression="none")
+    done = subprocess.run([sys.executable, "-c", _ESTIMATE, *logs], capture_output=True, text=True, check=True)
+    size, kilobytes = map(int, done.stdout.split())
+    assert size == 4_000 * 16_000
+    assert kilobytes < 90_000
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])

@@ -3,6 +3,7 @@
 import itertools
 import random
 import sys
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -16,6 +17,7 @@ from dp_transforms.monitor import equal_rows
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import (
     ItemPairs,
     UserPairs,
@@ -297,3 +299,25 @@ def test_the_same_pairs_of_a_user_are_kept(events, most):
         assert len(rows) == int(np.minimum(pairs.counts, most).sum())
         kept.append(sorted(rows))
     assert kept[0] == kept[1]
+
+
+def test_one_user_may_have_millions_of_pairs():
+    """In bytes for each pair: what comes in messages is merged in less than twice its columns, and which pairs count is
+    chosen in hardly more."""
+    table, _ = ItemTable.of_labels(pa.array([f"item {number}" for number in range(1 << 10)]), KEYS.hash_items)
+    user, codes, places = np.array([7], dtype=np.uint64), np.zeros(1 << 17, dtype=np.int64), np.arange(1 << 17)
+    parts = (ItemPairs(user, codes, (places >> 10) + 128 * part, places & 1023, table) for part in range(8))
+    messages, peaks = [part.to_bytes() for part in parts], []
+    tracemalloc.start()
+    try:
+        merged = ItemPairs.of_messages(messages)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        kept = keep_by_hash(merged, np.array([3000]), KEYS)
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    assert (len(merged), np.count_nonzero(kept)) == (1 << 20, 3000)
+    assert peaks[0] < 48 << 20
+    assert peaks[1] < 56 << 20
