@@ -57,6 +57,11 @@ def on_one_line(text: str, most: int | None = None) -> str:
     return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
 
 
+def is_utf8(name: str) -> bool:
+    """Of a name that is not, Python has made surrogates."""
+    return name.encode("utf-8", "replace") == name.encode("utf-8", "surrogateescape")
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """The end of a sentence on a name that is not known, perhaps a slip."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
