@@ -197,7 +197,7 @@ def test_a_state_has_a_name_that_workers_can_be_told_and_a_ledger_any(tmp_path):
     write_log(tmp_path / "log.csv")
     odd = os.fsdecode(b"odd\xff")
     refused = shh(*REPLAY, "--state", odd, "--noise-key-file", "noise.key", cwd=tmp_path)
-    assert refused.stderr == "shh: --state odd\\udcff: a name that is not UTF-8 cannot be written. Choose another one.\n"
+    assert "odd\\udcff: a name that is not UTF-8 cannot be written. Choose another one." in refused.stderr
     assert os.listdir(tmp_path) == ["log.csv"]
     ledger = ["--ledger", odd, "--population", "news", "--max-epsilon", "9", "--max-delta", "1e-5"]
     assert shh(*REPLAY, *ledger, cwd=tmp_path).returncode == 0
