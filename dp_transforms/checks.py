@@ -19,16 +19,16 @@ LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 _HIDDEN = "***"
 _LONGEST_LINE = 10_000  # of a message: the rest is cut, so that a hostile word cannot make the search take minutes
 # A password goes to the last @ of its word; one with blanks to the last @ of the line, and is told from a port. A path
-# that was made of a URL has one slash.
+# that was made of a URL has one slash; a URL may have no scheme.
 _USER_INFO = re.compile(
-    r"(?<![a-z0-9+.-])(?P<scheme>[a-z0-9+.-]+)(?P<slashes>:/+)(?!\[)(?P<user>[^\s/:@?]{0,256})"
+    r"(?:(?<![a-z0-9+.-])(?P<scheme>[a-z0-9+.-]+)(?P<slashes>:/+)|(?<![:/])//)(?!\[)(?P<user>[^\s/:@?]{0,256})"
     r"(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
     re.IGNORECASE,
 )
-# What signed URLs, databases and connection strings carry.
-_PARAMETER = re.compile(r"(?<=[?&;])([\w.-]{1,100})=[^\s&;'\"]+")
+# What signed URLs, databases and connection strings carry, also those of PostgreSQL: host=h password='a b'.
+_PARAMETER = re.compile(r"(?<![\w.-])([\w.-]{1,100})=(?:\\?['\"][^'\"]+['\"]|[^\s&;'\"]+)")
 _SECRET_NAME = re.compile(
-    r"password|passwd|secret|signature|credential|token|access_?key|account_?key|^sig$", re.IGNORECASE
+    r"password|passwd|secret|signature|credential|token|(access|account|api|shared)[_-]?key|^sig$", re.IGNORECASE
 )
 
 
@@ -57,6 +57,11 @@ def on_one_line(text: str, most: int | None = None) -> str:
     return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
 
 
+def is_utf8(name: str) -> bool:
+    """Of a name that is not, Python has made surrogates."""
+    return name.encode("utf-8", "replace") == name.encode("utf-8", "surrogateescape")
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """The end of a sentence on a name that is not known, perhaps a slip."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
@@ -82,12 +87,12 @@ def _without_value(found: re.Match[str]) -> str:
 
 def _without_password(found: re.Match[str]) -> str:
     """The user of a database is no secret; elsewhere a token may stand in its place."""
-    scheme, user = found["scheme"], found["user"]
+    scheme, user = found["scheme"] or "", found["user"]
     if found["password"] is not None:
         user += f":{_HIDDEN}"
     elif not scheme.lower().startswith("postgres"):
         user = _HIDDEN
-    return f"{scheme}{found['slashes']}{user}@"
+    return f"{scheme}{found['slashes'] or '//'}{user}@"
 
 
 def is_number(value: object) -> bool:

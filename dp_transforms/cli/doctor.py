@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import click
 from rich.console import Console
 
+from dp_transforms.checks import without_secrets
 from dp_transforms.cli.field_roles import ITEM, TIME, USER
 from dp_transforms.cli.glance_words import (
     FOR_THE_OPERATOR,
@@ -112,5 +113,5 @@ def show_glance(
     shown = {file: "standard input" if log == STANDARD_INPUT else log for file, log in zip(files, logs, strict=True)}
     for file, name in shown.items():
         blocks = [[line.replace(file, name) for line in block] for block in blocks]
-    say("\n\n".join("\n".join(wrapped(line, width) for line in block) for block in blocks))
+    say("\n\n".join("\n".join(wrapped(without_secrets(line), width) for line in block) for block in blocks))
     return glance

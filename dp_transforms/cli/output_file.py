@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from dp_transforms.checks import is_utf8
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import (
@@ -48,7 +49,7 @@ def check_output(output: Path | None, option: str = "--output", *, force: bool |
     """
     if output is None:
         return
-    if not _is_utf8(os.fspath(output)):
+    if not is_utf8(os.fspath(output)):
         raise UserError(
             f"{option} {os.fspath(output)}: a name that is not UTF-8 cannot be written. Choose another one."
         )
@@ -175,11 +176,6 @@ def _check_url(output: str, option: str, force: bool | None) -> None:
         raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
     if has_name and not force:
         raise _exists(f"{option} {output}", has_force=force is False)
-
-
-def _is_utf8(name: str) -> bool:
-    """Of a name that is not, Python has made surrogates."""
-    return name.encode("utf-8", "replace") == name.encode("utf-8", "surrogateescape")
 
 
 def _exists(output: str, *, has_force: bool = False) -> UserError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dp_transforms.checks import is_utf8
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,
@@ -340,6 +341,8 @@ def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
             "--state must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no"
             " lock that ends with its process. Logs, plan, report and dead letters may be URLs."
         )
+    if not is_utf8(state):
+        raise UserError(f"--state {state}: a name that is not UTF-8 cannot be written. Choose another one.")
     if os.path.islink(state):
         raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
     if not os.path.isdir(os.path.dirname(os.path.abspath(state))):

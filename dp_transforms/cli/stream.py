@@ -24,6 +24,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.beam.write_state import WriteState
+from dp_transforms.cli import operator_log
 from dp_transforms.cli.courier import sent_on
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
@@ -157,6 +158,7 @@ def _start(
                     f"The job runs on without this command: see it at http://{request.engine.flink_master}, and cancel"
                     " it there once its reports have an end record (docs/deploy.md)."
                 )
+                operator_log.note_done()
                 print(job_id)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)

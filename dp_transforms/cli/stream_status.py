@@ -21,6 +21,7 @@ from rich.console import Console
 from dp_transforms.checks import how_to_install
 from dp_transforms.cli import operator_log
 from dp_transforms.cli.flink_jobs import JobNumbers
+from dp_transforms.cli.subcommands import StandardOutputError, drop_standard_output
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.window_report import WindowReport
@@ -83,6 +84,7 @@ class StreamStatus:
         self._out = out or Console(highlight=False)
         self._err = err or Console(stderr=True, highlight=False, soft_wrap=True)
         self._windows_shown = 0
+        self._is_mute = False
         self._with_epsilon = False
         self._has_line = False
         self._last_line_at = float("-inf")
@@ -103,10 +105,16 @@ class StreamStatus:
             self._out.print(text, markup=False, soft_wrap=True)
 
     def show_reports(self, reports: Sequence[WindowReport]) -> None:
-        """reports: none that was shown before."""
-        if reports:
+        """reports: none that was shown before. They are published, whoever can be told: a standard output that does not
+        take them gets no more."""
+        if reports and not self._is_mute:
             with self._turn:
-                self._show(reports)
+                try:
+                    self._show(reports)
+                except StandardOutputError as error:
+                    self._is_mute = True
+                    drop_standard_output()
+                    self.tell(f"Warning: cannot write to standard output: {error.strerror}. The run goes on.")
 
     def _show(self, reports: Sequence[WindowReport]) -> None:
         self._clear()

@@ -92,8 +92,6 @@ class _LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            if isinstance(error, ClosedPipeError):
-                raise
             # click would take any closed connection for a closed standard output, and end without a word.
             raise ConnectionError().with_traceback(error.__traceback__) from None
 
@@ -167,7 +165,7 @@ def run(words: Sequence[str]) -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped.", exit_signals.stopped_with or exit_signals.INTERRUPTED)
-    except ClosedPipeError:  # at the last flush
+    except ClosedPipeError:
         drop_standard_output()
         sys.exit(0 if operator_log.is_done() else 1)
     except StandardOutputError as error:
@@ -231,8 +229,9 @@ class StandardOutputError(OSError):
     """Standard output did not take what was printed."""
 
 
-class ClosedPipeError(StandardOutputError, BrokenPipeError):
-    """Its reader has gone: `shh show ... | head`. click and rich then end the command without a word."""
+class ClosedPipeError(StandardOutputError):
+    """Its reader has gone: `shh show ... | head`. It has no errno: at EPIPE click and rich end the command with 1, also
+    where a report is published."""
 
 
 class _Watched:
@@ -279,8 +278,8 @@ def drop_standard_output() -> None:
 def _named() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError as error:
-        raise ClosedPipeError(error.errno, error.strerror) from None
+    except BrokenPipeError:
+        raise ClosedPipeError(None, "its reader has gone") from None
     except OSError as error:
         raise StandardOutputError(error.errno, error.strerror) from None
 

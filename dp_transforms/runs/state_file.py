@@ -236,8 +236,9 @@ def _open(path: str) -> tuple[pa.RecordBatchFileReader, pa.RecordBatchFileReader
             f" {on_one_line(path)}"
         )
     without_cell = pa.ipc.IpcReadOptions(included_fields=list(range(len(_FIELDS) - 1)))
-    source = pa.PythonFile(file, mode="r")
     try:
+        with file:  # Arrow opens it again: a thread of its own that still had one of Python's would abort at the end
+            source = pa.OSFile(f"/dev/fd/{file.fileno()}")
         return pa.ipc.open_file(source), pa.ipc.open_file(source, options=without_cell)
     except (pa.ArrowException, OSError, MemoryError):  # whose words may hold some of the bytes
         raise StateError(_DAMAGED) from None

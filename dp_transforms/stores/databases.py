@@ -61,7 +61,7 @@ def sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:
 
     def connect() -> sqlite3.Connection:
         # mode=rw: the file is made by us alone, with its mode. The driver must not begin transactions by itself.
-        uri = f"file:{quote(str(file))}?mode=rw"
+        uri = f"file:{quote(os.fsencode(file))}?mode=rw"  # a name may be any bytes
         connection = sqlite3.connect(uri, uri=True, timeout=wait_seconds, isolation_level=None)
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA foreign_keys = ON")

@@ -114,21 +114,26 @@ def flag(name):
     return "--" + name.replace("_", "-")
 
 
-def path_parameters():
-    """(command, name) of all parameters that may name a path: those whose value is FILE, FOLDER, PATH and the like."""
-    found = set()
+def parameters():
+    """(command, parameter) of all options and arguments of all commands."""
     context = click.Context(shh)
     for name in shh.list_commands(context):
         command = shh.get_command(context, name)
         assert command is not None
         inner = command.commands if isinstance(command, click.Group) else {}
         for whole, each in {name: command, **{f"{name} {word}": each for word, each in inner.items()}}.items():
-            for parameter in each.params:
-                words = str(parameter.metavar or parameter.type.name).upper()
-                if any(word in words for word in ("FILE", "FOLDER", "PATH", "SAVEPOINT", "LOG")) or parameter.name in (
-                    *("logs", "report", "reports"),
-                ):
-                    found.add((whole, str(parameter.name)))
+            yield from ((whole, parameter) for parameter in each.params)
+
+
+def path_parameters():
+    """(command, name) of all that may name a path: those whose value is FILE, FOLDER, PATH and the like."""
+    found = set()
+    for command, parameter in parameters():
+        words = str(parameter.metavar or parameter.type.name).upper()
+        if any(word in words for word in ("FILE", "FOLDER", "PATH", "SAVEPOINT", "LOG")) or parameter.name in (
+            *("logs", "report", "reports"),
+        ):
+            found.add((command, str(parameter.name)))
     return found
 
 

@@ -14,7 +14,7 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
 from tests.helpers.crowded_logs import replay_request
-from tests.helpers.replay_logs import write_log
+from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import small_plan
 
@@ -176,6 +176,9 @@ def test_another_reading_is_another_input_of_a_run(tmp_path):
     assert len({LogFolder(str(tmp_path), fields).fingerprint() for fields in readings}) == len(readings)
 
 
+REPLAY = ["replay", "log.csv", *BUDGET, "--output", "report.avro"]
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "avro"])
 def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path, ending):
     """It is not called damaged. What is written must have a name that reports and jobs can hold."""
@@ -187,3 +190,15 @@ def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path, ending):
     assert sample_log([str(odd)])
     refused = shh("simulate", "--events", "10", "--output", str(odd), cwd=tmp_path)
     assert refused.stderr.endswith("a name that is not UTF-8 cannot be written. Choose another one.\n")
+
+
+def test_a_state_has_a_name_that_workers_can_be_told_and_a_ledger_any(tmp_path):
+    """What is refused is refused before anything is made."""
+    write_log(tmp_path / "log.csv")
+    odd = os.fsdecode(b"odd\xff")
+    refused = shh(*REPLAY, "--state", odd, "--noise-key-file", "noise.key", cwd=tmp_path)
+    assert "odd\\udcff: a name that is not UTF-8 cannot be written. Choose another one." in refused.stderr
+    assert os.listdir(tmp_path) == ["log.csv"]
+    ledger = ["--ledger", odd, "--population", "news", "--max-epsilon", "9", "--max-delta", "1e-5"]
+    assert shh(*REPLAY, *ledger, cwd=tmp_path).returncode == 0
+    assert shh("ledger", "doctor", "--ledger", odd, cwd=tmp_path).stdout == "The ledger is sound.\n"

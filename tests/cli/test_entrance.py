@@ -10,6 +10,7 @@ import pytest
 
 from dp_transforms.cli import show, stream_job
 from dp_transforms.errors import reason_of_machine
+from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET, write_log
 
@@ -109,21 +110,42 @@ def test_a_standard_output_that_is_full_is_named(folder, words):
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
 
 
-@pytest.mark.parametrize(
-    ("stream", "says"), [("stdout", "shh: warning: cannot write to standard output: "), ("stderr", "")]
-)
-def test_a_report_that_is_published_is_success_whoever_can_be_told(folder, stream, says):
-    """Exit code 1 means that nothing was published: who reads it replays again, and pays again."""
-    if not os.path.exists("/dev/full"):
+@pytest.fixture(params=["full", "closed"])
+def nowhere(request):
+    """A standard output that takes nothing: of a full disk, or a pipe whose reader has gone."""
+    if request.param == "full" and not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
+    if request.param == "closed":
+        reads, writes = os.pipe()
+        os.close(reads)
+    with open("/dev/full" if request.param == "full" else writes, "w") as file:
+        yield file
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_report_that_is_published_is_success_whoever_can_be_told(folder, stream, nowhere):
+    """Exit code 1 means that nothing was published: who reads it replays again, and pays again."""
     write_log(folder / "log.parquet")
     words = ("replay", "log.parquet", *BUDGET, "--output", "report.avro")
-    with open("/dev/full", "w") as full:
-        ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, **{stream: full})
+    ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, **{stream: nowhere})
     assert ended.returncode == 0
     assert (folder / "report.avro").exists()
-    if says:
-        assert ended.stderr.splitlines()[-1].startswith(says)
+    is_said = stream == "stdout" and nowhere.name == "/dev/full"  # who closes a pipe knows
+    if stream == "stdout":
+        assert ("shh: warning: cannot write to standard output: " in ended.stderr.splitlines()[-1]) == is_said
+
+
+def test_a_stream_goes_on_whoever_can_be_told(folder, nowhere):
+    (folder / "logs").mkdir()
+    write_log(folder / "logs" / "log.parquet")
+    words = (*STREAM, "--once", "--idle-timeout", "30s", "--out-of-order", "0s", "--dead-letter", "bad")
+    words = [{".": "logs"}.get(word, word) for word in words]
+    ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, stdout=nowhere)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("Warning: cannot write to standard output: ") == 1
+    _, reports, end = ReportFolder(str(folder / "reports")).read()
+    assert reports
+    assert end is not None
 
 
 def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(folder, monkeypatch):

@@ -6,12 +6,13 @@ import logging
 import pathlib
 import traceback
 
+import click
 import pytest
 
 from dp_transforms.checks import shown, without_secrets
 from dp_transforms.cli import operator_log
 from dp_transforms.stores.databases import has_password, shown_url
-from tests.cli.command_paths import BUDGET, IN_PROCESS, READ, WRITTEN, flag, make_inputs, no_waiting
+from tests.cli.command_paths import BUDGET, IN_PROCESS, READ, WRITTEN, flag, make_inputs, no_waiting, parameters
 from tests.helpers.process_state import logs_as_before
 from tests.helpers.shh_here import shh
 
@@ -26,6 +27,7 @@ URLS = [
     f"https://{SECRET}@h.invalid/x",
     f"https://a.invalid/c/x?sv=1&sig={SECRET}&se=2",
     f"kafka://u:{SECRET}@h.invalid:9/t",
+    f"duckdb:///x.db?query=select * from postgres_scan('host=h password={SECRET}', 'a', 'b')",
 ]
 # Each option that takes a path or a URL, in a whole command line.
 WRITING = {(command, option): [*words, flag(option), "PATH"] for (command, option), (words, _) in WRITTEN.items()}
@@ -53,6 +55,21 @@ def test_no_command_says_a_secret_of_a_url(tmp_path, url):
             assert SECRET not in ended.stdout + ended.stderr, place
 
 
+def test_no_option_says_a_secret_that_is_given_to_it(tmp_path):
+    """Each one of each command, whatever it wants."""
+    make_inputs(tmp_path)
+    value = f"//u:{SECRET}@h/d?sig={SECRET} api_key={SECRET} password='x {SECRET}'"
+    tried = 0
+    for command, parameter in parameters():
+        if isinstance(parameter, click.Option) and not parameter.is_flag:
+            log = ["log.jsonl"] * (command == "doctor")  # it prints how to read it
+            ended = shh(*command.split(), *log, parameter.opts[0], *[value] * parameter.nargs, cwd=tmp_path)
+            assert ended.returncode in (1, 2), (command, parameter.name)
+            assert SECRET not in ended.stdout + ended.stderr, (command, parameter.name)
+            tried += 1
+    assert tried > 150
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -62,6 +79,8 @@ def test_no_command_says_a_secret_of_a_url(tmp_path, url):
         (f"/home/postgres:/u:{SECRET}@h/d", "/home/postgres:/u:***@h/d"),
         (f"s3://{SECRET}@b/x", "s3://***@b/x"),
         (f"https://h/x?sig={SECRET}&st=1, or y", "https://h/x?sig=***&st=1, or y"),
+        (f"'//u:{SECRET}@h/d', //{SECRET}@h", "'//u:***@h/d', //***@h"),
+        (f"host=h password={SECRET} api_key='x {SECRET}'", "host=h password=*** api_key=***"),
         (f"AccountName=a;AccountKey={SECRET}==;x", "AccountName=a;AccountKey=***;x"),
         ("write postgresql://USER@HOST/D?passfile=/run/p", "write postgresql://USER@HOST/D?passfile=/run/p"),
         ("kafka://localhost:9092/t, not a@b; add ?token= and", "kafka://localhost:9092/t, not a@b; add ?token= and"),
@@ -79,7 +98,7 @@ def test_a_url_of_a_database_shows_no_password_whatever_is_in_it(user):
     assert SECRET not in shown_url(url)
 
 
-@pytest.mark.parametrize("part", ["x", "a://b:", "?token", ";", "a:", "://", "@a://", "?a=@b:"])
+@pytest.mark.parametrize("part", ["x", "a://b:", "?token", ";", "a:", "://", "@a://", "?a=@b:", "//", "a='"])
 def test_a_hostile_word_is_searched_in_no_time(part):
     """A hundred times as long took minutes."""
     text = part * (1_000_000 // len(part))

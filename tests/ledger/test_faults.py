@@ -331,6 +331,25 @@ def test_a_ledger_whose_making_is_killed_at_any_line_is_made_by_the_next_command
     assert at > 30
 
 
+def test_where_there_are_no_links_a_kill_leaves_no_counter_file_that_is_in_the_way(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As vfat is: the name is claimed by an empty file, and the process is killed before it has another one."""
+
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    def make_and_die() -> None:
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        Ledger.open(folder / "ledger.db")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert in_a_process(make_and_die) == (True, "")
+    assert counter(folder / "ledger.db").stat().st_size == 0
+    Ledger.open(folder / "ledger.db").reserve(part(), CAPS)
+    assert {each.name for each in folder.iterdir()} == {"ledger.db", "ledger.db.counter", "ledger.db.lock"}
+
+
 def test_the_doctor_reads_all_of_a_ledger_that_its_process_has_read(path: pathlib.Path) -> None:
     ledger = Ledger.open(path)
     assert spent(ledger) == 2 * cost().epsilon

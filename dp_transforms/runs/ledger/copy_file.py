@@ -12,6 +12,7 @@ doctor puts back what a restored ledger has forgotten.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 
 from dp_transforms.runs.ledger.book import Book, Entry
 from dp_transforms.runs.records import LedgerDamagedError
-from dp_transforms.stores.local_files import open_regular, write_whole
+from dp_transforms.stores.local_files import open_regular, remove_dead_drafts, write_whole
 
 
 class CopyFile:
@@ -93,6 +94,9 @@ def copy_path(ledger: pathlib.Path) -> pathlib.Path:
 def read_copy(ledger: pathlib.Path) -> CopyFile | None:
     """None if there is none. Raises LedgerDamagedError, and OSError."""
     path = copy_path(ledger)
+    with contextlib.suppress(OSError):
+        if not os.stat(path).st_size:  # on a file system without links: of a process that was killed as it made it
+            remove_dead_drafts(path)
     try:
         with open_regular(path) as file:
             content = file.read()
