@@ -26,7 +26,7 @@ _USER_INFO = re.compile(
     re.IGNORECASE,
 )
 # What signed URLs, databases and connection strings carry, also those of PostgreSQL: host=h password='a b'.
-_PARAMETER = re.compile(r"(?<![\w.-])([\w.-]{1,100})=(?:\\?['\"][^'\"]+['\"]|[^\s&;'\"]+)")
+_PARAMETER = re.compile(r"(?<![\w.-])([\w.-]{1,100})=(?:\\?'(?:[^'\\]|\\.)+'|\\?\"(?:[^\"\\]|\\.)+\"|[^\s&;'\"]+)")
 _SECRET_NAME = re.compile(
     r"password|passwd|secret|signature|credential|token|(access|account|api|shared)[_-]?key|^sig$", re.IGNORECASE
 )
