@@ -12,7 +12,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import apache_beam as beam
 import numpy as np
@@ -38,6 +38,20 @@ _READ: dict[str, list[EventBatch]] = {}
 _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
+class BudgetWords(Choices, total=False):
+    """What stands in the place of a plan: the words of the command, as arguments."""
+
+    start: int | str
+    end: int | str
+    window: int | str
+    slide: int | str | None
+    epsilon: float
+    delta: float
+    mode: str | None
+    max_users: int
+    max_items: int
+
+
 def replay(
     table: Any,
     *,
@@ -55,7 +69,7 @@ def replay(
     domain: ItemDomain | None = None,
     allow_empty: bool = False,
     rejected: list[RejectedEvents] | None = None,
-    **budget: Any,
+    **budget: Unpack[BudgetWords],
 ) -> Report:
     """Which items many users had in each window, under differential privacy for each user over all windows together.
 
@@ -82,7 +96,7 @@ def replay(
     fields = EventFields(
         user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
     )
-    plan = _plan_of(plan, domain, budget)
+    plan = _plan_of(plan, domain, dict(budget))
     fields = dataclasses.replace(fields, facets=plan.facets)
     run_id = fresh_run_id() if run_id is None else run_id
     release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, domain=domain)
@@ -132,7 +146,7 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         if budget:
             raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
         return plan
-    known = {*_BUDGET, "slide", *(Plan.calibrate.__kwdefaults__ or ()), *Choices.__annotations__}
+    known = set(BudgetWords.__annotations__)
     if unknown := [name for name in budget if name not in known]:
         others = known | (replay.__kwdefaults__ or {}).keys()
         raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0].removesuffix('_field'), others)}")
