@@ -15,8 +15,8 @@ import org.apache.beam.vendor.grpc.v1p69p0.com.google.protobuf.Value;
  * Takes the place of Beam's class of this name in our job server, and in the task managers that get the job server's
  * jar with a job: the Python workers of one job beside one task manager.
  *
- * <p>Beam's gives each operator that opens the next worker in turn, so that one worker may get all tasks of the step that
- * has most to do. This one gives the tasks of each step to the workers in turn.
+ * <p>Beam's gives each operator that opens the next worker in turn: one worker may get all tasks of the step that has
+ * most to do. This one gives the tasks of each step to the workers in turn.
  *
  * <p>It has the methods that the parts of the job server call, and no others.
  */
