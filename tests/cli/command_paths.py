@@ -55,11 +55,6 @@ READ = {
     ("doctor", "logs"): ["doctor", "PATH.jsonl"],
     ("explain", "reports"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
-    ("serve", "reports"): ["serve", "PATH.avro", "--port", "0"],
-    ("serve", "kafka_config"): ["serve", "kafka://localhost:9/t", "--port", "0", "--kafka-config", "PATH"],
-    ("serve", "ledger"): ["serve", "--ledger", "PATH", "--port", "0"],
-    ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
-    ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "reports"): ["show", "PATH.avro"],
     ("replay", "titles"): [
         *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv")

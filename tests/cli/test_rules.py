@@ -65,10 +65,6 @@ REFUSED = {
         --page-title t: --page-title needs --html.
         --force: --force needs --html or --chart
     """,
-    "serve": """
-        --ledger l --last 10000: --last cannot be used with --ledger: it belongs to a report. Leave it out, or serve
-        --ledger l --titles t.csv: --titles cannot be used with --ledger
-    """,
     "stream": """
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan
         --input f --output o --threshold 5: --threshold needs --mode hits or
@@ -151,7 +147,6 @@ def test_what_no_rule_speaks_of_is_allowed():
     [
         ("replay nowhere.csv --until 2026-01-01", 1, "shh: --until needs --state."),
         ("stream --input nowhere", 2, "Error: Missing option '--output'"),
-        ("serve --ledger l --last 3", 1, "shh: --last cannot be used with --ledger"),
         ("show nowhere.avro --last 3 --all", 2, "Error: --last cannot be used with --all."),
         ("plan --threshold 5", 2, "Error: --threshold needs --mode hits"),
     ],

@@ -1,4 +1,4 @@
-"""The numbers that `shh stream --metrics-port` serves while a real stream runs, and a live page beside one on Flink."""
+"""The numbers that `shh stream --metrics-port` serves while a real stream runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from tests.engines import needs
 from tests.engines.conftest import ROOT, FlinkCluster
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.kubernetes_manifests import manifests
-from tests.helpers.pages import Page
-from tests.helpers.served import Listener, served
 from tests.helpers.shh_process import python
 
 pytest.importorskip("prometheus_client", reason="the extra metrics is not installed")
@@ -159,45 +157,6 @@ def test_what_is_to_worry_about_happens_on_prism_and_its_alert_fires(kafka: Kafk
 
 def _utc(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-@pytest.mark.nightly
-def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaServer, cluster, tmp_path) -> None:
-    """400 users have the item in each hour. It is missed in one with a probability below 1e-9 (epsilon 8)."""
-    clicks, reports = "page-clicks", "page-reports"
-    kafka.create_topic(clicks)
-    kafka.create_topic(reports)
-    kafka.produce(clicks, [*visits(0, 400), b'{"user": "broken', *visits(1, 400), *visits(2, 1)])
-    address = f"kafka://{kafka.bootstrap}/{reports}"
-    words = [
-        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", address, "--run-id", "page"),
-        *("--allowed-lateness", "0s", "--out-of-order", "0s", "--end", "2020-01-02", "--window", "1h"),
-        *("--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address),
-        *("--checkpoint-interval", "1s", "--idle-timeout", "1h"),
-    ]
-    known = cluster.job_ids()
-    with stream(tmp_path, *words) as streamed:
-        streamed.until(lambda: streamed.numbers().get("shh_records_read_total") == 802)
-        found = streamed.numbers()
-        assert (found["shh_events_read_total"], found["shh_events_rejected_total"]) == (801, 1)
-        assert found["shh_seconds_without_checkpoint"] < 60
-        assert {"shh_clock_lag_seconds", "shh_pending_windows", "shh_purse_state_bytes"} <= set(found)
-        with served(address, "--run-id", "page", "--flink-master", cluster.flink.address) as page:
-            listener = Listener(page.port, Page(page.get().text).data["live"]["after"])
-            kafka.produce(clicks, [*visits(2, 399), *visits(3, 1)])
-            latest = listener.next("window").data
-            while latest["start"] != (START + 2 * HOUR) * 1000:
-                latest = listener.next("window").data
-            assert [entry[0] for entry in latest["entries"]] == ["news"]
-            rows: dict[str, str] = {}
-            while rows.get("events read") != "1,201":
-                rows = dict(listener.next("operator").data["rows"])
-            (job,) = cluster.job_ids() - known
-            assert rows["job"] == f"{job}: RUNNING"
-            assert int(rows["completed checkpoints"].replace(",", "")) > 0
-            assert rows["events rejected"] == "1"
-            assert "1,201" not in page.get().text, "exact numbers are in no page"
-    assert cluster.flink.rest.job_state(job) in ENDED
 
 
 @pytest.mark.nightly
