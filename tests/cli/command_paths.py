@@ -103,7 +103,6 @@ WRITTEN = {
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
-    ("stream", "sent_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports", "--on-new", "true"], ["out"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 # Only named to Flink, which opens them.
