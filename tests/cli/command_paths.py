@@ -80,7 +80,7 @@ READ = {
 READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
-    ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
+    ("audit", "output"): (["audit", "--plan", "plan.json", "--rounds", "1"], ["out.json"]),
     ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
