@@ -208,7 +208,7 @@ def check_worker_pool(pool: str, flink_master: str) -> None:
     if is_flink_here and _is_here(addresses) and is_open_here(port):
         raise UserError(
             f"--worker-pool {pool} listens beyond this machine. {_WHY}. Start it with python -m"
-            " dp_transforms.engines.on_loopback apache_beam.runners.worker.worker_pool_main"
+            " dp_transforms.beam.on_loopback apache_beam.runners.worker.worker_pool_main"
             f" --service_port={port}, or {_ALLOW}."
         )
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import click
 
-from dp_transforms.cli.engine_choice import IN_PROCESS
 from dp_transforms.cli.operator_log import WARNING, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
@@ -52,11 +51,14 @@ def pool_for(options: ReplayOptions) -> ProcessPool | None:
 
     Raises UserError for options that contradict each other.
     """
-    reason, work = why_one_process(options), options.work
-    if reason is not None:
+    work = options.work
+    if options.part.state is not None:
         for name, wanted in (("--processes", work.processes not in (None, 1)), ("--memory", work.memory is not None)):
             if wanted:
-                raise UserError(f"{name} cannot be used {reason}. Leave {name} out.")
+                raise UserError(
+                    f"{name} cannot be used with --state: each window is taken by this process, in order. Leave {name}"
+                    " out."
+                )
         return None
     number = _number(_bytes_of(options.logs), work)
     return _start(number, work) if number > 1 else None
@@ -67,15 +69,6 @@ def pool_for_request(request: ReplayRequest) -> ProcessPool | None:
     for a replay by this process."""
     number = _workers_for(request)
     return _start(number, request.options.work) if number else None
-
-
-def why_one_process(options: ReplayOptions) -> str | None:
-    """Why the workers of this module cannot be used; None if they can."""
-    if options.work.engine not in (None, IN_PROCESS) or options.work.cluster.flink_master is not None:
-        return "with --engine: an engine has workers of its own"
-    if options.part.state is not None:
-        return "with --state: each window is taken by this process, in order"
-    return None
 
 
 def read_early(pool: ProcessPool, options: ReplayOptions) -> None:

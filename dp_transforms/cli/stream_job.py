@@ -11,13 +11,13 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.beam.on_loopback import listen_on_loopback
 from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, check_ports
 from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import LOCAL, EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
-from dp_transforms.engines.on_loopback import listen_on_loopback
 from dp_transforms.engines.portable import LOCAL_RUNNER, WATCH_FOREVER, KnownOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import counts_and_gauges

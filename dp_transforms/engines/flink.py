@@ -182,7 +182,7 @@ class JobServer(Engine):
 
 def worker_pool_words(port: int) -> list[str]:
     """What follows `python` to start a pool of workers at this port of the loopback address."""
-    program = ["dp_transforms.engines.on_loopback", "apache_beam.runners.worker.worker_pool_main"]
+    program = ["dp_transforms.beam.on_loopback", "apache_beam.runners.worker.worker_pool_main"]
     return ["-m", *program, f"--service_port={port}"]
 
 

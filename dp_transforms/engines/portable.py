@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from dp_transforms.engines.on_loopback import listen_on_loopback
+from dp_transforms.beam.on_loopback import listen_on_loopback
 
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
 WATCH_FOREVER = "--job_server_timeout=315360000"

@@ -21,7 +21,6 @@ from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
 from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.engines.flink_rest import ENDED
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
@@ -169,7 +168,7 @@ def _replay_here(run_id: str, plan: Plan, key: pathlib.Path, output: str) -> Non
         output=output,
         run_id=run_id,
     )
-    run_replay(request, pipeline_options([]))
+    run_replay(request)
 
 
 def _tell(console: Console, found: Outcome) -> int:

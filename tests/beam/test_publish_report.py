@@ -15,7 +15,6 @@ from dp_transforms.cli.flink_replay import build_detached
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
 from dp_transforms.reports import ReportFileError, read_report_file
@@ -54,7 +53,7 @@ def _run(request: ReplayRequest, times: int = 1) -> PipelineResult:
 
 def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(request_of, tmp_path):
     here, there = request_of("here.jsonl"), request_of("there.jsonl", dead_letter=str(tmp_path / "bad.txt"))
-    run_replay(here, pipeline_options([]))
+    run_replay(here)
     _run(there, times=3)
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
     assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
@@ -64,7 +63,7 @@ def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(re
 @pytest.mark.xdist_group("s3")
 def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request_of, bucket):
     here, there = request_of("here.jsonl"), request_of("there.jsonl", output=f"{bucket}/there.jsonl")
-    run_replay(here, pipeline_options([]))
+    run_replay(here)
     _run(there, times=3)
     (header, found), (header_here, found_here) = read_report_file(there.output), read_report_file(here.output)
     assert (header, list(found)) == (header_here, list(found_here))

@@ -137,7 +137,7 @@ def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
 def test_beams_own_pool_is_open_to_strangers(tmp_path: pathlib.Path) -> None:
-    """Why all this is done. Where Beam has mended it, `dp_transforms.engines.on_loopback` can go."""
+    """Why all this is done. Where Beam has mended it, `dp_transforms.beam.on_loopback` can go."""
     port = free_port()
     command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
     with open(tmp_path / "log", "wb") as log:

@@ -24,7 +24,6 @@ from dp_transforms.cli.replay_request import ClusterReplay, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.flink_rest import ENDED
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
@@ -83,7 +82,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert min(Counter(part.path for part in parts if part.span).values()) >= 2
     assert len({part.path for part in parts if part.span}) == 3
-    expected = run_replay(here, pipeline_options([]))
+    expected = run_replay(here)
     choice = EngineChoice(FLINK, parallelism=2, is_batch=True)
     summary = replay_on_flink(there, ClusterReplay(choice, (), detach=False))
     assert summary is not None
@@ -140,7 +139,7 @@ def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path:
     header, reports = read_report_file(output)
     assert len(list(reports)) == SCHEDULE.horizon
     here = replay_request(log, _plan("looks"), tmp_path / "here.jsonl", key_path, header.run_id)
-    run_replay(here, pipeline_options([]))
+    run_replay(here)
     assert output.read_bytes() == pathlib.Path(here.output).read_bytes()
 
 

@@ -37,7 +37,6 @@ from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.workers import ProcessPool
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
@@ -102,13 +101,13 @@ def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more:
 
 
 def replay_here(request: ReplayRequest) -> ReplaySummary:
-    return run_replay(request, pipeline_options([]))
+    return run_replay(request)
 
 
 def replay_by_three(request: ReplayRequest) -> ReplaySummary:
     with ProcessPool(3, _POOL_BYTES, libraries=LIBRARIES) as pool:
         read_ahead(pool, request)
-        return run_replay(request, pipeline_options([]), pool=pool)
+        return run_replay(request, pool=pool)
 
 
 def replay_on_flink(run: Run, parallelism: int) -> Left:

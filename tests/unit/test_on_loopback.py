@@ -38,7 +38,7 @@ def listens_on(folder, *words):
 
 
 def test_a_program_on_loopback(tmp_path):
-    hosts = listens_on(tmp_path, "-m", "dp_transforms.engines.on_loopback", "servers", *ANY, "127.0.0.1:0")
+    hosts = listens_on(tmp_path, "-m", "dp_transforms.beam.on_loopback", "servers", *ANY, "127.0.0.1:0")
     assert len(hosts) >= len(ANY) + 1
     assert all(is_loopback(host) for host in hosts)
 
@@ -49,20 +49,20 @@ def test_without_it_the_program_listens_on_all_addresses(tmp_path):
 
 
 def test_an_address_that_is_named_is_kept(tmp_path):
-    hosts = listens_on(tmp_path, "-m", "dp_transforms.engines.on_loopback", "servers", "127.0.0.3:0")
+    hosts = listens_on(tmp_path, "-m", "dp_transforms.beam.on_loopback", "servers", "127.0.0.3:0")
     assert [host.removeprefix("::ffff:") for host in hosts] == ["127.0.0.3"]
 
 
 def test_a_program_must_be_named():
     result = subprocess.run(
-        [sys.executable, "-m", "dp_transforms.engines.on_loopback"],
+        [sys.executable, "-m", "dp_transforms.beam.on_loopback"],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
     assert result.returncode == 1
-    assert "usage: python -m dp_transforms.engines.on_loopback MODULE" in result.stderr
+    assert "usage: python -m dp_transforms.beam.on_loopback MODULE" in result.stderr
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
