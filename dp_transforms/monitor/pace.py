@@ -49,7 +49,7 @@ class Pace:
         self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
         self._largest_of_amount = largest_of_amount(looks, plan.paid_rounds) if weight_of(plan.facets) else 0
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
-        self._patience = looks.patience or (_PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS)
+        self._patience = _PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS
         self._least_seen = min(a_day, max(1, self._horizon // self._patience))
 
     def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:

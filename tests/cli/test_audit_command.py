@@ -381,7 +381,7 @@ def test_a_run_of_few_windows_with_several_items_in_each():
 
 # Of each option of a plan: what is printed as not tried if it is used; "" if all that it changes is tried.
 IN_ROUNDS = "other counts and weights in rounds"
-LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error", "users_stay"), "")
+LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
 LIMITS |= {"block_seconds": "", "most_weight": ""}
 LIMITS |= dict.fromkeys(("rounds", "window_rounds", "by", "weight"), IN_ROUNDS)
 LIMITS |= {
@@ -406,7 +406,6 @@ def test_each_option_is_tried_or_in_the_list():
         ("forget_after", 0),
         ("rounds", True),
         ("window_rounds", True),
-        ("users_stay", True),
         ("by", {"country": ["DE", "FR"]}),
     ],
 )

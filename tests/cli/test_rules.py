@@ -50,7 +50,6 @@ REFUSED = {
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
         --page-title t: --page-title needs --html.
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
-        --users-stay: --users-stay needs --state: a replay of a whole run knows how long users stay. Leave it out.
         --until 2026-01-01: --until needs --state.
         --state s: --state needs --noise-key-file: all parts of a run have one key, since users are recognised by it.
         --population p: --population needs --ledger.
