@@ -1,7 +1,6 @@
 """New windows are sent on to real programs: each at least once, in order, and no stream waits."""
 
 import json
-import signal
 import sys
 import tempfile
 import threading
@@ -14,8 +13,6 @@ from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.cli.stream_words import FOLDER, HISTORY, IN_PROCESS, PLAN, run, write_log_and_key
-from tests.helpers.live_parts import LiveParts
-from tests.helpers.live_streams import started
 from tests.helpers.shh_here import shh
 from tests.helpers.sinks import header, one_item, report
 
@@ -170,22 +167,6 @@ def test_a_stream_sends_what_shh_show_prints(tmp_path, monkeypatch, capsys):
     shown = [json.loads(line) for line in shh("show", "reports", "--json").stdout.splitlines()]
     assert sent == [{"run_id": "run-1", **each} for each in shown] != []
     assert (tmp_path / "reports.sent").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.waits
-def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path):
-    live, taken = LiveParts(tmp_path, clock="arrival"), tmp_path / "taken"
-    on_new = ("--on-new", f"{sys.executable} -c {TAKES!r} {taken}")
-    with started(live, "1", *live.until(6), *on_new, dies=True) as process:
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    (tmp_path / "1.stop").unlink(missing_ok=True)
-    for _ in range(2):  # the second time it is done already
-        again = live.run("stream", "1", *live.until(6), *on_new)
-        assert again.returncode == 0, again.stderr
-    sent = [json.loads(line)["window_start"] for line in taken.read_text().splitlines()]
-    assert list(dict.fromkeys(sent)) == [format_utc(start) for _, start, *_ in live.answers("1")]
-    assert len(sent) <= 7, "only the window at which it was killed may come twice"
 
 
 @pytest.mark.parametrize(
