@@ -22,9 +22,9 @@ from rich.console import Console
 from benchmarks import logs
 from benchmarks.processes import Watch, run_measured
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.reports import read_report_file
-from examples.demos.flink_cluster import FlinkCluster
+from examples.engines.flink import WorkerPool
+from examples.engines.flink_cluster import FlinkCluster
 
 _LARGEST = 100_000_000
 _TASK_HEAP_MEGABYTES = 768

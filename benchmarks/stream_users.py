@@ -26,10 +26,10 @@ from rich.console import Console
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sampler, cpu_between
 from dp_transforms.beam.set_up_workers import NAMESPACE
-from dp_transforms.engines.engine_process import EngineError, engine_file, java
-from dp_transforms.engines.flink import JOB_SERVER_JAR, WorkerPool
 from dp_transforms.monitor.operator_counts import PURSE_STATE_BYTES, counts_and_gauges
-from examples.demos.flink_cluster import FLINK_LIBRARIES, FlinkCluster
+from examples.engines.engine_process import EngineError, engine_file, java
+from examples.engines.flink import JOB_SERVER_JAR, WorkerPool
+from examples.engines.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 
 _CASES = (  # users, where their state is, shards
     (100_000, "rocksdb", 4),

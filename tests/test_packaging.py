@@ -103,7 +103,7 @@ print(len(report_page(ReportHeader("r", "s", "g", {}), [], datetime.UTC)))
 """
 SBOM = '{"bomFormat": "CycloneDX"}'
 USED = """
-import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers
+import dp_transforms.cli.subcommands, examples.engines.flink, dp_transforms.mechanisms.papers
 from dp_transforms import Plan, ShiftingHeavyHitters
 print(dp_transforms.__file__)
 """

@@ -36,7 +36,6 @@ _SECONDS_TO_CANCEL = 30.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
 _GROUPS_OF_WINDOWS = 128  # as `stages.stage` cuts them
-NoiseKey = beam.Secret | str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class ReplayJob:
     chunks: Sequence[LogChunk]
     fields: EventFields
     plan: Plan
-    noise_key: NoiseKey
+    noise_key: beam.Secret | str | None
     run_id: str
     stream: str
     domain: str | None
@@ -141,7 +140,7 @@ class StreamJob:
     source: StreamSource
     clock: StreamClock
     plan: Plan
-    noise_key: NoiseKey
+    noise_key: beam.Secret | str | None
     run_id: str
     stream: str
     domain: str | None

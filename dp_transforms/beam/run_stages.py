@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.at_once import FetchColumnsDoFn, Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.gather import GatherCounted
-from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
@@ -145,11 +144,10 @@ class ReleaseAtOnce(beam.PTransform):
 
 
 class ReleasedInOrder(NamedTuple):
-    """The same of a stream. ended: of `RunEnded`."""
+    """reports: of `WindowReport`. ended: of `RunEnded`."""
 
     reports: beam.PCollection
     ended: beam.PCollection
-    states: tuple[beam.PCollection, ...]
 
 
 class ReleaseStagesInOrder(beam.PTransform):
@@ -158,40 +156,32 @@ class ReleaseStagesInOrder(beam.PTransform):
     Whoever says when a window is complete: the clocks of partitions, or a watermark.
 
     shards: of users, in `groups_of_users`; of items there are `shards_of_items`. Without purses a group is a shard.
-    senders: how many senders each group has in each window. part: None for a whole run.
+    senders: how many senders each group has in each window.
     """
 
-    def __init__(
-        self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int, part: RunPart | None = None
-    ) -> None:
+    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
         self._groups, self._of_items = groups_of_users(shards), shards_of_items(shards)
         self._shards = shards if stages.users.work.keeps_state else self._groups
         self._senders = senders
-        self._part = part
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
-        stages, noise_key, part = self._stages, self._noise_key, self._part
-        found, states = self._found(messages)
+        stages, noise_key = self._stages, self._noise_key
+        found = self._found(messages)
         if stages.windows.work is MonitorWindows:
-            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items, part)
+            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items)
             released = found | "MonitorHeavyHitters" >> last
         else:
-            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.run.stream)
+            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
             released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
-        if stages.windows.work.keeps_state:
-            states.append(released[STATE])
-        for state in states:
-            state.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
-        return ReleasedInOrder(released[REPORTS], released[ENDED], tuple(states))
+        return ReleasedInOrder(released[REPORTS], released[ENDED])
 
-    def _found(self, messages: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
-        """What the second stage finds, and what users and items hand over. Where looks come in rounds, each shard of
-        items tells all users and items of the next one what is named so far: edges lead forward alone."""
-        key, shards, groups, of_items, part = self._noise_key, self._shards, self._groups, self._of_items, self._part
-        states: list[beam.PCollection] = []
+    def _found(self, messages: beam.PCollection) -> beam.PCollection:
+        """What the second stage finds. Where looks come in rounds, each shard of items tells all users and items of the
+        next one what is named so far: edges lead forward alone."""
+        key, shards, groups, of_items = self._noise_key, self._shards, self._groups, self._of_items
         found: beam.PCollection | None = None
         for name, users, items in self._stages.in_rounds():
             come, tell = messages, 0
@@ -199,14 +189,11 @@ class ReleaseStagesInOrder(beam.PTransform):
                 # Flink cannot take what a stateful step and a Flatten share (apache/beam#34647): so a step between.
                 again = beam.Map(_same).with_output_types(tuple[Key, EncodedMessage])
                 come, tell = _told_too(messages | f"Again{name}" >> again, found, f"Users{name}", groups), of_items
-            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, of_items, part, groups)
-            sums = added[ADVANCED]
+            sums = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, of_items, groups)
             if found is not None:
                 sums = _told_too(sums, found, f"Items{name}", of_items)
-            named = sums | f"Items{name}" >> InOrder(items, key, of_items, shards + tell, 1, part)
-            states += [sent[STATE] for stage, sent in ((users, added), (items, named)) if stage.work.keeps_state]
-            found = named[ADVANCED]
-        return found, states
+            found = sums | f"Items{name}" >> InOrder(items, key, of_items, shards + tell, 1)
+        return found
 
 
 def _told_too(messages: beam.PCollection, found: beam.PCollection, name: str, shards: int) -> beam.PCollection:
@@ -217,14 +204,6 @@ def _told_too(messages: beam.PCollection, found: beam.PCollection, name: str, sh
 
 def _same(message: Any) -> Any:
     return message
-
-
-def state_senders(stages: ReleaseStages, shards: int) -> int:
-    """How many shards of the stages of a stream hand over state."""
-    of_items, windows = shards_of_items(shards), stages.windows.work.keeps_state
-    return windows + sum(
-        shards * users.work.keeps_state + of_items * items.work.keeps_state for _, users, items in stages.in_rounds()
-    )
 
 
 class CountNamed(beam.PTransform):

@@ -29,6 +29,7 @@ from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
     GoogleCloudOptions,
     PipelineOptions,
+    PortableOptions,
     SetupOptions,
     StandardOptions,
     TestOptions,
@@ -317,6 +318,11 @@ def check_dataflow(options: PipelineOptions, *, streaming: bool) -> None:
 def is_local(options: PipelineOptions) -> bool:
     """Whether the work is done in this process."""
     return bool(options.view_as(StandardOptions).runner == LOCAL_RUNNER)
+
+
+def workers_are_here(options: PipelineOptions) -> bool:
+    """Whether all workers are in this process, whatever runs them."""
+    return is_local(options) or options.view_as(PortableOptions).environment_type == "LOOPBACK"
 
 
 def is_on_dataflow(options: PipelineOptions) -> bool:

@@ -170,7 +170,7 @@ def _read(log: FromLogOptions, schedule: WindowSchedule, most_looks: int, epsilo
 
 def _pairs_of_users(log: FromLogOptions, schedule: WindowSchedule) -> Any:
     """int64[users], for `_read` alone."""
-    from dp_transforms.engines.this_machine import free_memory_bytes
+    from dp_transforms.cli.home_workers import free_memory_bytes
     from dp_transforms.logs import estimate_log, find_log_chunks, read_log_chunk, unit_hint
     from dp_transforms.monitor.activity import ActivityCounter
 

@@ -77,11 +77,8 @@ class SpendPurses(StageWork):
             return _InRound(columns, is_named)
         return _InRound(columns.select(~is_named) if is_named.any() else columns, is_named[~is_named])
 
-    def load(self, part: RunPart, columns: _InRound | None, span: Span) -> Purses:
-        if columns is None:
-            held = part.purses_of_shard(span.shard, span.shards, self._kind)
-        else:
-            held = part.purses(columns.pairs.users, self._kind)
+    def load(self, part: RunPart, columns: _InRound, span: Span) -> Purses:
+        held = part.purses(columns.pairs.users, self._kind)
         return Purses.of_entries(self.plan, self.keys, held, part.first, self._units)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:

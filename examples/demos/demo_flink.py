@@ -18,9 +18,6 @@ from dp_transforms.cli.main import main
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
-from dp_transforms.engines.flink import WorkerPool
-from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
@@ -34,7 +31,10 @@ from examples.demos.demo import (
     shh_words,
     started,
 )
-from examples.demos.flink_cluster import FlinkCluster, are_at_work
+from examples.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
+from examples.engines.flink import WorkerPool
+from examples.engines.flink_cluster import FlinkCluster, are_at_work
+from examples.engines.flink_rest import ENDED
 
 _FOLDER = pathlib.Path("demo") / "flink"
 _BUCKET = "clicks"

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from examples.demos.demo import (
@@ -29,9 +27,11 @@ from examples.demos.demo import (
     shh_words,
     started,
 )
-from examples.demos.flink_cluster import FlinkCluster
-from examples.demos.kafka_server import KafkaServer, StoredRecord
 from examples.demos.simulated_stream import LiveStream, LiveStreamWriter
+from examples.engines.engine_process import EngineError
+from examples.engines.flink import WorkerPool
+from examples.engines.flink_cluster import FlinkCluster
+from examples.engines.kafka_server import KafkaServer, StoredRecord
 
 _FOLDER = pathlib.Path("demo") / "stream"
 _STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)

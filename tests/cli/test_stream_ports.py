@@ -11,8 +11,8 @@ import pytest
 
 from dp_transforms.cli.engine_choice import EngineChoice, check_ports, check_worker_pool
 from dp_transforms.cli.stream_job import started_engine
-from dp_transforms.engines.prism import ON_LOOPBACK_MARK
 from dp_transforms.errors import UserError
+from examples.engines.prism import ON_LOOPBACK_MARK
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dp_transforms.engines import flink, prism
-from dp_transforms.engines.engine_process import EngineError, engine_file, java
-from examples.demos.flink_cluster import FLINK_LIBRARIES
-from examples.demos.kafka_server import KAFKA_LIBRARIES
+from examples.engines import flink, prism
+from examples.engines.engine_process import EngineError, engine_file, java
+from examples.engines.flink_cluster import FLINK_LIBRARIES
+from examples.engines.kafka_server import KAFKA_LIBRARIES
 from tests.helpers.azurite_server import AZURITE, node
 
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from lightkube.codecs import from_dict
 
-from dp_transforms.engines.engine_process import EngineError, engine_file, java
-from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.reports.report_topic import ReportTopic
-from examples.demos.flink_cluster import FLINK_LIBRARIES
+from examples.engines.engine_process import EngineError, engine_file, java
+from examples.engines.flink_cluster import FLINK_LIBRARIES
+from examples.engines.flink_rest import ENDED
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import STREAM, Feeder, history_case, wait_for_end, wait_for_reports
 from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, container, savepoint_pod, stream_pod

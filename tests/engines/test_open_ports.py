@@ -15,9 +15,9 @@ import time
 
 import pytest
 
-from dp_transforms.engines import flink
-from dp_transforms.engines.engine_process import free_port, is_port_open
 from dp_transforms.reports.report_folder import ReportFolder
+from examples.engines import flink
+from examples.engines.engine_process import free_port, is_port_open
 from tests.engines import needs
 from tests.engines.listening import (
     ROOT,

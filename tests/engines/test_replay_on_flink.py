@@ -23,11 +23,11 @@ from dp_transforms.cli.flink_replay import replay_on_flink
 from dp_transforms.cli.replay_request import ClusterReplay, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
-from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
-from examples.demos.flink_cluster import are_at_work
+from examples.engines.flink_cluster import are_at_work
+from examples.engines.flink_rest import ENDED
 from tests.engines import needs
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.shh_process import python

@@ -11,7 +11,7 @@ import threading
 import urllib.parse
 from collections.abc import Iterator
 
-from dp_transforms.engines.flink_rest import FlinkRest
+from examples.engines.flink_rest import FlinkRest
 
 _BEGIN_MILLIS = 1_790_000_000_000
 

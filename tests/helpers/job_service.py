@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 
-from dp_transforms.engines.engine_process import Engine
+from examples.engines.engine_process import Engine
 
 _START_SECONDS = 120.0
 

@@ -10,10 +10,10 @@ import time
 import psutil
 import pytest
 
-from dp_transforms.engines import flink, prism
-from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, engines_folder
-from examples.demos.flink_cluster import FLINK_LIBRARIES
-from examples.demos.kafka_server import KAFKA_LIBRARIES
+from examples.engines import flink, prism
+from examples.engines.engine_process import EngineError, EngineProcess, engine_file, engines_folder
+from examples.engines.flink_cluster import FLINK_LIBRARIES
+from examples.engines.kafka_server import KAFKA_LIBRARIES
 from tests.engines import skip_reason
 
 
@@ -26,7 +26,7 @@ def test_processes_end_with_their_starter(tmp_path):
     seconds = f"1234.{os.getpid()}"  # found again by it
     program = ["sh", "-c", f"sleep {seconds} & sleep {seconds}"]
     code = (
-        "import pathlib, time, dp_transforms.engines.engine_process as e;"
+        "import pathlib, time, examples.engines.engine_process as e;"
         f"e.EngineProcess({program!r}, pathlib.Path({str(tmp_path / 'log')!r}));"
         "print('started', flush=True); time.sleep(600)"
     )

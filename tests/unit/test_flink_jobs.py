@@ -14,9 +14,9 @@ from dp_transforms.cli.flink_jobs import (
     ReplayWatch,
     StartedJob,
 )
-from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import counts_and_gauges
+from examples.engines.flink_rest import FlinkRest, beam_metric_name
 from tests.helpers.flink_answers import FlinkAnswers, serving
 from tests.helpers.page_reports import header_of, hourly_plan
 

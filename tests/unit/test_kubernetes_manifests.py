@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from dp_transforms.cli.stream import command as stream
-from dp_transforms.engines import flink
 from dp_transforms.stores import kafka_client
-from examples.demos import flink_cluster
+from examples.engines import flink, flink_cluster
 from tests.helpers.kubernetes_manifests import (
     BASE,
     EXAMPLE,
