@@ -18,15 +18,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineState
 
 from dp_transforms import KafkaTopic, LogFolder, StreamClock
-from dp_transforms.beam.jobs import StreamJob, build_stream
+from dp_transforms.beam.jobs import StreamJob, build_stream, watch_to_end
 from dp_transforms.beam.runner_options import RESUMES, is_on_dataflow, job_name, resumes, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
@@ -124,19 +122,12 @@ def run(arguments: Sequence[str]) -> None:
         check_run_id(ours, beam_words)
         options = runner_options(beam_words, job_name=job_name(ours.stream, ours.run_id), streaming=True)
         check_paths(ours, options)
-        pipeline = beam.Pipeline(options=options)
-        build_stream(pipeline, job_of(ours))
+        pipeline, job = beam.Pipeline(options=options), job_of(ours)
+        build_stream(pipeline, job)
     except (UserError, ValueError, StreamError) as error:
         sys.exit(f"live_stream: {error}")
     tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
-    result = pipeline.run()
-    reports = output_of(ours).follow(ours.run_id)
-    while not PipelineState.is_terminal(result.state):
-        if reports.read_new().ended is not None:
-            result.cancel()  # some runners never end a job by themselves
-            return
-        time.sleep(2)
-    result.wait_until_finish()
+    watch_to_end(pipeline, job)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,21 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import is_local, parallelism_of, waits_for_storing
+from dp_transforms.beam.runner_options import cancel_on_flink, is_local, parallelism_of, waits_for_storing
 from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
 from dp_transforms.beam.write_report_stream import WriteReportStream
@@ -119,14 +122,39 @@ def replay_pipeline(options: PipelineOptions, job: ReplayJob) -> Iterator[beam.P
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
     """Runs it. Raises what it fails with; a job that is not waited for any more is cancelled."""
-    result = pipeline.run()
+    result = _started(pipeline)
     try:
         result.wait_until_finish()
     except BaseException:
-        with contextlib.suppress(Exception):  # it may be over
-            result.cancel()
+        _cancel(result, pipeline.options)
         raise
     return result
+
+
+def _cancel(result: PipelineResult, options: PipelineOptions) -> None:
+    """Ends the job, if it runs."""
+    try:
+        cancel_on_flink(options)  # a job server that is told to cancel leaves the job on a cluster
+    except OSError as error:
+        name, master = options.view_as(GoogleCloudOptions).job_name, options.view_as(FlinkRunnerOptions).flink_master
+        print(f"The job {name} may still be there: {error}. Cancel it at {master}.", file=sys.stderr)
+    with contextlib.suppress(Exception):  # it may be over
+        result.cancel()
+
+
+def _started(pipeline: beam.Pipeline) -> PipelineResult:
+    """In the main thread, where Beam starts a job server or a Prism. They inherit that SIGINT is ignored: Ctrl-C of a
+    terminal is for this process, which must not lose them before it has drained or cancelled its job. And Beam sets a
+    handler of its own meanwhile, which would end them first."""
+    if threading.current_thread() is not threading.main_thread():
+        return pipeline.run()
+    before = signal.getsignal(signal.SIGINT)
+    if not is_local(pipeline.options):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return pipeline.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,12 +205,31 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(job.dead_letter)
 
 
+def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: float = 2.0) -> None:
+    """Runs a stream until its last report is there; some runners never end a job by themselves. Raises what it fails
+    with, and StreamError for reports that cannot be read; the job is cancelled then."""
+    running, reports = RunningPipeline(pipeline), job.sink.follow(job.run_id)
+    seen = 0
+    try:
+        while not running.is_over:
+            _, new, ended, is_new = reports.read_new()
+            seen = len(new) + (0 if is_new else seen)
+            if ended is not None and seen == ended.reports:  # the end may be there before the last of them
+                return
+            time.sleep(pause_seconds)
+        running.raise_error()
+    finally:
+        running.cancel()
+        reports.close()
+
+
 class RunningPipeline:
-    """A pipeline that runs in a thread of its own: some runners return a result only when the job is done."""
+    """A pipeline that is waited for in a thread. Made in the main thread. The local runner also runs it there: it
+    returns a result only when the job is done. Raises what a runner says of a job that it does not take."""
 
     def __init__(self, pipeline: beam.Pipeline) -> None:
         self._pipeline = pipeline
-        self._result: PipelineResult | None = None
+        self._result: PipelineResult | None = None if is_local(pipeline.options) else _started(pipeline)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
         self._thread.start()
@@ -193,14 +240,10 @@ class RunningPipeline:
 
     def _run(self) -> None:
         try:
-            self._result = self._pipeline.run()
+            self._result = self._result or self._pipeline.run()
             self._result.wait_until_finish()
         except BaseException as error:
             self._error = error
-
-    def wait(self, seconds: float) -> None:
-        """Until it is over, or so long."""
-        self._thread.join(seconds)
 
     def raise_error(self) -> None:
         """Raises what the pipeline failed with, if it did."""
@@ -221,6 +264,5 @@ class RunningPipeline:
     def cancel(self) -> None:
         """Returns when it is over, or after half a minute."""
         if self._result is not None and not self.is_over:
-            with contextlib.suppress(Exception):  # it may end at this moment
-                self._result.cancel()
+            _cancel(self._result, self._pipeline.options)
         self._thread.join(_SECONDS_TO_CANCEL)

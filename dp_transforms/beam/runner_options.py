@@ -22,6 +22,7 @@ import pathlib
 import re
 import shutil
 import tempfile
+import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -54,7 +55,7 @@ WATCH_FOREVER = "--job_server_timeout=315360000"
 _RAM_OF_A_REPLAY = "8GB"  # for parts of a million events
 _DISK_OF_A_REPLAY_GB = 50  # the service shuffles: a worker keeps nothing but its image and what it writes
 _LAUNCHED = "FLEX_TEMPLATE_PYTHON_PY_FILE"  # names the program to the launcher of flex templates (runners/dataflow)
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
+_REST_SECONDS = 10.0
 # Prism splits a bundle that makes no progress for a tenth of a second, and then lets two bundles have one key at once:
 # what the first of them writes to the state is lost (docs/engines.md).
 SPLIT_NO_BUNDLE = "--experiments=prism_disable_sdf_split"
@@ -258,9 +259,25 @@ def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) ->
     (folder / "config.yaml").write_text("".join(lines))
 
 
+def cancel_on_flink(options: PipelineOptions) -> None:
+    """Ends the job of this name on a Flink cluster; does nothing elsewhere. Raises OSError."""
+    master, name = options.view_as(FlinkRunnerOptions).flink_master, options.view_as(GoogleCloudOptions).job_name
+    if options.view_as(StandardOptions).runner != FLINK or master in _MAGIC_MASTERS:
+        return
+    address = f"http://{master.removeprefix('http://').rstrip('/')}" if not master.startswith("https:") else master
+    with urllib.request.urlopen(f"{address}/jobs/overview", timeout=_REST_SECONDS) as answer:
+        jobs = json.load(answer)["jobs"]
+    for job in jobs:
+        if job["name"] == name and job["state"] not in ("FINISHED", "CANCELED", "FAILED"):
+            request = urllib.request.Request(f"{address}/jobs/{job['jid']}?mode=cancel", method="PATCH")
+            urllib.request.urlopen(request, timeout=_REST_SECONDS).close()
+
+
 def prism_options(*, streaming: bool) -> list[str]:
     """Flags for Prism, which keeps no checkpoints and never calls a bundle finalizer (docs/engines.md)."""
-    return [*(["--streaming"] if streaming else []), SPLIT_NO_BUNDLE]
+    # Else Beam prints what Prism and workers say, which may hold a cell, whatever the level of its log.
+    quiet = ["--prism_log_kind=text", "--prism_log_level=warn"]
+    return [*(["--streaming"] if streaming else []), SPLIT_NO_BUNDLE, *quiet]
 
 
 def prism_binary() -> str:

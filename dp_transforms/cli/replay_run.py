@@ -18,6 +18,7 @@ from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name,
 from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
 from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.beam.write_state import WriteState
+from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import LogError, NothingFoundError
 from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
@@ -191,7 +192,7 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
     )
     with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
         check_unchanged(request.chunks)
-        with replay_pipeline(options, job) as pipeline:
+        with Unwinding(), replay_pipeline(options, job) as pipeline:  # Ctrl-C cancels the job
             result = run_to_end(pipeline)
     summary = _summary(result, started)
     check_bad_fraction(request, summary.events, summary.rejected)

@@ -74,7 +74,9 @@ def run_stream(request: StreamRequest, status: StreamStatus, account: RunAccount
             pipeline = beam.Pipeline(options=request.runner)
             build_stream(pipeline, request.job)
         with _accounted(request, account):
-            StreamWatch(RunningPipeline(pipeline), request, status).to_the_end()
+            with errors_in_one_line(_NOTHING_STARTED):
+                running = RunningPipeline(pipeline)
+            StreamWatch(running, request, status).to_the_end()
 
 
 def _check_that_something_counts(request: StreamRequest) -> None:
