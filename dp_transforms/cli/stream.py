@@ -22,7 +22,6 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.cli import operator_log
-from dp_transforms.cli.courier import sent_on
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch, StartedJob
@@ -32,7 +31,7 @@ from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
-from dp_transforms.cli.stream_status import LOOPBACK, OperatorMetrics, StreamStatus, served_metrics
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import StreamWatch
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
@@ -62,7 +61,7 @@ def command(options: StreamOptions) -> None:
     account, plan = RunAccount.of_options(options.account), json.loads(request.plan.to_json())
     status = StreamStatus(plan=plan)
     # Engines are stopped in order.
-    with Unwinding(), sent_on(options.news, request.sink, request.run_id, status.tell):
+    with Unwinding():
         run_stream(request, beam_words, status, account)
 
 
@@ -75,14 +74,11 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
         _check_clock(request, status)
         _check_that_something_counts(request)
         _announce(request, status)
-    with quiet_workers(), served_metrics(request.options.metrics_port, _labels(request)) as served:
-        if served is not None:
-            status.tell(f"Numbers for the operator, for Prometheus: http://{LOOPBACK}:{served[1]}/metrics")
-        metrics = served and served[0]
+    with quiet_workers():
         if request.engine.runs_already:
-            _watch_on(request, status, account, metrics)
+            _watch_on(request, status, account)
         else:
-            _start(request, beam_words, status, account, metrics)
+            _start(request, beam_words, status, account)
 
 
 def _start(
@@ -90,7 +86,6 @@ def _start(
     beam_words: Sequence[str],
     status: StreamStatus,
     account: RunAccount,
-    metrics: OperatorMetrics | None,
 ) -> None:
     """Starts the job, and watches it to its end unless it is left running."""
     with started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
@@ -113,18 +108,16 @@ def _start(
                 print(job_id)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            StreamWatch(StreamJob(pipeline), request, status, watch, metrics).to_the_end()
+            StreamWatch(StreamJob(pipeline), request, status, watch).to_the_end()
 
 
-def _watch_on(
-    request: StreamRequest, status: StreamStatus, account: RunAccount, metrics: OperatorMetrics | None
-) -> None:
+def _watch_on(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:
     """Watches a job that an earlier command of this run has started, to its end."""
     flink, name = FlinkRest(request.engine.flink_master), job_name(request)
     status.tell(f"The job {name} runs already at http://{flink.address}: this command watches it.")
     watch = FlinkWatch(flink, name, request.engine.checkpoint_seconds)
     with _accounted(request, account):
-        StreamWatch(StartedJob(flink, name), request, status, watch, metrics).to_the_end()
+        StreamWatch(StartedJob(flink, name), request, status, watch).to_the_end()
 
 
 def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
@@ -174,10 +167,6 @@ def _check_that_something_counts(request: StreamRequest) -> None:
         " and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock event), or give"
         " --allow-empty, which spends the whole budget."
     )
-
-
-def _labels(request: StreamRequest) -> dict[str, str]:
-    return {"run_id": request.run_id, "stream": request.stream, "engine": request.engine.name}
 
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:

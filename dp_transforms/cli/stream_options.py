@@ -163,25 +163,6 @@ class SinkOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NewsOptions:
-    """Who is told of each new window."""
-
-    on_new: str | None = opt(
-        OUTPUT,
-        "Run this for each new window, with its JSON as standard input: what `shh show --json` prints, and the "
-        "run_id. Windows come in order, once they are in --output. Exit code 0 within 30 s takes one; else it is run "
-        "again, and later ones wait.",
-        brief="Run this for each new window.",
-        metavar="COMMAND",
-    )
-    sent_file: str | None = opt(
-        OUTPUT,
-        "Notes which windows were taken. Default: beside the folder of --output; else it is required.",
-        metavar="FILE",
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """What runs the pipeline, and how it ends."""
 
@@ -239,7 +220,6 @@ class StreamOptions:
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
-    news: NewsOptions = nested(NewsOptions)
     stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
@@ -258,13 +238,6 @@ class StreamOptions:
         "With --once: publish also if no event that is there counts. Give it where others see whether a run publishes.",
     )
     job: JobOptions = nested(JobOptions)
-    metrics_port: int | None = opt(
-        ENGINE,
-        "Serve the numbers for the operator to Prometheus while this command runs, on the loopback address alone "
-        "(0: any free port). Needs the extra metrics.",
-        type=click.IntRange(0, 65535),
-        metavar="PORT",
-    )
     verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
 
     def with_absolute_paths(self) -> StreamOptions:
@@ -311,11 +284,10 @@ STREAM_RULES = (
     ),
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
-    Rule("--sent-file", needs="--on-new"),
     *ACCOUNT_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--once, --on-new, --metrics-port",
+        "--once",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

@@ -19,7 +19,7 @@ from dp_transforms.cli.flink_jobs import FlinkWatch, StartedJob, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.cli.stream_status import OperatorMetrics, StreamStatus
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
@@ -38,8 +38,8 @@ _FAILED = "the windows that were reported before are valid and stay"
 
 
 class StreamWatch:
-    """job, request, status: of the run. flink: on Flink alone. served: what Prometheus is told. pause_seconds: between
-    two looks. patience_seconds: how long an output that cannot be read is tried again."""
+    """job, request, status: of the run. flink: on Flink alone. pause_seconds: between two looks. patience_seconds: how
+    long an output that cannot be read is tried again."""
 
     def __init__(
         self,
@@ -47,13 +47,12 @@ class StreamWatch:
         request: StreamRequest,
         status: StreamStatus,
         flink: FlinkWatch | None,
-        served: OperatorMetrics | None = None,
         *,
         pause_seconds: float = 1.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._job, self._request, self._status = job, request, status
-        self._flink, self._served = flink, served
+        self._flink = flink
         old = request.engine.goes_on
         self._sink = SinkWatch(request.sink, request.run_id, status, goes_on=old, patience_seconds=patience_seconds)
         self._pause_seconds = pause_seconds
@@ -121,8 +120,6 @@ class StreamWatch:
             check_ports(engine.name, allow=False)
         numbers = (self._flink or self._job).numbers(now)
         self._status.show_operator_line(numbers.counts, numbers.gauges)
-        if self._served is not None:
-            self._served.update(numbers)
         if numbers.warning:
             self._status.tell(numbers.warning)
         if (unread := numbers.gauges.get(PARTITIONS_UNREAD, 0)) > self._unread:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
 from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
+from tests.helpers.trial_plan import TrialPlan
 from tests.neighbours.replayed import OTHERS, Pair
 
 PLANS = {"fixed": small_plan(6, max_items_per_user=50), "sliding": small_plan(12, sliding=2, max_items_per_user=50)}
@@ -54,8 +54,7 @@ class Treatment:
 
 
 class Stepped:
-    """Steps a partition until all windows are closed. pairs: of the others, all that was sent and announced in them.
-    """
+    """Steps a partition until all windows are closed. pairs: of the others, all that was sent and announced in them."""
 
     def __init__(
         self,

@@ -18,9 +18,6 @@ import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.round_scenes import levels_of_boundaries
-from dp_transforms.audit.scenes import Scene, Trial
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_amounts, stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
@@ -41,6 +38,9 @@ from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
 from dp_transforms.stages.users import SpendPurses
+from tests.audit.round_scenes import levels_of_boundaries
+from tests.audit.scenes import Scene, Trial
+from tests.helpers.trial_plan import TrialPlan
 
 Users = npt.NDArray[np.uint64]
 
@@ -329,7 +329,7 @@ def _name_pairs(
             continue
         for window in range(span.first, span.end):
             here = found.select(np.flatnonzero(found.windows == window))
-            last.over_to(window)
+            last.over_to(window, [here])
             for _, report in windows.advance(last.state, [here], Span(window, window + 1), counts):
                 columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
                 yield tuple(np.array(columns, dtype=np.int64).T)
@@ -350,9 +350,11 @@ def _found(
     purses, known = Carried(users), Carried(items)
     for window in range(horizon):
         span = Span(window, window + 1)
-        purses.over_to(window)
-        known.over_to(window)
-        sent = users.advance(purses.state, users.told(pairs.select(pairs.windows == window)), span, counts)
-        yield span, items.advance(known.state, items.told([sent]), span, counts)
+        come = users.told(pairs.select(pairs.windows == window))
+        purses.over_to(window, come)
+        sent = users.advance(purses.state, come, span, counts)
+        told = items.told([sent])
+        known.over_to(window, told)
+        yield span, items.advance(known.state, told, span, counts)
         purses.keep(span)
         known.keep(span)

@@ -18,19 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.audit.copies import (
-    Rows,
-    all_counted,
-    in_one_facet,
-    item_pairs_of,
-    labels_of,
-    numbers_of,
-    user_pairs_of,
-    with_one_facet,
-)
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
@@ -46,6 +35,17 @@ from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
+from tests.audit.copies import (
+    Rows,
+    all_counted,
+    in_one_facet,
+    item_pairs_of,
+    labels_of,
+    numbers_of,
+    user_pairs_of,
+    with_one_facet,
+)
+from tests.helpers.trial_plan import TrialPlan
 
 _WINDOWS = 6
 _USERS = 120
@@ -165,8 +165,7 @@ class _RealCode:
         found: Weights = {}
         for window in range(_WINDOWS):
             here = pairs.select(pairs.windows == window)
-            # A replay in parts reads the purses of the users that it meets, a stream those of a shard of users.
-            carried.over_to(window, carried.work.told(here) if window % 4 else None)
+            carried.over_to(window, carried.work.told(here))
             terms = carried.state.spend_on_lists(here, window)
             carried.keep(Span(window, window + 1))
             found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), terms)
@@ -327,8 +326,7 @@ class _RoundCode:
                 told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
                 if len(ends) == _WINDOWS:
-                    # Parts read the purses of the users that they meet, streams those of a shard of users.
-                    carried.over_to(first, come if first % 4 else None)
+                    carried.over_to(first, come)
                 else:
                     carried.over_to_part(span, come)
                 sums = rounds[number].advance(carried.state, come, span, counts)
