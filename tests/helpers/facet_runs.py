@@ -9,7 +9,6 @@ from collections.abc import Collection
 import numpy as np
 
 from dp_transforms import WindowReport
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
@@ -20,6 +19,7 @@ from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span
 from tests.helpers.rounds_runs import trial_with_rounds
 from tests.helpers.small_runs import SECRET, batch_of
+from tests.helpers.trial_plan import TrialPlan
 
 Event = tuple[str, str, int, tuple[int, ...]]  # user, item, time and what it has in each column of facets
 PERCENTS = (16, 8, 16, 40)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.statistics import NamedPValue, multinomial_p_value
+from tests.audit.statistics import NamedPValue, multinomial_p_value
 
 NOBODY, USER = range(0), range(1)  # of the users of a copy; the first one is x'
 _DAY_SECONDS = 86_400
