@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -27,7 +27,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import in_flags_of_table
+from dp_transforms.cli.shared_options import check_page, in_flags_of_table
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
@@ -48,13 +48,14 @@ _LONGEST_NAME = 80
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """What was asked for, and what that comes to. runner: options of Beam. resumes: whether the run was begun before,
-    and goes on from what its runner stored."""
+    and goes on from what its runner stored. titles: of the items on the page, as people call them."""
 
     options: StreamOptions
     job: StreamJob
     noise_key: KeyFile | None
     runner: PipelineOptions
     resumes: bool
+    titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def reads_once(self) -> bool:
@@ -73,6 +74,7 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
     Raises UserError: one line that names the option and the remedy.
     """
     options, is_resumed = options.with_absolute_paths(), words_resume(words)
+    check_page(options.sink.html, force=True)
     if is_resumed and options.run_id is None:
         raise UserError("a run that is resumed needs its name: --run-id (the run printed it).")
     run_id = options.run_id or fresh_run_id()
@@ -103,7 +105,7 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
         _check_release(job.plan)
         if options.job.once and job.stop_file is None:
             raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
-        request = StreamRequest(options, job, noise_key, runner, is_resumed)
+        request = StreamRequest(options, job, noise_key, runner, is_resumed, options.sink.view.read_titles())
         _check_stop_file(request)
         _check_new_or_resumed(request)
     except (ValueError, StreamError) as error:
@@ -230,8 +232,8 @@ def _check_release(plan: Plan) -> None:
         )
     if plan.rounds is not None:
         raise UserError(
-            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one with"
-            " --window-rounds, or use `shh replay`."
+            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"
+            " or use `shh replay`."
         )
 
 

@@ -83,6 +83,7 @@ REFUSED = {
         --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
+        --input f --output o --titles t: --titles needs --html: they are for the page.
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --input f --output o --ledger l: --ledger needs --population
         --input f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.

@@ -25,7 +25,6 @@ AT_ONCE_TABLE = """
                                 | replay          | pool            | batch
 looks                           | ~crumbs csv     | twice parquet   | again
 looks-sliding                   | back parquet    | ~early avro     | crumbs csv
-looks-window-rounds             | ~twice csv      | crumbs avro     | again
 looks-domain                    | twice avro      | ~nothing jsonl  | nothing
 looks-with-hits                 | ~early jsonl    | crumbs csv      | twice parquet
 looks-with-counts               | whole csv       | ~back parquet   | back
@@ -37,7 +36,6 @@ kms21-domain                    | ~early avro     | crumbs jsonl    | crumbs csv
 looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
-looks-window-rounds-from-noise  | ~early jsonl    | ~back csv       | early
 looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
 looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
 looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
@@ -52,7 +50,6 @@ IN_ORDER_TABLE = """
                                 | parts           | stream          | watermark
 looks                           | twice two       | late            | back
 looks-sliding                   | again two       | crumbs          | late
-looks-window-rounds             | crumbs five     | whole csv       | twice
 looks-domain                    | crumbs two      | again           | twice
 looks-with-hits                 | early two       | back            | crumbs
 looks-with-counts               | -               | -               | -
@@ -64,7 +61,6 @@ kms21-domain                    | crumbs each     | crumbs          | late
 looks-from-noise                | early five      | ~early avro     | ~early
 looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -
-looks-window-rounds-from-noise  | ~again two      | again           | ~early
 looks-domain-sliding            | ~back two       | back            | ~crumbs
 looks-with-hits-sliding         | ~nothing five   | ~nothing csv    | ~early
 looks-with-hits-from-noise      | ~early two      | ~early parquet  | late
