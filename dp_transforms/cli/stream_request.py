@@ -282,8 +282,8 @@ def _check_release(request: StreamRequest) -> None:
         )
     if request.plan.rounds is not None:
         raise UserError(
-            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one with"
-            " --window-rounds, or use `shh replay`."
+            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"
+            " or use `shh replay`."
         )
 
 

@@ -55,12 +55,6 @@ def why(plan: Plan) -> str:
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
         return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
-    if plan.window_rounds is not None:
-        shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
-        return (
-            f"Each window is looked at in {len(plan.window_rounds.units)} rounds, which are paid with {shares} of each"
-            " purse. A later round looks at what is not named yet, and the last one also at what is, for its size."
-        )
     given = {"usual_looks": plan.looks.usual_looks, "hits_per_user": plan.hits, "counts_for": plan.counts}
     return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
 

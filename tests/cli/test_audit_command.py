@@ -324,7 +324,7 @@ def test_a_run_of_few_windows_with_several_items_in_each():
 IN_ROUNDS = "other counts and weights in rounds"
 LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
 LIMITS |= {"block_seconds": "", "most_weight": ""}
-LIMITS |= dict.fromkeys(("rounds", "window_rounds", "by", "weight"), IN_ROUNDS)
+LIMITS |= dict.fromkeys(("rounds", "by", "weight"), IN_ROUNDS)
 LIMITS |= {
     "hits_per_user": "streams in which a user goes from one price list to the other",
     "counts_for": "streams of counts and looks together",
@@ -344,7 +344,6 @@ def test_each_option_is_tried_or_in_the_list():
         ("counts_for", 3),
         ("forget_after", 0),
         ("rounds", True),
-        ("window_rounds", True),
         ("by", {"country": ["DE", "FR"]}),
     ],
 )

@@ -44,7 +44,7 @@ def audited_plan(
 @functools.cache
 def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
-    ``window_rounds``, or ``by`` for rounds with facets."""
+    ``by`` or ``weight``, for rounds with facets or amounts."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
     kinds: dict[str, Any] = {
         "by": {"by": {"country": ("DE", "FR")}},

@@ -199,7 +199,6 @@ def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need():
         ({"weight": "a=b", "most_weight": 600}, "without '='"),
         ({"weight": "seconds", "most_weight": 600, "by": {"country": ("DE",)}}, "weight cannot be used with by"),
         ({"by": {"seconds<": ("600",)}}, "without '<' at the end"),
-        ({"weight": "seconds", "most_weight": 600, "window_rounds": True}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "rounds": False}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "mode": "hits"}, "cannot be used with mode 'hits'"),
         ({"weight": "seconds", "most_weight": 600, "counts_for": 3}, "with rounds, which weight turns on. Leave one"),
