@@ -290,8 +290,6 @@ class LooksReport(AuditReport):
             )
         limits += _OF_HITS if plan.hits_per_user else ()
         limits += _OF_COUNTS if plan.counts else ()
-        if plan.paid_looks.activity_epsilon:
-            limits.append("the histogram of activity from which the plan was made: it has tests of its own")
         return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:

@@ -328,7 +328,6 @@ LIMITS |= dict.fromkeys(("rounds", "by", "weight"), IN_ROUNDS)
 LIMITS |= {
     "hits_per_user": "streams in which a user goes from one price list to the other",
     "counts_for": "streams of counts and looks together",
-    "activity_epsilon": "the histogram of activity",
 }
 
 
@@ -343,7 +342,6 @@ def test_each_option_is_tried_or_in_the_list():
     [
         ("hits_per_user", 2),
         ("counts_for", 3),
-        ("activity_epsilon", 0.1),
         ("forget_after", 0),
         ("rounds", True),
         ("by", {"country": ["DE", "FR"]}),
