@@ -104,7 +104,7 @@ for words in json.load(sys.stdin):
 WITHOUT_EXTRA = {
     ("ledger", "--ledger", "l.db"): "sql",
     ("show", "sqlite:///reports.db"): "sql",
-    ("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"): "kafka",
+    ("stream", *TOPIC, *RANGE, "--output", "reports"): "kafka",
     ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
     ("replay", "duckdb:///news.duckdb?query=FROM visits", *RANGE, "--output", "r.avro"): "duckdb",
 }

@@ -170,14 +170,9 @@ def _summary(result: PipelineResult, started: float) -> ReplaySummary:
     )
 
 
-def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary:
-    """Submits the job that pipelines/replay_log.py builds, which publishes by itself, in its last step; returns when it
-    is over. words: options of Beam. Raises UserError like `run_replay`."""
-    started = time.monotonic()
-    options = runner_options(words, job_name=job_name(request.stream, request.run_id), streaming=False)
-    if is_on_dataflow(options) or not is_sent(options):
-        raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
-    job = ReplayJob(
+def job_of(request: ReplayRequest) -> ReplayJob:
+    """As pipelines/replay_log.py has it."""
+    return ReplayJob(
         chunks=request.chunks,
         fields=request.fields,
         plan=request.plan,
@@ -190,9 +185,18 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
         dead_letter=request.options.dead_letter,
         max_bad_fraction=request.options.max_bad_fraction,
     )
+
+
+def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary:
+    """Submits the job that pipelines/replay_log.py builds, which publishes by itself, in its last step; returns when it
+    is over. words: options of Beam. Raises UserError like `run_replay`."""
+    started = time.monotonic()
+    options = runner_options(words, job_name=job_name(request.stream, request.run_id), streaming=False)
+    if is_on_dataflow(options) or not is_sent(options):
+        raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
     with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
         check_unchanged(request.chunks)
-        with Unwinding(), replay_pipeline(options, job) as pipeline:  # Ctrl-C cancels the job
+        with Unwinding(), replay_pipeline(options, job_of(request)) as pipeline:  # Ctrl-C cancels the job
             result = run_to_end(pipeline)
     summary = _summary(result, started)
     check_bad_fraction(request, summary.events, summary.rejected)

@@ -48,14 +48,14 @@ def run_whole(
     log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
     run_id = request.options.run_id
     verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-    with account.whole(is_private=_drafts_are_private(request, runner)):
+    with account.whole(is_private=drafts_are_private(request, runner)):
         request = dataclasses.replace(request, run_id=verdict.run_id)
         if pool is not None:
             read_ahead(pool, request)
         return _run(request, runner, pool=pool)
 
 
-def _drafts_are_private(request: ReplayRequest, runner: Sequence[str]) -> bool:
+def drafts_are_private(request: ReplayRequest, runner: Sequence[str]) -> bool:
     """Whether nobody else can read what was drawn before it is published: the workers of a runner write the draft of a
     URL beside it."""
     outputs = filter(None, (request.output, request.options.block_output))

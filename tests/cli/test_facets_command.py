@@ -109,7 +109,7 @@ def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report, fo
     loaded = shh("load", "report.avro", "--output", "sqlite:///d.db", cwd=folder)
     assert "tables have no place for them" in " ".join(loaded.stderr.split())
     assert not (folder / "d.db").exists()
-    words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
+    words = ("--noise-key-file", key_file(folder), "--output", "o")
     streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
     assert "--plan cannot be one with --by or --weight" in streamed.stderr
 

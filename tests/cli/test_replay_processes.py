@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
-from dp_transforms.cli import home_workers
+from dp_transforms.cli import home_workers, replay_run
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.replay_run import run_replay, run_to_end
+from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.errors import UserError, reason_of_machine
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.workers import ProcessPool
@@ -253,9 +253,11 @@ def test_a_damaged_file_gives_the_same_line(request_of, tmp_path):
     assert not pathlib.Path(request.output).exists()
 
 
-def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path):
+def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path, monkeypatch):
     """Nothing of it is published, nor the list of rows that cannot be read."""
     request = request_of("report.jsonl", PLANS["looks"]())
+
+    run_to_end = replay_run.run_to_end
 
     def run_and_write(pipeline):
         result = run_to_end(pipeline)
@@ -263,8 +265,9 @@ def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, t
             file.write("one more\n")
         return result
 
+    monkeypatch.setattr(replay_run, "run_to_end", run_and_write)
     with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
-        run_replay(request, run=run_and_write)
+        run_replay(request)
     assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
@@ -383,7 +386,7 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_pa
     ("words", "said"),
     [
         (("--processes", "2", "--state", "s"), "--processes cannot be used with --state"),
-        (("--processes", "2", "--engine", "flink"), "--processes cannot be used with --engine"),
+        (("--processes", "2", "--runner=FlinkRunner"), "--processes cannot be used with --runner"),
         (("--memory", "1TB"), "is not a size"),
         (("--memory", "0GB"), "is not a size"),
         (("--processes", "0"), "--processes"),

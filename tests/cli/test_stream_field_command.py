@@ -112,7 +112,7 @@ def test_nights_and_a_stream_go_on_with_the_same_field_alone(folder):
     night = ("replay", "log.csv", *BUDGET, *of_run)
     first = shh(*night, *FIELD, "--until", "2026-01-02", "--output", "night.avro", cwd=folder)
     assert first.returncode == 0, first.stderr
-    clock = ("--engine", "in-process", "--clock", "event", "--idle-timeout", "1s", "--once")
+    clock = ("--clock", "event", "--idle-timeout", "1s", "--once")
     live = ("stream", "--input", "live", *BUDGET, *of_run, *clock, "--output", "reports")
     for words in ((*night, "--output", "2.avro"), live):
         for others in ((), ("--stream-field", "item", "--item-field", "kind")):

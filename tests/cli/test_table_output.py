@@ -13,7 +13,7 @@ from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_records import hitter_fields
 from dp_transforms.reports.report_table import ReportTable
-from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, IN_PROCESS, KEY, PLAN, run, write_log_and_key
+from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, KEY, PLAN, run, write_log_and_key
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
 from tests.helpers.sinks import write_all
 
@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_stream_writes_to_sqlite_what_it_shows(folder, capsys):
-    words = [*FOLDER, *PLAN, *KEY, *HISTORY, *IN_PROCESS, "--output", "sqlite:///reports.db", "--output-table", "news"]
+    words = [*FOLDER, *PLAN, *KEY, *HISTORY, "--output", "sqlite:///reports.db", "--output-table", "news"]
     code, out, err = run([*words, "--run-id", "run-1"], capsys)
     assert code == 0, err
     table = ReportTable(f"sqlite:///{folder}/reports.db", "news")

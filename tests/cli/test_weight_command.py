@@ -150,6 +150,6 @@ def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(
     loaded = shh("load", "report.jsonl", "--output", "sqlite:///d.db", cwd=folder)
     words = " ".join(loaded.stderr.split())
     assert "tables have no place for them. For a flat file of all rows: shh show report.jsonl --output" in words
-    words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
+    words = ("--noise-key-file", key_file(folder), "--output", "o")
     streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
     assert "--plan cannot be one with --by or --weight" in streamed.stderr
