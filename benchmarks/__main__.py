@@ -15,7 +15,6 @@ _NAMES = (
     "peers",
     "start",
     "finding",
-    "by_value",
     "dp_sqlp",
     "accounting",
     "noise_comparison",

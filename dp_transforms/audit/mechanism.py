@@ -17,11 +17,9 @@ import numpy as np
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
     FEWEST_BESIDE,
-    FEWEST_WEIGHTED,
     SECOND_LOOKS,
     SECOND_PART,
     TO_LEAVE_OUT,
@@ -168,7 +166,6 @@ class PricesOfUser:
     weights, units: rising, and what a look with each costs. purse: in units, without what is taken out for hits.
     hits: after so many a user on this list no longer counts, 0: hits are free; hit_units: what it pays for each.
     counts: so many counted pairs of a user count, and are set aside for; count_units: what each costs.
-    is_of_weight: whether they are looks at amounts, here all full.
     """
 
     weights: tuple[int, ...]
@@ -178,7 +175,6 @@ class PricesOfUser:
     hit_units: int = 0
     counts: int = 0
     count_units: int = 0
-    is_of_weight: bool = False
 
     @property
     def prices(self) -> Iterator[tuple[int, int]]:
@@ -207,7 +203,6 @@ class PricesOfUser:
 
     def replay_weight(self, looks: int) -> int:
         """Of a user of this list with so many pairs in the whole run."""
-        looks = max(looks, FEWEST_WEIGHTED) if self.is_of_weight else looks
         purse = int(self.purse_of(np.array(looks)))
         place = self.payable(purse // min(looks, purse // self.units[0]))
         assert place is not None
@@ -237,7 +232,6 @@ class LooksMechanism:
     hits_list: PricesOfUser | None = None
     count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
-    facets: PricesOfUser | None = None
     later_open: tuple[int, ...] = ()
     size_error: float = 0.01
     most_of_second: int = 0
@@ -255,8 +249,6 @@ class LooksMechanism:
         known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
-        of_facets = PricesOfUser(looks.weights, looks.units, plan.units_of_rounds[-1])
-        of_facets = dataclasses.replace(of_facets, is_of_weight=weight_of(plan.facets) is not None)
         rounds = plan.rounds or plan.window_rounds
         units_of_rounds = () if rounds is None else rounds.units
         return cls(
@@ -269,9 +261,8 @@ class LooksMechanism:
             hits_list=hits_list,
             count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
-            facets=of_facets if plan.facets else None,
             later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
-            size_error=looks.size_error / (1 + (0 if rounds is None else len(rounds.all_units))),
+            size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
             patience=looks.patience or 16,
         )
@@ -288,8 +279,8 @@ class LooksMechanism:
 
     @property
     def purses(self) -> tuple[PricesOfUser, ...]:
-        """What all looks of a user may be paid from: that of a list, or of each round its own, that of facets last."""
-        return (*(self.rounds or self.lists), *(() if self.facets is None else (self.facets,)))
+        """What all looks of a user may be paid from: that of a list, or of each round its own."""
+        return self.rounds or self.lists
 
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight

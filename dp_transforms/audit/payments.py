@@ -21,12 +21,10 @@ import numpy.typing as npt
 from dp_transforms.audit.copies import (
     Rows,
     all_counted,
-    in_one_facet,
     item_pairs_of,
     labels_of,
     numbers_of,
     user_pairs_of,
-    with_one_facet,
 )
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
@@ -244,7 +242,7 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 
 def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = run.plan.rounds and dataclasses.replace(with_one_facet(run.plan.rounds), block_seconds=2 * slide)
+    rounds = run.plan.rounds and dataclasses.replace(run.plan.rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
     in_windows = ("stream", tuple(range(1, _WINDOWS + 1)))
     cuts = (("replay", _WHOLE), ("run in parts", _PARTS)) if rounds else (in_windows, ("run in parts", _PARTS))
@@ -291,8 +289,7 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 class _RoundCode:
     """What users add in each round, by the code that runs. By lot each item is named in a block, and each pair in some
-    later round or in none, or it is left out before the last one; in windows, in some round or in none. With facets
-    each pair has one.
+    later round or in none, or it is left out before the last one; in windows, in some round or in none.
 
     not_drawn_for: whether users have added to a pair that is not drawn for. is_refused: whether what was stored between
     two windows was.
@@ -300,7 +297,7 @@ class _RoundCode:
 
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
         self._plan, self._keys = plan, keys
-        self._rounds = len(plan.units_of_rounds) - bool(plan.facets)
+        self._rounds = len(plan.units_of_rounds)
         self._in_windows = plan.window_rounds is not None
         lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
         self._in_block = lots[0] < _OF_BLOCKS
@@ -316,14 +313,11 @@ class _RoundCode:
         for end in ends:
             pairs_of = user_pairs_of if self._in_windows else item_pairs_of
             pairs: Any = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
-            pairs = in_one_facet(pairs, self._plan.facets, has_parts=True) if self._plan.facets else pairs
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block
                 drawn = named_in >= (number if not is_last else 0 if self._in_windows else 1)
                 drawn &= ~self._left_out(named_in, number)
-                if number == self._rounds:  # facets of what is named
-                    drawn = (named_in > 0) & (named_in < number)
                 told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
                 if len(ends) == _WINDOWS:

@@ -247,11 +247,8 @@ class LooksReport(AuditReport):
         further = ""
         if len(plan.units_of_rounds) > 1:
             known = "in the first round" if plan.rounds else f"in the first round; {known}"
-            first, last = len(plan.units_of_rounds) - bool(plan.facets), plan.units_of_rounds[-1]
-            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds[:first])
+            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
-            if plan.facets:
-                further += f" Facets of what is named, or amounts, cost up to {100 * last / looks.purse:.4g} %."
         if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "

@@ -276,10 +276,6 @@ def _check_release(request: StreamRequest) -> None:
             "--plan cannot be one with --counts-for: counts are paid for when all names of the run are known. Make one"
             " without, or use `shh replay`."
         )
-    if request.plan.facets:
-        raise UserError(
-            "--plan cannot be one with --by or --weight: they are for replays. Make one without, or use `shh replay`."
-        )
     if request.plan.rounds is not None:
         raise UserError(
             "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one with"

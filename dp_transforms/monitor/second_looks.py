@@ -30,7 +30,7 @@ class SecondLooks:
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan, self._table = plan, noise_bounds(plan.paid_looks.noise)
-        self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1 - bool(plan.facets))
+        self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1)
         self._terms = functools.cache(plan.terms_of_second_looks)
 
     def size(self, named: NamedItems, sums: ItemSums, drawn: Whole, windows: int) -> tuple[NamedItems, ItemSums]:

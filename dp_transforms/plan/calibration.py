@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from dp_transforms.accounting.activity import activity_delta
@@ -34,7 +33,6 @@ from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.plan.facets import labels_of
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import (
     Budget,
@@ -156,12 +154,6 @@ class LooksChoices(PerUser, total=False):
         By default False: many go soon, and what they leave buys nothing.
     block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
         whole run where windows are a day or longer.
-    by: with rounds, which it turns on; some values of one or two columns of the log, such as
-        ``{"country": ("DE", "FR")}``. Named items are looked at once more, by each value, for a fifth of a purse. An
-        event with another value, or with none, counts for the item alone. The values must be public.
-    weight, most_weight: with rounds, which they turn on, and in the place of by; a column of numbers, such as seconds
-        watched, and the most that a user may add to an item in a window, a whole number. Named items then also say how
-        much of it all of their users add.
     """
 
     usual_looks: tuple[int, int] | None
@@ -175,9 +167,6 @@ class LooksChoices(PerUser, total=False):
     block_seconds: int | None
     window_rounds: bool | None
     users_stay: bool | None
-    by: Mapping[str, Sequence[str]] | None
-    weight: str | None
-    most_weight: int | None
 
 
 _PATIENCE_WHERE_USERS_STAY = 64
@@ -186,17 +175,15 @@ _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compa
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    if labels_of(given):
-        given.setdefault("rounds", not given.get("window_rounds"))
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)
-    units = UNITS_IN_WINDOWS if given.get("window_rounds") else () if rounds is None else rounds.all_units
+    units = UNITS_IN_WINDOWS if given.get("window_rounds") else () if rounds is None else rounds.units
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if units:
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
-    hash_share = hash_delta(budget.max_users, budget.max_items * (1 + (len(rounds.facet_labels) if rounds else 0)))
+    hash_share = hash_delta(budget.max_users, budget.max_items)
     counts_for, hits_per_user = given.get("counts_for") or 0, 0 if units else given.get("hits_per_user")
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:

@@ -190,14 +190,9 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round, that of facets too; without rounds, a purse."""
+        """What the looks of a user may cost in each round; without rounds, a purse."""
         cut = self.rounds or self.window_rounds
-        return (PURSE_UNITS,) if cut is None else cut.all_units
-
-    @property
-    def facets(self) -> tuple[str, ...]:
-        """The labels of all facets, ``COLUMN=VALUE``; none without."""
-        return () if self.rounds is None else self.rounds.facet_labels
+        return (PURSE_UNITS,) if cut is None else cut.units
 
     @property
     def hits_per_user(self) -> int:

@@ -135,14 +135,8 @@ class StageWork(abc.ABC):
 
     @property
     def has_second(self) -> bool:
-        """Whether it is the last of several rounds, in which what is named already is looked at again. That of facets
-        comes after it."""
-        return 0 < self.round == len(self.plan.units_of_rounds) - 1 - bool(self.plan.facets)
-
-    @property
-    def is_of_facets(self) -> bool:
-        """Whether it is the round in which facets of what is named are looked at."""
-        return bool(self.plan.facets) and self.round == len(self.plan.units_of_rounds) - 1
+        """Whether it is the last of several rounds, in which what is named already is looked at again."""
+        return 0 < self.round == len(self.plan.units_of_rounds) - 1
 
     @abc.abstractmethod
     def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:

@@ -27,13 +27,8 @@ REFUSED = {
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --forget-after 0 --mode kms21: --forget-after needs --mode looks.
         --counts-for 5 --mode hits: --counts-for needs --mode looks.
-        --weight w: --weight needs --most-weight.
-        --most-weight 9: --most-weight needs --weight.
     """,
     "replay": """
-        --weight w: --weight needs --most-weight.
-        --weight w --most-weight 9 --by a=b: --weight cannot be used with --by.
-        --most-weight 9: --most-weight needs --weight.
         --plan p --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
         --plan p --max-items-per-user 5: --max-items-per-user cannot be used with --plan
         --max-items-per-user 5: --max-items-per-user needs --mode hits or
@@ -114,7 +109,6 @@ ALLOWED = {
     "plan": """
         --threshold 5 --mode hits
         --rounds --block 6h --round-shares 10,100
-        --weight w --most-weight 9
     """,
     "show": "--last 3 --html a.html --force",
 }

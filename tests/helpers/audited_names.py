@@ -44,13 +44,9 @@ def audited_plan(
 @functools.cache
 def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
-    ``window_rounds``, or ``by`` for rounds with facets."""
+    ``window_rounds``."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
-    kinds: dict[str, Any] = {
-        "by": {"by": {"country": ("DE", "FR")}},
-        "weight": {"weight": "seconds", "most_weight": 60},
-    }
-    rounds: dict[str, Any] = kinds.get(kind, {kind: True})
+    rounds: dict[str, Any] = {kind: True}
     return Plan.calibrate(epsilon=2, delta=1e-4, schedule=schedule, most_looks=most_looks, max_users=100_000, **rounds)
 
 

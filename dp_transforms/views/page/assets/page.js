@@ -87,17 +87,6 @@ const reportPage = (() => {
     return button;
   };
 
-  /** With a weight: so much the users of an item have together in a window at least; 0 where that is not stated. */
-  const amountAt = (item, w) => {
-    const [[, held, amounts] = [0, [], []]] = (report.weight && report.columns.facets?.[item]) || [];
-    const place = placeOf(held, w);
-    return held[place] === w ? amounts[place] : 0;
-  };
-  /** All that is said of it in a window. */
-  const saidOf = (item, w) => {
-    const amount = amountAt(item, w);
-    return texts[stateAt(item, w)] + (amount ? `, at least ${whole(amount)} ${report.weight}` : "");
-  };
 
   // ---- one window --------------------------------------------------------------------------------------------------
 
@@ -117,7 +106,7 @@ const reportPage = (() => {
   const inOrder = (named, w) => {
     const keyOf = (item) => {
       const state = stateAt(item, w);
-      return [-strengths[state], -texts[state].replace(/\D/g, ""), -amountAt(item, w), labels[item]];
+      return [-strengths[state], -texts[state].replace(/\D/g, ""), labels[item]];
     };
     return named.map((item) => [item, keyOf(item)]).sort(([, a], [, b]) => {
       const at = a.findIndex((part, place) => part !== b[place]);
@@ -152,12 +141,11 @@ const reportPage = (() => {
     let rank = 0;
     const ranks = named.map((item, place) => (rank = place && strengthOf(named[place - 1]) === strengthOf(item) ? rank : place + 1));
     addSome(element("ranked"), named.map((item, place) => () => {
-      const text = texts[stateAt(item, w)], amount = amountAt(item, w), line = make("li"), bar = make("span", "", "bar"), fill = make("span");
+      const text = texts[stateAt(item, w)], line = make("li"), bar = make("span", "", "bar"), fill = make("span");
       line.dataset.item = item;
       fill.style.width = `${(100 * Math.max(strengthOf(item), 0)) / most}%`;
       bar.append(fill);
-      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", saidOf(item, w), "hidden");
-      if (amount) size.append(make("span", `≥\u00a0${whole(amount)} ${report.weight}`, "amount"));
+      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", text, "hidden");
       size.setAttribute("aria-hidden", "true");
       line.append(make("span", ranks[place], "rank"), itemButton(item), bar, size, spoken,
         make("span", SIGNS[changes[item]], `badge ${changes[item]}`));
@@ -293,7 +281,7 @@ const reportPage = (() => {
     const most = texts[largestState(item)];
     const said = make("p", `${titles[item] ? `${labels[item]}. ` : ""}Named in ${count(held.length, unit)}, first ${writeTime(startOf(held[0]))}, `
       + `last ${writeTime(startOf(held.at(-1)))} (${zone}). The most: ${most}.`);
-    panel.replaceChildren(close, name, said, historyOf(item), ...facetsOf(item), stretchesOf(item));
+    panel.replaceChildren(close, name, said, historyOf(item), stretchesOf(item));
   };
   /** Its sizes over time, as long as it was there. */
   const historyOf = (item) => {
@@ -311,32 +299,11 @@ const reportPage = (() => {
     figure.append(make("figcaption", `${strengthTitle}: up to ${whole(largestOf[item])}`, "note"), chart, ends);
     return figure;
   };
-  const facetSize = (users) => (users ? `≥\u00a0${whole(users)}` : "not stated");
-  /** Small multiples: each of its facets over the same time, on the scale of the item, the largest first; and a weight on its own. */
-  const facetsOf = (item) => {
-    const { windows: held } = items[item], [first, last] = [held[0], held.at(-1)], number = last - first + 1;
-    const found = (report.columns.facets?.[item] ?? []).map(([facet, there, sizes]) => ({ facet, there, sizes, largest: Math.max(...sizes) }));
-    const most = Math.max(1, largestOf[item]), wide = Math.max(1, number / 250);
-    return found.toSorted((a, b) => b.largest - a.largest).map(({ facet, there, sizes, largest }) => {
-      const figure = make("figure", "", "facet"), caption = make("figcaption", facet, "note");
-      caption.append(make("span", `${largest ? `up to ≥\u00a0${whole(largest)}, ` : ""}${count(there.length, unit)}`));
-      const bars = there.map((w, place) => {
-        const height = 0.12 + 0.88 * (sizes[place] / Math.max(most, largest));
-        const title = drawn("title", {}, `${writeWindow(w)}: ${facetSize(sizes[place])}`);
-        return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" }, title);
-      });
-      figure.append(caption, drawn("svg", { viewBox: `0 0 ${number} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
-      return figure;
-    });
-  };
   const stretchesOf = (item) => {
-    const { windows: held, states } = items[item], stretches = [], facetsAt = new Map([...held].map((w) => [w, []]));
-    for (const [facet, there, sizes] of report.columns.facets?.[item] ?? []) {
-      there.forEach((w, place) => facetsAt.get(w).push(`${facet} ${facetSize(sizes[place])}`));
-    }
+    const { windows: held, states } = items[item], stretches = [];
     held.forEach((w, place) => {
-      const last = stretches.at(-1), said = [brief(texts[states[place]]), ...facetsAt.get(w)];
-      if (last && last.said.join("\n") === said.join("\n") && last.to === w - 1) last.to = w;
+      const last = stretches.at(-1), said = brief(texts[states[place]]);
+      if (last && last.said === said && last.to === w - 1) last.to = w;
       else stretches.push({ from: w, to: w, said });
     });
     stretches.reverse();
@@ -347,9 +314,8 @@ const reportPage = (() => {
       head.append(cell);
     }
     top.append(head);
-    const line = ({ from, to, said: [size, ...ofFacets] }) => {
-      const row = make("tr"), told = make("td", size);
-      told.append(...ofFacets.map((text) => make("div", text, "note")));
+    const line = ({ from, to, said }) => {
+      const row = make("tr"), told = make("td", said);
       row.append(make("td", `${writeTime(startOf(from))} to ${writeTime(endOf(to)).replace(`${writeTime(startOf(from)).slice(0, 11)}`, "")}`), told);
       return row;
     };
@@ -384,7 +350,6 @@ const reportPage = (() => {
   const runSoon = later(drawRun, 60);
   const setSlider = () => { element("slider").max = lastWindow(); };
   setSlider();
-  element("ranked").classList.toggle("with-amounts", Boolean(report.weight));
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
   element("later").addEventListener("click", () => choose({ window: chosen.window + 1 }));
