@@ -24,7 +24,6 @@ MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS_ALONE,
     "looks, rounds": {"usual_looks": (1, 1000), "rounds": True},
     "looks, window rounds": {"usual_looks": (1, 1000), "window_rounds": True},
-    "looks, users stay": {**found_names.LOOKS_ALONE, "users_stay": True},
     "hits": {"hits_per_user": 3},
     "hits-with-counts": {"hits_per_user": 10},
 }
@@ -171,7 +170,6 @@ METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "looks, nightly": _nightly("looks"),
     "looks, nightly in rounds": _nightly("looks, rounds"),
     "looks, stream order": _names_in_stream_order("looks"),
-    "looks, stream order, users stay": _names_in_stream_order("looks, users stay"),
     "looks, stream order in rounds": _names_in_rounds("looks, window rounds"),
     "hits": _charging("hits"),
     "hits-with-counts": _charging("hits-with-counts"),

@@ -15,7 +15,6 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
@@ -24,6 +23,7 @@ from dp_transforms.monitor.pairs import bound_contributions, pairs_of_events
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
 
 _SECRET = bytes(range(32))

@@ -183,19 +183,6 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
     assert _run(code) == "[]"
 
 
-def test_the_live_page_is_made_of_what_was_released() -> None:
-    for path in _sources("dp_transforms/views/serving"):
-        names = _imports(path)
-        for other in ("mechanisms", "logs", "engines", "beam"):
-            assert not _within(names, f"dp_transforms.{other}"), _relative(path)
-        of_requests = _within(names, "starlette") | _within(names, "uvicorn")
-        assert not of_requests or path.stem in ("access", "connections", "web_app"), _relative(path)
-    code = "import dp_transforms.cli.serve, dp_transforms.views.serving.web_app, sys; "
-    code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'sqlalchemy', 'scipy'))])"
-    assert _run(code) == "[]"
-    assert not _loaded_by(["serve", "--help"], "--token-file") & {"starlette", "uvicorn", "numpy"}
-
-
 def test_what_is_submitted_is_short_and_nobody_imports_it() -> None:
     scripts = _sources("pipelines")
     assert {path.stem for path in scripts} == {"live_stream", "replay_log"}

@@ -4,7 +4,6 @@ Nothing is random or sampled, and no number comes from the accounting. Each is a
 a claim, the claim is wrong. docs/audit.md says what is tried.
 
 And what workers get of a plan (`run_violations`): what it says of sizes, computed again by another law of the noise.
-The sampled runs have thresholds and windows of their own, and would not see others in it.
 """
 
 from __future__ import annotations

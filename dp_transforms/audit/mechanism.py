@@ -220,7 +220,7 @@ class LooksMechanism:
     Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
     later_open: where rounds are in each window, from where on those after the first one name an item that is not known.
     size_error: with which a size that is stated is wrong in one round, or by second looks. most_of_second: units that
-    one of these costs at most. patience: for how many times as long a user of a stream is expected to go on, at most.
+    one of these costs at most.
     """
 
     shape: float
@@ -235,7 +235,6 @@ class LooksMechanism:
     later_open: tuple[int, ...] = ()
     size_error: float = 0.01
     most_of_second: int = 0
-    patience: int = 16
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
@@ -264,7 +263,6 @@ class LooksMechanism:
             later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
             size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
-            patience=looks.patience or 16,
         )
 
     @property

@@ -11,7 +11,6 @@
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.
 - ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
-- serve: ``shh serve``, a live page of the same parts.
 - stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.
 
 What a stream needs:

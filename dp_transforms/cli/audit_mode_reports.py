@@ -12,25 +12,17 @@ from dp_transforms.audit.exact_hits import ChargedAudit, ExactAudit
 from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, LooksExactAudit
 from dp_transforms.audit.few_looks import FewLooks
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.round_looks import RoundLooks
-from dp_transforms.audit.sampled_hits import StreamDesign
-from dp_transforms.audit.sampled_looks import LooksDesign
-from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
-from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
+from dp_transforms.cli.audit_report import AuditReport, add_claim, finite, rounded_down, table_of
 from dp_transforms.plan.plan import Plan
 
 _NEVER_TRIED = (
+    "the code itself: counting, charging and drawing are held against these laws by tests, and so are reading, "
+    "hashing, Beam, retries, late events and what one part of a run hands to the next",
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
     "a log that shares users with other runs, a user that is several people, groups of users",
     "the secrecy of the noise key, timing, and what only the operator sees",
-)
-_NEVER_TRIED_OF_HITS = (
-    "noise that does not follow the holders, and hits that one part of a run hands to the next: these have tests of "
-    "their own",
-    "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
-    *_NEVER_TRIED,
 )
 
 
@@ -38,11 +30,10 @@ _NEVER_TRIED_OF_HITS = (
 class HitsReport(AuditReport):
     plan: Plan
     exact: ExactAudit
-    sampled: SampledAudit[StreamDesign] | None = None
 
     @property
     def violations(self) -> list[str]:
-        return [*self.exact.violations, *(self.sampled.violations if self.sampled else ())]
+        return [*self.exact.violations]
 
     @property
     def _enough_items(self) -> int:
@@ -90,13 +81,7 @@ class HitsReport(AuditReport):
         return texts
 
     def not_tried(self) -> list[str]:
-        limits = [self._untried_streams()]
-        if self.plan.domain_size:
-            limits.append(
-                "how items of the domain that nobody holds are drawn (EmptyItems): every item of a sampled run "
-                "has holders; that draw has tests of its own"
-            )
-        return [*limits, *_NEVER_TRIED_OF_HITS]
+        return [self._untried_streams(), *_NEVER_TRIED]
 
     def _untried_streams(self) -> str:
         """The ceilings hold by a theorem of docs/audit.md for so many items: no more is claimed than was computed."""
@@ -152,19 +137,6 @@ class HitsReport(AuditReport):
     def _stream_record(self, stream: AttackStream) -> dict[str, Any]:
         return {**dataclasses.asdict(stream), "in_words": _stream_text(stream, self.plan)}
 
-    def sampled_parts(self, sampled: SampledAudit[StreamDesign]) -> SampledParts:
-        return SampledParts(
-            note="The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the "
-            "same number, since only their difference matters. The user holds one item a window, in as many windows as "
-            "it takes or the plan has.",
-            event=f"loss >= {sampled.design.event_loss:.4f}",
-            agreement="agreement with the exact law",
-            adds_user=False,
-            stream=self._stream_record(sampled.design.stream),
-            of_event={"loss_at_least": sampled.design.event_loss},
-            of_tests={},
-        )
-
 
 def _stream_text(stream: AttackStream, plan: Plan) -> str:
     """What the adversary does, in words."""
@@ -207,25 +179,14 @@ def _distance_text(distance: int, plan: Plan) -> str:
     return f"{others}, {abs(distance):,} {'more' if distance >= 0 else 'fewer'} than the threshold"
 
 
-_NEVER_TRIED_OF_LOOKS = (
-    "noise that does not follow the weights of the holders, but who they are",
-    "reading logs, hashing ids, Beam, shards, state that engines keep, retries and late events: these have tests of "
-    "their own",
-    *_NEVER_TRIED,
-)
-_OF_HITS = (
-    "streams in which a user goes from one price list to the other: in payments alone",
-    "hits of a group in a stream, and hits that one part of a run hands to the next: these have tests of their own",
-)
+_OF_HITS = ("streams in which a user goes from one price list to the other",)
 _OF_ROUNDS = (
     "other counts and weights in rounds than equal ones of up to 10 pairs, and of more than that one round alone; that "
     "no stream attains more than delta_looks is the theorem of docs/guarantee.md",
-    "blocks that two parts of a run share, and their thresholds: these have tests of their own",
 )
 _OF_COUNTS = (
     "streams of counts and looks together: each is held against its price, and that a purse pays for both is proved in "
     "docs/guarantee.md",
-    "which of the named items are counted: tests show that it follows from the names alone",
 )
 
 
@@ -233,13 +194,10 @@ _OF_COUNTS = (
 class LooksReport(AuditReport):
     plan: Plan
     exact: LooksExactAudit
-    payments: PaymentAudit | None = None
-    sampled: SampledAudit[LooksDesign] | None = None
 
     @property
     def violations(self) -> list[str]:
-        parts = (self.exact, self.payments, self.sampled)
-        return [text for part in parts if part is not None for text in part.violations]
+        return [*self.exact.violations]
 
     def plan_text(self) -> str:
         plan, looks = self.plan, self.plan.paid_looks
@@ -317,7 +275,7 @@ class LooksReport(AuditReport):
         tried = exact.tried
         limits: list[str] = []
         if exact.in_rounds:
-            limits += _OF_ROUNDS if plan.rounds else _OF_ROUNDS[:1]
+            limits += _OF_ROUNDS
         elif tried > MOST_FEW:
             limits.append(
                 f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
@@ -327,11 +285,11 @@ class LooksReport(AuditReport):
             limits.append(
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
-        limits += (*_OF_HITS,) if plan.hits_per_user else ()
-        limits += (*_OF_COUNTS,) if plan.counts else ()
+        limits += _OF_HITS if plan.hits_per_user else ()
+        limits += _OF_COUNTS if plan.counts else ()
         if plan.paid_looks.activity_epsilon:
             limits.append("the histogram of activity from which the plan was made: it has tests of its own")
-        return [*limits, *_NEVER_TRIED_OF_LOOKS]
+        return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:
         exact = self.exact
@@ -348,22 +306,7 @@ class LooksReport(AuditReport):
                 "lone_items": {"delta": exact.lone_delta, "looks": exact.lone_looks},
                 "together": {"delta_at_claimed_epsilon": exact.together_delta},
             },
-            "payments": None if self.payments is None else _plain(dataclasses.asdict(self.payments)),
         }
-
-    def sampled_parts(self, sampled: SampledAudit[LooksDesign]) -> SampledParts:
-        design = sampled.design
-        return SampledParts(
-            note="The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts "
-            "are smaller by the same number, since only their difference matters."
-            + (" All rounds of looks are run." if self.exact.in_rounds else ""),
-            event=f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named",
-            agreement=f"agreement with the exact law, {sampled.tests} tests",
-            adds_user=True,
-            stream={name: getattr(design, name) for name in ("looks", "others", "weight", "margin")},
-            of_event={"named_at_least": design.event},
-            of_tests={"tests": sampled.tests, "worst_test": sampled.worst_test},
-        )
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:

@@ -137,11 +137,6 @@ class StreamPlanOptions:
         "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
         "rounds. Finds less where users stay.",
     )
-    users_stay: bool = switch(
-        ADVANCED,
-        "With looks, for a stream or parts: most users are there for most of the run, such as devices, so that a purse "
-        "is kept for longer.",
-    )
     domain_file: str | None = opt(
         INPUT,
         "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
@@ -243,8 +238,7 @@ def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
-    for name in ("window_rounds", "users_stay"):
-        choices[name] = choices[name] or None
+    choices["window_rounds"] = choices["window_rounds"] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}

@@ -230,13 +230,6 @@ REPLAY_RULES = (
         why="the ledger must hear how the run ended",
         remedy="Leave --detach out, or reserve the run by hand (shh ledger reserve).",
     ),
-    Rule(
-        "--users-stay",
-        needs="--state",
-        unless="--dry-run",
-        why="a replay of a whole run knows how long users stay",
-        remedy="Leave it out.",
-    ),
     *STATE_RULES,
     Rule(
         "--run-id",

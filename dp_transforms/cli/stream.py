@@ -25,7 +25,6 @@ from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli import operator_log
-from dp_transforms.cli.courier import sent_on
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch, StartedJob
@@ -37,7 +36,7 @@ from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
 from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
-from dp_transforms.cli.stream_status import LOOPBACK, OperatorMetrics, StreamStatus, served_metrics
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import StreamWatch
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
@@ -69,7 +68,7 @@ def command(options: StreamOptions) -> None:
     account, plan = RunAccount.of_options(options.account), json.loads(request.plan.to_json())
     status = StreamStatus(plan=plan) if request.state is None else StreamStatus("this part", plan)
     # Engines are stopped in order.
-    with Unwinding(), sent_on(options.news, request.sink, request.run_id, status.tell):
+    with Unwinding():
         if request.state is None:
             run_stream(request, beam_words, status, account)
         else:
@@ -123,14 +122,11 @@ def run_stream(
         if part is None:
             _check_that_something_counts(request)
         _announce(request, status)
-    with quiet_workers(), served_metrics(request.options.metrics_port, _labels(request)) as served:
-        if served is not None:
-            status.tell(f"Numbers for the operator, for Prometheus: http://{LOOPBACK}:{served[1]}/metrics")
-        metrics = served and served[0]
+    with quiet_workers():
         if request.engine.runs_already:
-            _watch_on(request, status, account, metrics)
+            _watch_on(request, status, account)
         else:
-            _start(request, beam_words, status, account, part, metrics)
+            _start(request, beam_words, status, account, part)
 
 
 def _start(
@@ -139,7 +135,6 @@ def _start(
     status: StreamStatus,
     account: RunAccount,
     part: StreamPart | None,
-    metrics: OperatorMetrics | None,
 ) -> None:
     """Starts the job, and watches it to its end unless it is left running."""
     with started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
@@ -162,20 +157,18 @@ def _start(
                 print(job_id)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            ended = StreamWatch(StreamJob(pipeline), request, status, watch, part, metrics).to_the_end()
+            ended = StreamWatch(StreamJob(pipeline), request, status, watch, part).to_the_end()
             if part is not None:
                 part.publish(ended)
 
 
-def _watch_on(
-    request: StreamRequest, status: StreamStatus, account: RunAccount, metrics: OperatorMetrics | None
-) -> None:
+def _watch_on(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:
     """Watches a job that an earlier command of this run has started, to its end."""
     flink, name = FlinkRest(request.engine.flink_master), job_name(request)
     status.tell(f"The job {name} runs already at http://{flink.address}: this command watches it.")
     watch = FlinkWatch(flink, name, request.engine.checkpoint_seconds)
     with _accounted(request, account):
-        StreamWatch(StartedJob(flink, name), request, status, watch, None, metrics).to_the_end()
+        StreamWatch(StartedJob(flink, name), request, status, watch).to_the_end()
 
 
 def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: StreamPart | None = None) -> None:
@@ -237,10 +230,6 @@ def _check_that_something_counts(request: StreamRequest, *, is_part: bool = Fals
             " published, and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock"
             " event), or give --allow-empty, which spends the whole budget."
         )
-
-
-def _labels(request: StreamRequest) -> dict[str, str]:
-    return {"run_id": request.run_id, "stream": request.stream, "engine": request.engine.name}
 
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:

@@ -164,26 +164,6 @@ class SinkOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NewsOptions:
-    """Who is told of each new window."""
-
-    on_new: str | None = opt(
-        OUTPUT,
-        "Run this for each new window, with its JSON as standard input: what `shh show --json` prints, and the "
-        "run_id. Windows come in order, once they are in --output. Exit code 0 within 30 s takes one; else it is run "
-        "again, and later ones wait.",
-        brief="Run this for each new window.",
-        metavar="COMMAND",
-    )
-    sent_file: str | None = opt(
-        OUTPUT,
-        "Notes which windows were taken. With --state the same command again sends the others. Default: beside the "
-        "folder of --output; else it is required.",
-        metavar="FILE",
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """What runs the pipeline, and how it ends."""
 
@@ -243,7 +223,6 @@ class StreamOptions:
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
-    news: NewsOptions = nested(NewsOptions)
     stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
@@ -263,13 +242,6 @@ class StreamOptions:
         "With --once: publish also if no event that is there counts. Give it where others see whether a run publishes.",
     )
     job: JobOptions = nested(JobOptions)
-    metrics_port: int | None = opt(
-        ENGINE,
-        "Serve the numbers for the operator to Prometheus while this command runs, on the loopback address alone "
-        "(0: any free port). Needs the extra metrics.",
-        type=click.IntRange(0, 65535),
-        metavar="PORT",
-    )
     verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
 
     def with_absolute_paths(self) -> StreamOptions:
@@ -316,11 +288,10 @@ STREAM_RULES = (
     ),
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
-    Rule("--sent-file", needs="--on-new"),
     *STATE_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--state, --once, --on-new, --metrics-port",
+        "--state, --once",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

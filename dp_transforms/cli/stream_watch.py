@@ -20,7 +20,7 @@ from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
-from dp_transforms.cli.stream_status import OperatorMetrics, StreamStatus
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
@@ -40,7 +40,7 @@ _FAILED = "the windows that were reported before are valid and stay"
 
 class StreamWatch:
     """job, request, status: of the run. flink: on Flink alone. part: of a run with a state, which is over when the new
-    state is there too. served: what Prometheus is told. pause_seconds: between two looks. patience_seconds: how long an
+    state is there too. pause_seconds: between two looks. patience_seconds: how long an
     output that cannot be read is tried again."""
 
     def __init__(
@@ -50,13 +50,12 @@ class StreamWatch:
         status: StreamStatus,
         flink: FlinkWatch | None,
         part: StreamPart | None = None,
-        served: OperatorMetrics | None = None,
         *,
         pause_seconds: float = 1.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._job, self._request, self._status = job, request, status
-        self._flink, self._part, self._served = flink, part, served
+        self._flink, self._part = flink, part
         old = request.engine.goes_on
         self._sink = SinkWatch(request.sink, request.run_id, status, goes_on=old, patience_seconds=patience_seconds)
         self._pause_seconds = pause_seconds
@@ -125,8 +124,6 @@ class StreamWatch:
             check_ports(engine.name, allow=False)
         numbers = (self._flink or self._job).numbers(now)
         self._status.show_operator_line(numbers.counts, numbers.gauges)
-        if self._served is not None:
-            self._served.update(numbers)
         if numbers.warning:
             self._status.tell(numbers.warning)
         if (unread := numbers.gauges.get(PARTITIONS_UNREAD, 0)) > self._unread:

@@ -37,7 +37,6 @@ _COMMANDS = {
     "load": "Copy a report into a table of a database.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",
-    "serve": "Show a live page of a report, which follows a stream.",
     "show": "Print a report file: its guarantee, and which items were heavy when.",
     "simulate": "Write a simulated event log to try things on.",
     "stream": "Watch a live stream: which items are held by many users right now.",

@@ -28,6 +28,7 @@ CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 MAX_BLOCK_ROWS = 1 << 20
 
 _MAX_NAMES_SHOWN = 40
+_NO_CHOICE: dict[str, Any] = {"facets": ()}
 _FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
 _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
@@ -96,6 +97,12 @@ class EventFields:
         """Of user, item and time, and then of the stream."""
         stream = () if self.stream_field is None else (self.stream_field,)
         return self.user, self.item, self.time, *stream
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """By which a source that is read so is known again, as JSON values. What is no choice any more stays in it, so
+        that it does not change."""
+        return {**dataclasses.asdict(self), **_NO_CHOICE}
 
     @property
     def time_reading(self) -> TimeReading:

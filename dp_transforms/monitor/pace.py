@@ -46,7 +46,7 @@ class Pace:
         self._horizon, rounds = plan.schedule.horizon, plan.rounds or plan.window_rounds
         self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
-        self._patience = looks.patience or (_PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS)
+        self._patience = _PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS
         self._least_seen = min(a_day, max(1, self._horizon // self._patience))
 
     def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:

@@ -150,8 +150,6 @@ class LooksChoices(PerUser, total=False):
         is left of a purse each round pays with: (10, 5, 20, 100).
     window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
         replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.
-    users_stay: in the order of a stream, users are there for most of the run, such as devices; not with window_rounds.
-        By default False: many go soon, and what they leave buys nothing.
     block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
         whole run where windows are a day or longer.
     """
@@ -166,10 +164,8 @@ class LooksChoices(PerUser, total=False):
     rounds: bool | tuple[int, ...] | None
     block_seconds: int | None
     window_rounds: bool | None
-    users_stay: bool | None
 
 
-_PATIENCE_WHERE_USERS_STAY = 64
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
 
 
@@ -217,10 +213,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     thresholds = (choice.threshold, *later)
     return {
         "threshold": choice.threshold,
-        "looks": dataclasses.replace(
-            looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
-            patience=_PATIENCE_WHERE_USERS_STAY if given.get("users_stay") else None,
-        ),
+        "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "counts": counts,
         "known": known_of(choice.prices, min(thresholds), known_error / len(thresholds), forget_after),

@@ -26,7 +26,6 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-MOST_PATIENCE = 10_000
 MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
 
 
@@ -160,8 +159,6 @@ class Looks(Record):
     size_error: the probability that any size that the run states is larger than the number of users.
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon.
         Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
-    patience: in the order of a stream a user is expected to go on for at most so many times as long as it was there;
-        missing: the usual one (`monitor.pace`).
 
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
     """
@@ -176,7 +173,6 @@ class Looks(Record):
     spacing: int
     size_error: float
     activity_epsilon: float | None = None
-    patience: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,8 +184,6 @@ class Looks(Record):
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
         if self.activity_epsilon == 0:
             raise ValueError("activity_epsilon must be left out where there was no histogram.")
-        if self.patience is not None:
-            check_whole("patience", self.patience, 1, MOST_PATIENCE)
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:

@@ -19,7 +19,7 @@ import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
-from dp_transforms.checks import is_whole, shown
+from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds, WindowRounds
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -180,10 +180,6 @@ def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
     if given.get("rounds") and given.get("window_rounds"):
         raise ValueError("window_rounds cannot be used with rounds. Leave one out.")
-    if not isinstance(given.get("users_stay", False), bool):
-        raise ValueError(f"users_stay must be True or False, got {shown(given['users_stay'])}.")
-    if given.get("users_stay") and given.get("window_rounds"):
-        raise ValueError("users_stay cannot be used with window_rounds, for users who come and go. Leave one out.")
     for name in _REFUSED:
         if given.get(name) and (reason := _why_not(name, given, has_domain=budget.domain is not None)):
             raise ValueError(reason)

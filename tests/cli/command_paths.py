@@ -55,11 +55,6 @@ READ = {
     ("doctor", "logs"): ["doctor", "PATH.jsonl"],
     ("explain", "reports"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
-    ("serve", "reports"): ["serve", "PATH.avro", "--port", "0"],
-    ("serve", "kafka_config"): ["serve", "kafka://localhost:9/t", "--port", "0", "--kafka-config", "PATH"],
-    ("serve", "ledger"): ["serve", "--ledger", "PATH", "--port", "0"],
-    ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
-    ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "reports"): ["show", "PATH.avro"],
     ("replay", "titles"): [
         *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv")
@@ -85,7 +80,7 @@ READ = {
 READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
-    ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
+    ("audit", "output"): (["audit", "--plan", "plan.json", "--rounds", "1"], ["out.json"]),
     ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
@@ -103,7 +98,6 @@ WRITTEN = {
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
-    ("stream", "sent_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports", "--on-new", "true"], ["out"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 # Only named to Flink, which opens them.

@@ -45,7 +45,6 @@ REFUSED = {
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
         --page-title t: --page-title needs --html.
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
-        --users-stay: --users-stay needs --state: a replay of a whole run knows how long users stay. Leave it out.
         --until 2026-01-01: --until needs --state.
         --state s: --state needs --noise-key-file: all parts of a run have one key, since users are recognised by it.
         --population p: --population needs --ledger.
@@ -59,10 +58,6 @@ REFUSED = {
         --titles t.csv --json: --titles cannot be used with --json
         --page-title t: --page-title needs --html.
         --force: --force needs --html or --chart
-    """,
-    "serve": """
-        --ledger l --last 10000: --last cannot be used with --ledger: it belongs to a report. Leave it out, or serve
-        --ledger l --titles t.csv: --titles cannot be used with --ledger
     """,
     "stream": """
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan
@@ -83,12 +78,10 @@ REFUSED = {
         --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
-        --input f --output o --sent-file s: --sent-file needs --on-new.
         --input f --output o --until 2026-01-01: --until needs --state.
         --input f --output o --state s: --state needs --noise-key-file
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --input f --output o --ledger l: --ledger needs --population
-        --input f --output o --flink-master h:1 --worker-pool h:2 --detach --metrics-port 0: --metrics-port cannot be
         --input f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --state s --noise-key-file k: --state cannot
@@ -145,7 +138,6 @@ def test_what_no_rule_speaks_of_is_allowed():
     [
         ("replay nowhere.csv --until 2026-01-01", 1, "shh: --until needs --state."),
         ("stream --input nowhere", 2, "Error: Missing option '--output'"),
-        ("serve --ledger l --last 3", 1, "shh: --last cannot be used with --ledger"),
         ("show nowhere.avro --last 3 --all", 2, "Error: --last cannot be used with --all."),
         ("plan --threshold 5", 2, "Error: --threshold needs --mode hits"),
     ],

@@ -45,7 +45,7 @@ _ROUNDS = {"usual_looks": (1, 16), "most_looks": 40, "rounds": True}
 _KNOWN = {**TOLD["looks-domain"].choices, "known_error": 0.05}
 MODES = {
     **TOLD,
-    "looks-from-noise": Mode("looks", {**_NOISE, "known_error": 0.124, "users_stay": True}),
+    "looks-from-noise": Mode("looks", {**_NOISE, "known_error": 0.124}),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
     "looks-window-rounds-from-noise": Mode("looks", {**_NOISE, "window_rounds": True}, window_hours=3),

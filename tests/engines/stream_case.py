@@ -17,7 +17,6 @@ import apache_beam as beam
 import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
@@ -35,6 +34,7 @@ from tests.helpers.oracle import Event, Transcript, oracle_transcript
 from tests.helpers.pace_oracle import Wallet, stream_weights
 from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
+from tests.helpers.trial_plan import TrialPlan
 
 STREAM = "events"
 FIELDS = EventFields("user", "item", "time", "us")

@@ -21,8 +21,6 @@ from dp_transforms.reports.report_topic import ReportTopic, _partition
 from dp_transforms.reports.topic_records import RECORD_FORMATS, encode_record
 from tests.engines import needs
 from tests.engines.kafka_server import KafkaServer
-from tests.helpers.pages import Page, told
-from tests.helpers.served import Listener, served
 from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report, write_all
 
 pytestmark = needs("kafka")
@@ -256,51 +254,6 @@ def set_most_bytes(server: KafkaServer, topic: str, most: int) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = server.admin()
     admin.incremental_alter_configs([resource])[resource].result(timeout=15.0)
-
-
-def test_a_live_page_follows_what_is_committed_and_survives_a_restart(server, sink):
-    address = f"kafka://{sink.bootstrap_servers}/{sink.topic}"
-    write_all(sink, REPORTS[:1], ended=None)
-    eventually(lambda: sink.run_ids(), ["run-1"])
-    with served(address) as page:
-        port = page.port
-        shown = Page(page.get().text)
-        assert {label for _, _, label, _ in told(shown.data["columns"])} == LABELS
-        listener = Listener(port, shown.data["live"]["after"])
-        zombie = sink.open(header())
-        zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
-        zombie.place.producer.flush(60.0)  # on the broker, and not committed
-        write_all(sink, [report(1, HeavyHitter("of the successor", None, 1))], ended=None)
-        zombie.close()
-        assert [entry[0] for entry in listener.next("window").data["entries"]] == ["of the successor"]
-        page.end()
-    write_all(sink, REPORTS[1:], ended := ENDED._replace(reports=5))
-    eventually(lambda: sink.read("run-1")[2], ended)
-    with served(address, "--run-id", "run-1", port=port) as page:
-        assert Listener(port, shown.data["live"]["after"]).next().kind == "reload"
-        shown = Page(page.get().text)
-        assert len({start for start, _, _, _ in told(shown.data["columns"])}) == 4
-        assert Listener(port, shown.data["live"]["after"]).next("status").data["state"].startswith("The run has ended.")
-
-
-@pytest.mark.nightly
-def test_a_live_page_survives_a_crash_of_the_broker(server, sink):
-    """It says that no broker answers, keeps what it shows, and goes on without loading anew."""
-    write_all(sink, REPORTS[:1], ended=None)
-    eventually(lambda: sink.run_ids(), ["run-1"])
-    with served(f"kafka://{sink.bootstrap_servers}/{sink.topic}") as page:
-        shown = Page(page.get().text)
-        listener = Listener(page.port, shown.data["live"]["after"])
-        assert listener.next("status").data["problem"] == ""
-        server.kill()
-        try:
-            assert listener.next("status").data["problem"].endswith("Check the brokers.")
-            assert {label for _, _, label, _ in told(Page(page.get().text).data["columns"])} == LABELS
-        finally:
-            server.start()
-        assert listener.next("status").data["problem"] == ""
-        write_all(sink, REPORTS[1:2], ended=None)
-        assert listener.next("window").data["start"] == REPORTS[1].window_start / 1000
 
 
 def test_a_topic_that_is_not_there_is_not_made(sink):

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from dp_transforms.audit.query_law import QueryLaw, Result
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,
@@ -24,6 +23,7 @@ from tests.helpers.exact_monitor import (
     log_ratio,
     state_with_hits,
 )
+from tests.helpers.trial_plan import TrialPlan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,15 +7,15 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
-from dp_transforms.audit.scenes import Trial
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.audit.copies import run_trial
+from tests.audit.scenes import Trial
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
 
 HOURS = 24

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed, looks_trial
 
 

@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user
+from tests.helpers.trial_plan import TrialPlan
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -72,7 +72,7 @@ class Wallet:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
-        part = settings.looks.patience or (16 if settings.window_rounds is None else 4)
+        part = 16 if settings.window_rounds is None else 4
         seen_for = max(min(a_day, max(1, schedule.horizon // part)), window - self.first_window + 1)
         expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // part)
         return expected + looks

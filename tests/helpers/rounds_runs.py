@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.item_table import ItemTable
@@ -22,6 +21,7 @@ from tests.helpers.core_runs import START
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trial_plan import TrialPlan
 
 WINDOWS = 12
 SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import PartitionReader
 from dp_transforms.monitor.counted_messages import ENDS
 from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
+from tests.helpers.trial_plan import TrialPlan
 from tests.neighbours.replayed import OTHERS, Pair
 
 PLANS = {"fixed": small_plan(6, max_items_per_user=50), "sliding": small_plan(12, sliding=2, max_items_per_user=50)}

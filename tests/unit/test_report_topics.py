@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from dp_transforms.errors import StreamError, UserError
+from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
-from dp_transforms.reports import ReportFileError, topic_records
+from dp_transforms.reports import ReportFileError, sink_of, topic_records
 from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
 from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
 from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter
@@ -26,7 +26,6 @@ from dp_transforms.reports.topic_records import (
     kafka_errors,
     read_from_beginning,
 )
-from dp_transforms.views.serving.report_source import Found, source_of
 from tests.helpers import report_samples
 from tests.helpers.sinks import (
     ENDED,
@@ -212,23 +211,6 @@ def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named
         TopicFollower(sink).read_new()
 
 
-def test_a_source_tells_only_what_is_new_and_refuses_a_second_answer_each_time(sink):
-    source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
-    with pytest.raises(UserError, match="once the stream has begun"):
-        source.poll()
-    write_all(sink, WINDOWS[:2], None)
-    assert source.poll() == Found(HEADER, WINDOWS[:2], None, True)
-    assert source.poll() is None
-    write_all(sink, WINDOWS[:3], RunEnded("news", 6, 3))
-    assert source.poll() == Found(HEADER, WINDOWS[2:3], RunEnded("news", 6, 3), False)
-    forge(sink, one_item(0, 8))
-    for _ in range(2):
-        with pytest.raises(UserError, match="a window of the run has two answers"):
-            source.poll()
-    with pytest.raises(StreamError, match="a window of the run has two answers"):
-        sink.read("run-1")
-
-
 def test_records_that_are_gone_make_it_read_all_again(sink):
     """As after the topic was made anew, or retention was faster than the page."""
     write_all(sink, WINDOWS[:2], None)
@@ -242,13 +224,26 @@ def test_records_that_are_gone_make_it_read_all_again(sink):
     follower.close()
 
 
+def test_a_second_answer_is_refused_each_time(sink):
+    write_all(sink, WINDOWS[:3], RunEnded("news", 6, 3))
+    follower = TopicFollower(sink, "run-1")
+    assert follower.read_new().reports == WINDOWS[:3]
+    forge(sink, one_item(0, 8))
+    for _ in range(2):
+        with pytest.raises(StreamError, match="a window of the run has two answers"):
+            follower.read_new()
+    follower.close()
+    with pytest.raises(StreamError, match="a window of the run has two answers"):
+        sink.read("run-1")
+
+
 def test_an_address_names_servers_topic_and_settings(sink, tmp_path):
     write_all(sink)
     address, settings = f"kafka://127.0.0.1:9,{sink.bootstrap_servers}/{sink.topic}", tmp_path / "client.properties"
-    with pytest.raises(UserError, match=r"client\.properties: the file of Kafka client settings cannot be read"):
-        source_of([address], "run-1", str(settings)).poll()
+    with pytest.raises(StreamError, match=r"client\.properties: the file of Kafka client settings cannot be read"):
+        sink_of(address, client_config_file=str(settings)).read("run-1")
     settings.write_text("client.id=page")
-    assert source_of([address], "run-1", str(settings)).poll() == Found(HEADER, REPORTS, ENDED, True)
+    assert sink_of(address, client_config_file=str(settings)).read("run-1") == (HEADER, REPORTS, ENDED)
 
 
 def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink):

@@ -116,9 +116,7 @@ def test_noise_alone_follows_no_item_for_ever():
         Plan.calibrate(known_error=0.0051, **choices)
 
 
-@pytest.mark.parametrize(
-    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"rounds": True}, {"mode": "hits"}, {"users_stay": True}]
-)
+@pytest.mark.parametrize("choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"rounds": True}, {"mode": "hits"}])
 def test_what_rounds_in_windows_do_not_go_with_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, window_rounds=True, **choices)

@@ -106,7 +106,7 @@ class KafkaTopic:
 
     def fingerprint(self) -> str:
         """See `StreamSource`. Servers and clients may change; what is read from a record may not."""
-        parts = [self.topic, dataclasses.asdict(self.fields), self.append_times_only]
+        parts = [self.topic, self.fields.identity, self.append_times_only]
         parts += [self.record_format, self.avro_schema, self.avro_framing, self.avro_schema_id]
         return json.dumps(parts, sort_keys=True)
 

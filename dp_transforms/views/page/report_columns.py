@@ -214,16 +214,16 @@ def _windows(rows: Sequence[WindowReport], plan: Plan | None) -> tuple[Windows, 
 
 
 def _states(kinds: Sequence[HeavyHitter]) -> tuple[list[State], list[str]]:
-    legend = legend_of(kinds)
+    legend = _legend_of(kinds)
     strengths = [size_of(kind) for kind in kinds]
     states = [
-        State(in_words(kind), strength, legend.size_class(strength))
+        State(_in_words(kind), strength, legend.size_class(strength))
         for kind, strength in zip(kinds, strengths, strict=True)
     ]
     return states, legend.classes
 
 
-def legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
+def _legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
     """Of all that a report says of items, whatever their labels and however often."""
     if any(kind.zone for kind in kinds):
         return Legend(["near the threshold", "far above the threshold"], [size_of(HeavyHitter("", ABOVE, None))])
@@ -239,7 +239,7 @@ def legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
     return Legend(["named"], [])
 
 
-def in_words(kind: HeavyHitter) -> str:
+def _in_words(kind: HeavyHitter) -> str:
     parts = []
     if kind.at_least_users:
         parts.append(f"at least {kind.at_least_users:,} users")

@@ -69,28 +69,22 @@ def report_page(
     page = document(
         "page.html",
         asset("page.css"),
-        [content for _, content in page_scripts()],
+        [asset(name) for name in _SCRIPTS],
         {
-            **page_parts(header, reports, plan, columns, title),
-            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
-            "live": "",
+            **_page_parts(header, reports, plan, columns, title),
+            "summary": escaped(_summary(header, plan, _extent_of(columns), zone, state)),
             "made": _MADE,
-            "data": data_block(page_data(header, columns, zone)),
+            "data": data_block(_page_data(header, columns, zone)),
         },
     )
-    check_size(page)
+    _check_size(page)
     return page
 
 
-def page_scripts() -> list[tuple[str, str]]:
-    """Name and content of all that a page runs, in this order."""
-    return [(name, asset(name)) for name in _SCRIPTS]
-
-
-def page_parts(
+def _page_parts(
     header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns, title: str
 ) -> dict[str, str]:
-    """What fills the template, as HTML, whether the page is a file or is served."""
+    """What fills the template, as HTML."""
     budget = budget_of(plan, reports)
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
@@ -120,17 +114,17 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
     return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
 
-def page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
+def _page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
     """What the scripts of a page read."""
     return {
         "columns": columns.as_json(),
         "zone": str(zone),
         "unit": header.unit,
-        "strength": strength_title(state.text for state in columns.states),
+        "strength": _strength_title(state.text for state in columns.states),
     }
 
 
-def check_size(page: str) -> None:
+def _check_size(page: str) -> None:
     """Raises UserError for a page that no browser shows well."""
     if len(page.encode()) > MOST_BYTES:
         raise UserError(
@@ -139,7 +133,7 @@ def check_size(page: str) -> None:
         )
 
 
-def strength_title(said: Iterable[str]) -> str:
+def _strength_title(said: Iterable[str]) -> str:
     """What the height of a bar is in the history of an item. said: of items, in words."""
     texts = " ".join(said)
     if "threshold" in texts:
@@ -149,7 +143,7 @@ def strength_title(said: Iterable[str]) -> str:
     return "users, with noise" if "about" in texts else "level"
 
 
-class Extent(NamedTuple):
+class _Extent(NamedTuple):
     """How much a page shows. windows: those with a heavy item. start, end: microseconds since 1970 UTC; of no meaning
     without windows."""
 
@@ -159,15 +153,15 @@ class Extent(NamedTuple):
     end: int
 
 
-def extent_of(columns: ReportColumns) -> Extent:
+def _extent_of(columns: ReportColumns) -> _Extent:
     windows = columns.windows
     if not windows.count:
-        return Extent(0, 0, 0, 0)
+        return _Extent(0, 0, 0, 0)
     end = int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
-    return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
+    return _Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
 
 
-def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+def _summary(header: ReportHeader, plan: Plan | None, extent: _Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
     declared = "" if plan is None else f"The run has {counted(plan.schedule.horizon, 'window')}."
     if not extent.windows:

@@ -1,12 +1,12 @@
 "use strict";
 // The page of a report. All text of the report reaches the document as text (textContent).
-const reportPage = (() => {
+(() => {
   const report = JSON.parse(document.getElementById("report").textContent);
   const { windows, labels, titles, texts, strengths, sizes, classes, least_change: leastChange } = report.columns;
   const read = readReport(report);
-  const { zone, names, startOf, endOf, edgeOf, items, placeOf, stateAt, addWindow, writeTime, writeWindow, ticksOf } = read;
+  const { zone, names, startOf, endOf, edgeOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf } = read;
   const { drawn, joinedOf, columnsOf, rectsOf, shade } = stripsOf(report.columns, read);
-  let strengthTitle = report.strength;
+  const strengthTitle = report.strength;
   const element = (id) => document.getElementById(id);
   const make = (tag, text = "", className = "") => {
     const made = document.createElement(tag);
@@ -40,18 +40,16 @@ const reportPage = (() => {
 
   // ---- what is chosen, and stands in the address --------------------------------------------------------------------
 
-  // By item, measured again when there are more windows.
-  const all = [], firstOf = [], largestOf = [], searched = [];
-  const measure = () => items.forEach(({ windows: held, states }, item) => {
+  const all = [], firstOf = [], largestOf = [], searched = []; // by item
+  items.forEach(({ windows: held, states }, item) => {
     all[item] = item;
     firstOf[item] = held[0];
     largestOf[item] = states.reduce((most, state) => Math.max(most, strengths[state]), -Infinity);
     searched[item] = `${labels[item]}\n${titles[item] ?? ""}`.toLowerCase();
   });
-  measure();
   const unit = report.unit, Unit = unit[0].toUpperCase() + unit.slice(1); // a window, or a block of them
-  const goesOn = Boolean(report.live?.goes_on); // else what is latest may be long ago
-  const lastWindow = () => Math.max(windows.count - 1, 0);
+  const goesOn = Boolean(report.goes_on); // else what is latest may be long ago
+  const lastWindow = Math.max(windows.count - 1, 0);
   /** The latest window whose sizes add up to as much as those of the middle one of all that have an item. */
   const busy = (() => {
     const sums = new Map();
@@ -59,18 +57,18 @@ const reportPage = (() => {
     const middle = [...sums.values()].sort((a, b) => a - b)[sums.size >> 1];
     return [...sums].reduce((latest, [w, sum]) => (sum >= middle && w > latest ? w : latest), 0);
   })();
-  const chosen = { window: goesOn ? lastWindow() : busy, item: -1, rows: 0 };
+  const chosen = { window: goesOn ? lastWindow : busy, item: -1, rows: 0 };
   const readAddress = () => {
     const asked = new URLSearchParams(location.hash.slice(1)), time = Date.parse(asked.get("window"));
     if (windows.count && time >= startOf(0)) {
       const w = windows.step ? Math.floor((time - startOf(0)) / windows.step) : placeOf(windows.starts, time + 1) - 1;
-      chosen.window = Math.min(w, lastWindow());
+      chosen.window = Math.min(w, lastWindow);
     }
     if (asked.has("item") || asked.has("window")) chosen.item = labels.indexOf(asked.get("item"));
   };
   const writeAddress = () => {
     if (!windows.count) return;
-    const asked = new URLSearchParams(), isNow = goesOn && chosen.window === lastWindow(); // which moves on
+    const asked = new URLSearchParams(), isNow = goesOn && chosen.window === lastWindow; // which moves on
     if (!isNow) asked.set("window", new Date(startOf(chosen.window)).toISOString());
     if (chosen.item >= 0) asked.set("item", labels[chosen.item]);
     history.replaceState(null, "", `#${asked}`);
@@ -116,7 +114,7 @@ const reportPage = (() => {
   const drawWindow = () => {
     const w = chosen.window;
     element("earlier").disabled = w <= 0;
-    element("later").disabled = element("latest").disabled = w >= lastWindow();
+    element("later").disabled = element("latest").disabled = w >= lastWindow;
     if (!windows.count) {
       element("when").textContent = `No item was named in any ${unit}.`;
       element("slider").disabled = true;
@@ -127,7 +125,7 @@ const reportPage = (() => {
     element("slider").value = w;
     element("slider").setAttribute("aria-valuetext", spoken);
     element("when").textContent = writeWindow(w);
-    element("which").textContent = w === lastWindow() ? (goesOn ? "Now" : `Latest ${unit}`)
+    element("which").textContent = w === lastWindow ? (goesOn ? "Now" : `Latest ${unit}`)
       : w === busy && !goesOn ? `Latest busy ${unit}` : `${Unit} ${whole(w + 1)} of ${whole(windows.count)}`;
     const changes = all.map((item) => changeOf(item, w));
     const strengthOf = (item) => strengths[stateAt(item, w)];
@@ -166,8 +164,8 @@ const reportPage = (() => {
   // ---- the whole run -----------------------------------------------------------------------------------------------
 
   const rangeShown = () => {
-    const span = +element("span").value, [begin, end] = [startOf(0), edgeOf(lastWindow())];
-    if (!span || span >= end - begin || !windows.step) return [0, lastWindow()];
+    const span = +element("span").value, [begin, end] = [startOf(0), edgeOf(lastWindow)];
+    if (!span || span >= end - begin || !windows.step) return [0, lastWindow];
     const middle = Math.min(Math.max(startOf(chosen.window), begin + span / 2), end - span / 2);
     const near = (time) => Math.round((time - begin) / windows.step);
     return [near(middle - span / 2), near(middle + span / 2) - 1];
@@ -255,10 +253,10 @@ const reportPage = (() => {
   tip.hidden = true;
   document.body.append(tip);
   const showTip = (event, item, w, joined) => {
-    const [cell] = columnsOf(item, w, Math.min(w + joined - 1, lastWindow()), joined);
+    const [cell] = columnsOf(item, w, Math.min(w + joined - 1, lastWindow), joined);
     tip.hidden = !cell;
     if (!cell) return;
-    const until = Math.min(w + joined - 1, lastWindow());
+    const until = Math.min(w + joined - 1, lastWindow);
     tip.textContent = `${names[item]}\n${writeTime(startOf(w))} to ${writeTime(endOf(until))}\n`
       + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : saidOf(item, w));
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
@@ -336,7 +334,7 @@ const reportPage = (() => {
 
   const choose = ({ window: w = chosen.window, item = chosen.item }) => {
     const before = chosen.item;
-    chosen.window = Math.min(Math.max(w, 0), lastWindow());
+    chosen.window = Math.min(Math.max(w, 0), lastWindow);
     chosen.item = item;
     drawWindow();
     drawItem();
@@ -348,12 +346,11 @@ const reportPage = (() => {
   };
   const later = (run, wait) => { let timer; return () => { clearTimeout(timer); timer = setTimeout(run, wait); }; };
   const runSoon = later(drawRun, 60);
-  const setSlider = () => { element("slider").max = lastWindow(); };
-  setSlider();
+  element("slider").max = lastWindow;
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
   element("later").addEventListener("click", () => choose({ window: chosen.window + 1 }));
-  element("latest").addEventListener("click", () => choose({ window: lastWindow() }));
+  element("latest").addEventListener("click", () => choose({ window: lastWindow }));
   element("find").addEventListener("input", () => { chosen.rows = 0; runSoon(); });
   element("span").addEventListener("change", drawRun);
   element("more").addEventListener("click", () => { chosen.rows += 30; drawRun(); });
@@ -362,26 +359,11 @@ const reportPage = (() => {
   new ResizeObserver(runSoon).observe(element("picture"));
 
   for (const option of [...element("span").options]) {
-    if (windows.count && +option.value >= edgeOf(lastWindow()) - startOf(0)) option.remove();
+    if (windows.count && +option.value >= edgeOf(lastWindow) - startOf(0)) option.remove();
   }
   readAddress();
   drawWindow();
   drawItem();
   drawRun();
   document.documentElement.dataset.ready = "yes";
-
-  /** Adds windows of a report that goes on; false if one does not fit. Who looks at the latest window then sees the newest. */
-  const addWindows = (added) => {
-    const isLatest = chosen.window >= lastWindow();
-    if (!added.every(addWindow)) return false;
-    strengthTitle = added.at(-1).strength;
-    measure();
-    setSlider();
-    if (isLatest) chosen.window = lastWindow();
-    drawWindow();
-    drawItem();
-    drawRun();
-    return true;
-  };
-  return { live: report.live, addWindows, make, element, writeTime, zone };
 })();

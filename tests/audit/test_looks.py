@@ -9,8 +9,12 @@ import pytest
 from scipy import stats
 
 from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
-from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.sampled_looks import (
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.audit.payments import audit_payments
+from tests.audit.sampled_looks import (
     count_trials,
     design_looks_sampling,
     empty_purse_trials,
@@ -19,21 +23,17 @@ from dp_transforms.audit.sampled_looks import (
     sample_names,
     scene_of_design,
 )
-from dp_transforms.audit.scenes import SceneWeights
-from dp_transforms.audit.statistics import (
+from tests.audit.scenes import SceneWeights
+from tests.audit.statistics import (
     FALSE_ALARM,
     binomial_p_value,
     clopper_pearson,
     epsilon_lower_bound,
     multinomial_p_value,
 )
-from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed
 
 # fault shows. Keys of the runs are fixed, so a test that passes keeps passing.

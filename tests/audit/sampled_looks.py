@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy.stats import binom
 
-from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
-from dp_transforms.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
-from dp_transforms.audit.scenes import (
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
+from tests.audit.copies import run_trial
+from tests.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
+from tests.audit.scenes import (
     NOBODY,
     USER,
     Cell,
@@ -32,7 +34,7 @@ from dp_transforms.audit.scenes import (
     level_trial,
     scene_of,
 )
-from dp_transforms.audit.statistics import (
+from tests.audit.statistics import (
     Design,
     NamedPValue,
     SampledAudit,
@@ -41,8 +43,6 @@ from dp_transforms.audit.statistics import (
     judge,
     multinomial_p_value,
 )
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.plan import Plan
 
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
 _STEPS = 10  # of margins tried, for each unit of scale

@@ -13,7 +13,9 @@ from scipy import stats
 
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import CappedSumLaw, ThresholdLaw
-from dp_transforms.audit.sampled_hits import (
+from dp_transforms.audit.streams import default_rounds
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
+from tests.audit.sampled_hits import (
     VALUE_REACH,
     Observed,
     design_sampling,
@@ -22,9 +24,7 @@ from dp_transforms.audit.sampled_hits import (
     sample_stream,
     trial_of_stream,
 )
-from dp_transforms.audit.statistics import FALSE_ALARM
-from dp_transforms.audit.streams import default_rounds
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
+from tests.audit.statistics import FALSE_ALARM
 from tests.helpers.exact_monitor import settings_for
 from tests.helpers.trials import changed
 

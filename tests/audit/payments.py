@@ -18,17 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.audit.copies import (
-    Rows,
-    all_counted,
-    item_pairs_of,
-    labels_of,
-    numbers_of,
-    user_pairs_of,
-)
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
@@ -44,6 +35,15 @@ from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
+from tests.audit.copies import (
+    Rows,
+    all_counted,
+    item_pairs_of,
+    labels_of,
+    numbers_of,
+    user_pairs_of,
+)
+from tests.helpers.trial_plan import TrialPlan
 
 _WINDOWS = 6
 _USERS = 120

@@ -18,9 +18,6 @@ import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.round_scenes import levels_of_boundaries
-from dp_transforms.audit.scenes import Scene, Trial
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
@@ -40,6 +37,9 @@ from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
 from dp_transforms.stages.users import SpendPurses
+from tests.audit.round_scenes import levels_of_boundaries
+from tests.audit.scenes import Scene, Trial
+from tests.helpers.trial_plan import TrialPlan
 
 Users = npt.NDArray[np.uint64]
 

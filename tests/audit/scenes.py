@@ -15,10 +15,11 @@ import numpy as np
 
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.statistics import NamedPValue, multinomial_p_value
+from tests.audit.statistics import NamedPValue, multinomial_p_value
 
 NOBODY, USER = range(0), range(1)  # of the users of a copy; the first one is x'
 _DAY_SECONDS = 86_400
+_PATIENCE = 16  # a user of a stream is expected to go on for at most so many times as long as it was there
 _LEVELS = 8  # with a bin of their own; the last one is for all beyond
 
 
@@ -139,11 +140,11 @@ def paced_weights(
     docs/guarantee.md, "Weights". A window of which it pays for some only is not in a scene.
     """
     left, so_far, first, found = mechanism.purse, 0, min(looks, default=0), {}
-    day = min(-(-_DAY_SECONDS // slide_seconds), max(1, windows // mechanism.patience))
+    day = min(-(-_DAY_SECONDS // slide_seconds), max(1, windows // _PATIENCE))
     for window, number in sorted(looks.items()):
         so_far += number
         later = windows - window - 1
-        expected = so_far * later // (max(window - first + 1, day) + later // mechanism.patience)
+        expected = so_far * later // (max(window - first + 1, day) + later // _PATIENCE)
         place = mechanism.looks_list.payable(left // (expected + number)) or 0
         payable = min(number, left // mechanism.looks_list.units[place])
         assert payable in (0, number)

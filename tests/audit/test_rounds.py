@@ -14,17 +14,17 @@ import pytest
 from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser
-from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.round_looks import worst_in_rounds
-from dp_transforms.audit.round_scenes import round_trials
-from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
-from dp_transforms.audit.statistics import FALSE_ALARM
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.planned_run import PlannedRun
+from tests.audit.payments import audit_payments
+from tests.audit.round_scenes import round_trials
+from tests.audit.sampled_looks import design_looks_sampling, sample_names
+from tests.audit.statistics import FALSE_ALARM
 from tests.helpers.audited_names import law_of, mechanism_and_claim, p_values_of, plan_in_rounds
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
 
 RUNS = 2_000

@@ -16,11 +16,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.copies import FIRST_OTHER
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import QueryLaw
-from dp_transforms.audit.statistics import (
+from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, is_up, law_of, worst_stream
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.audit.copies import FIRST_OTHER
+from tests.audit.statistics import (
     Design,
     NamedPValue,
     SampledAudit,
@@ -29,14 +36,7 @@ from dp_transforms.audit.statistics import (
     judge,
     multinomial_p_value,
 )
-from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, is_up, law_of, worst_stream
-from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
-from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.trial_plan import TrialPlan
 
 _COPIES_AT_ONCE = 2_500
 _SWITCHES = 8  # values of epsilon tried for the change of distance; the best one is taken

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.audit.scenes import NOBODY, USER, Cell, Scene, Trial, in_world, independence_p_value, scene_of
-from dp_transforms.audit.statistics import NamedPValue, multinomial_p_value
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
+from tests.audit.scenes import NOBODY, USER, Cell, Scene, Trial, in_world, independence_p_value, scene_of
+from tests.audit.statistics import NamedPValue, multinomial_p_value
 
 Bits = npt.NDArray[np.bool_]
 
