@@ -258,7 +258,7 @@
     if (!cell) return;
     const until = Math.min(w + joined - 1, lastWindow);
     tip.textContent = `${names[item]}\n${writeTime(startOf(w))} to ${writeTime(endOf(until))}\n`
-      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : saidOf(item, w));
+      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : texts[stateAt(item, w)]);
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
