@@ -228,15 +228,11 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
     best = (0.0, 0)
-    for together in mechanism.open_looks if mechanism.tests_lone_items else ():
-        looks = np.arange(1, max(listed.most_paid for listed, _ in together) + 1)
-        of_none = np.zeros(len(looks))
-        for listed, threshold in together:
-            paid = np.minimum(looks, listed.most_paid)
-            places = np.searchsorted(listed.units, listed.purse_of(paid) // paid, side="right") - 1
-            log_tails = law.log_tail(threshold - np.array(listed.weights)[places])
-            of_none += paid * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16))
-        deltas = -np.expm1(of_none)
+    for listed in mechanism.open_looks if mechanism.tests_lone_items else ():
+        looks = np.arange(1, listed.most_paid + 1)
+        places = np.searchsorted(listed.units, listed.purse_of(looks) // looks, side="right") - 1
+        log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
+        deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
         worst = int(np.argmax(deltas))
         best = max(best, (float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])))
     return best
@@ -311,10 +307,6 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
     horizon = plan.schedule.horizon
     unheld = plan.domain_size * horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
-    if plan.window_rounds is not None:
-        each_round = zip(of_run.terms_in_windows, mechanism.rounds, strict=True)
-        wrong = sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
-        return wrong + _wrong_of_all(law, of_run.terms_of_second_looks, horizon, parts=[1])
     if plan.rounds is None:
         numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)

@@ -218,7 +218,6 @@ class LooksMechanism:
     rounds, of the first round and of later ones, the highest ones that these can have.
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
     Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
-    later_open: where rounds are in each window, from where on those after the first one name an item that is not known.
     size_error: with which a size that is stated is wrong in one round, or by second looks. most_of_second: units that
     one of these costs at most.
     """
@@ -232,7 +231,6 @@ class LooksMechanism:
     hits_list: PricesOfUser | None = None
     count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
-    later_open: tuple[int, ...] = ()
     size_error: float = 0.01
     most_of_second: int = 0
 
@@ -248,7 +246,7 @@ class LooksMechanism:
         known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
-        rounds = plan.rounds or plan.window_rounds
+        rounds = plan.rounds
         units_of_rounds = () if rounds is None else rounds.units
         return cls(
             looks.shape,
@@ -260,7 +258,6 @@ class LooksMechanism:
             hits_list=hits_list,
             count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
-            later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
             size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
         )
@@ -291,28 +288,21 @@ class LooksMechanism:
 
     def leaves_out(self, number: int) -> bool:
         """Whether what stays a spacing below the threshold of this round is not drawn for in the last one."""
-        if self.in_windows or not 0 < number == len(self.rounds) - 2:
+        if not 0 < number == len(self.rounds) - 2:
             return False
         return TO_LEAVE_OUT * self.rounds[-2].purse >= self.rounds[-1].purse
 
     @property
-    def in_windows(self) -> bool:
-        """Whether all rounds are of each window, and none of blocks."""
-        return len(self.later_open) > 0
-
-    @property
-    def open_looks(self) -> tuple[tuple[tuple[PricesOfUser, int], ...], ...]:
-        """What looks at items that the user alone holds are paid from, and their thresholds: one list or the other; in
-        rounds all of the rounds that make such looks."""
-        if not self.rounds:
-            return tuple(((listed, self.boundaries[0]),) for listed in self.lists)
-        return (tuple(zip(self.rounds, (self.boundaries[0], *self.later_open), strict=False)),)
+    def open_looks(self) -> tuple[PricesOfUser, ...]:
+        """What looks at items that the user alone holds may be paid from: one list or the other; in rounds the purse of
+        the first, the only one that makes such looks."""
+        return self.rounds[:1] or self.lists
 
     @property
     def highest_margins(self) -> tuple[int, ...]:
         """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
         later = self.known_boundaries if self.rounds else self.boundaries
-        return (self.boundaries[0], *(self.later_open or later[:1] * (len(self.purses) - 1)))
+        return (self.boundaries[0], *later[:1] * (len(self.purses) - 1))
 
     @property
     def units_of_user(self) -> int:

@@ -24,7 +24,6 @@ from dp_transforms.monitor.counted_messages import (
     Group,
     Key,
     batches_of_blobs,
-    is_for_all,
 )
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
 from dp_transforms.monitor.pairs import UserPairs, shards_of
@@ -111,12 +110,12 @@ def parts_of_shards(group: Group, groups: int, shards: int) -> Iterator[tuple[in
     if shards == groups:
         yield from parts_of_window(group, number)
         return
-    for_all = [blob for blob in blobs if is_for_all(blob)]
-    pairs = UserPairs.of_messages([blob for blob in blobs if not is_for_all(blob)])
+    ends = [blob for blob in blobs if blob == ENDS]  # for each shard
+    pairs = UserPairs.of_messages([blob for blob in blobs if blob != ENDS])
     found = dict(UserPairs.by_group(pairs, shards_of(pairs, shards))) if len(pairs) else {}
     for shard in range(number, shards, groups):
         of_shard = list(found[shard].messages()) if shard in found else []
-        yield from parts_of_window(((window, shard), [*for_all, *of_shard]), shard)
+        yield from parts_of_window(((window, shard), [*ends, *of_shard]), shard)
 
 
 class Turn(NamedTuple):

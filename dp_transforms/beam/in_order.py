@@ -35,7 +35,6 @@ from dp_transforms.monitor.counted_messages import (
     Key,
     ending_messages,
     messages_of,
-    without_told,
 )
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
@@ -51,9 +50,8 @@ class InOrder(beam.PTransform):
     """``((window, group of shards), message)`` -> ``((window, shard), message)`` for the next stage, with counted
     messages, tagged `ADVANCED`, and what the stage carries over to the next part of a run, tagged `STATE`.
 
-    groups: of shards of users; else a shard is a group. senders: how many senders each group has; in a later round of
-    looks, with those that tell what is named. Each shard sends to all ``to`` shards of the next stage in every window,
-    even if it has nothing to say. part: None for a whole run.
+    groups: of shards of users; else a shard is a group. senders: how many senders each group has. Each shard sends to
+    all ``to`` shards of the next stage in every window, even if it has nothing to say. part: None for a whole run.
     """
 
     def __init__(
@@ -221,9 +219,7 @@ class InOrderDoFn(beam.DoFn):
         counts: Counter[str] = Counter()
         stored = list(cells.read()) if self._work.keeps_state else []
         state = self._work.read(map(_unpacked, stored), span.first)
-        of_step, named = without_told(blobs)
-        columns = self._work.columns(of_step, named) if self._stage.round else self._work.columns(of_step)
-        yield from self.send(self._work.advance(state, columns, span, counts), span, progress)
+        yield from self.send(self._work.advance(state, self._work.columns(blobs), span, counts), span, progress)
         self._counters.add(counts)
         if self._work.keeps_state:
             self._store(state, stored, span, cells, progress)

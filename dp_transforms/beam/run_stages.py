@@ -5,7 +5,7 @@ counts also how many users hold the largest named items of each window, with noi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -19,7 +19,7 @@ from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, Relea
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.counted_messages import EncodedMessage, Key, told
+from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
@@ -74,8 +74,6 @@ class ReleaseAtOnce(beam.PTransform):
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
         run = stages.users.run
         counts = run.plan.counts
-        if run.plan.window_rounds is not None and part is not None:
-            packed = packed | "AllUsers" >> WithStarts(AtOnceStep(stages.users, cuts.users, cuts.users, part))
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
@@ -103,8 +101,6 @@ class ReleaseAtOnce(beam.PTransform):
         """What the second stage finds in the first round of looks; and in all of them, in slabs of windows, with what
         users and items hand over. Where looks come in rounds, users and items of each get what the rounds before it
         named. So each round is over before the next one begins, and a step that is repeated sees the same names."""
-        plan = self._stages.users.run.plan
-        keeps = 1 if plan.rounds is not None else 0  # what was named in blocks
         named: list[beam.PCollection] = []
         first: beam.PCollection | None = None
         states: tuple[beam.PCollection, ...] = ()
@@ -112,7 +108,7 @@ class ReleaseAtOnce(beam.PTransform):
         for number, (name, of_users, of_items) in enumerate(rounds, 1):
             found, more = self._round(users, name, of_users, of_items, named, is_last=number == len(rounds))
             first = found if first is None else first
-            named, states = [*named[:keeps], found], (*states, *more)
+            named, states = [*named[:1], found], (*states, *more)  # what was named in blocks, and in windows
         return first, Sent(found, states)
 
     def _round(
@@ -174,7 +170,14 @@ class ReleaseStagesInOrder(beam.PTransform):
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
         stages, noise_key, part = self._stages, self._noise_key, self._part
-        found, states = self._found(messages)
+        shards, of_items = self._shards, self._of_items
+        users = InOrder(stages.users, noise_key, shards, self._senders, of_items, part, self._groups)
+        items = InOrder(stages.items, noise_key, of_items, shards, 1, part)
+        added = messages | "Users" >> users
+        named = added[ADVANCED] | "Items" >> items
+        found = named[ADVANCED]
+        sent = (stages.users, added), (stages.items, named)
+        states = [outputs[STATE] for stage, outputs in sent if stage.work.keeps_state]
         if stages.windows.work is MonitorWindows:
             last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items, part)
             released = found | "MonitorHeavyHitters" >> last
@@ -187,44 +190,11 @@ class ReleaseStagesInOrder(beam.PTransform):
             state.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
         return ReleasedInOrder(released[REPORTS], released[ENDED], tuple(states))
 
-    def _found(self, messages: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
-        """What the second stage finds, and what users and items hand over. Where looks come in rounds, each shard of
-        items tells all users and items of the next one what is named so far: edges lead forward alone."""
-        key, shards, groups, of_items, part = self._noise_key, self._shards, self._groups, self._of_items, self._part
-        states: list[beam.PCollection] = []
-        found: beam.PCollection | None = None
-        for name, users, items in self._stages.in_rounds():
-            come, tell = messages, 0
-            if found is not None:
-                # Flink cannot take what a stateful step and a Flatten share (apache/beam#34647): so a step between.
-                again = beam.Map(_same).with_output_types(tuple[Key, EncodedMessage])
-                come, tell = _told_too(messages | f"Again{name}" >> again, found, f"Users{name}", groups), of_items
-            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, of_items, part, groups)
-            sums = added[ADVANCED]
-            if found is not None:
-                sums = _told_too(sums, found, f"Items{name}", of_items)
-            named = sums | f"Items{name}" >> InOrder(items, key, of_items, shards + tell, 1, part)
-            states += [sent[STATE] for stage, sent in ((users, added), (items, named)) if stage.work.keeps_state]
-            found = named[ADVANCED]
-        return found, states
-
-
-def _told_too(messages: beam.PCollection, found: beam.PCollection, name: str, shards: int) -> beam.PCollection:
-    """What comes to so many shards, with what was named."""
-    tell = beam.FlatMap(told, shards).with_output_types(tuple[Key, EncodedMessage])
-    return (messages, found | f"Tell{name}" >> tell) | f"Told{name}" >> beam.Flatten()
-
-
-def _same(message: Any) -> Any:
-    return message
-
 
 def state_senders(stages: ReleaseStages, shards: int) -> int:
     """How many shards of the stages of a stream hand over state."""
-    of_items, windows = shards_of_items(shards), stages.windows.work.keeps_state
-    return windows + sum(
-        shards * users.work.keeps_state + of_items * items.work.keeps_state for _, users, items in stages.in_rounds()
-    )
+    of_users, of_items, of_windows = (stage.work.keeps_state for stage in stages)
+    return shards * of_users + shards_of_items(shards) * of_items + of_windows
 
 
 class CountNamed(beam.PTransform):

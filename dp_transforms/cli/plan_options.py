@@ -132,11 +132,6 @@ class StreamPlanOptions:
         f"windows; 0: each window is judged alike. Default: {DEFAULT_FORGET_AFTER}.",
         metavar="WINDOWS",
     )
-    window_rounds: bool = switch(
-        ADVANCED,
-        "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
-        "rounds. Finds less where users stay.",
-    )
     domain_file: str | None = opt(
         INPUT,
         "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
@@ -238,7 +233,6 @@ def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
-    choices["window_rounds"] = choices["window_rounds"] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}

@@ -50,7 +50,7 @@ from dp_transforms.reports.trends import trends
 from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
-from dp_transforms.views.plan_words import MORE_BY_ROUNDS, in_a_sentence, rounds_in_words
+from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
@@ -217,8 +217,6 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     fields = options.fields.fields()
     if plan.rounds is not None and (options.plan_file is None or options.dry_run):
         tell(rounds_in_words(plan))
-    if options.plan.window_rounds and path is None:
-        tell(f"--window-rounds are for streams. {MORE_BY_ROUNDS}")
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
     if path is not None and plan.counts is not None:

@@ -2,7 +2,7 @@
 thousands of rows. Only the columns of events are read, those of one row group as dictionaries where the file has them.
 
 A row group can only be read from its beginning on. So a chunk that was cut skips the rows before its own, which takes
-a seventh of the time of reading and hashing them (`benchmarks scale`).
+a seventh of the time of reading and hashing them.
 """
 
 from __future__ import annotations

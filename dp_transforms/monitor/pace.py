@@ -18,7 +18,6 @@ from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, 
 Whole = npt.NDArray[np.int64]
 
 _PATIENCE = 16  # a user is expected to go on for at most so many times as long as it has been there
-_PATIENCE_IN_ROUNDS = 4  # the same in `WindowRounds`, which are for users who come and go
 MOST_LOOKS = 2**32 - 1  # that one purse pays for; times a number of windows they stay below 2^63
 _DAY_SECONDS = 86_400
 
@@ -43,11 +42,10 @@ class Pace:
                 " a plan for fewer looks of a user."
             )
         self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
-        self._horizon, rounds = plan.schedule.horizon, plan.rounds or plan.window_rounds
-        self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
+        self._horizon = plan.schedule.horizon
+        self._most_of_second = 0 if plan.rounds is None else most_of_second_look(plan.rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
-        self._patience = _PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS
-        self._least_seen = min(a_day, max(1, self._horizon // self._patience))
+        self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
     def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
         """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
@@ -72,8 +70,8 @@ class Pace:
         window: the last one of those that are paid together. pays_hits: who is on the hits list, bool[u]; None: nobody.
 
         A purse is spread over the looks of this window and those that are expected later: in each window as many as in
-        those so far, this one included, counted over at least a day, or one patience-th of the run if that is
-        shorter; in the last window none. But nobody is expected to have more than patience times as many as so far:
+        those so far, this one included, counted over at least a day, or a sixteenth of the run if that is
+        shorter; in the last window none. But nobody is expected to have more than sixteen times as many as so far:
         many users go soon, and what they leave buys nothing. A user gets the largest weight that costs no more than its
         share, and at least the smallest one of the list.
         """
@@ -108,7 +106,7 @@ class Pace:
         windows_so_far = np.maximum(window - first_windows + 1, self._least_seen)
         # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
         looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
-        expected = looks_so_far * windows_left // (windows_so_far + windows_left // self._patience)
+        expected = looks_so_far * windows_left // (windows_so_far + windows_left // _PATIENCE)
         # If there are more looks than units, the share is 0, however many more.
         spread: Whole = np.minimum(expected, left) + looks
         return spread

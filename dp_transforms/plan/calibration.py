@@ -29,7 +29,6 @@ from dp_transforms.accounting.purse.purse_choice import (
     check_usual_looks,
     choose_purse,
 )
-from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
@@ -43,14 +42,11 @@ from dp_transforms.plan.records import (
     PaidHits,
     Shares,
     WideNoise,
-    WindowRounds,
     check_hits,
 )
 from dp_transforms.plan.rounds import (
     LOOKS_OF_ROUNDS,
-    SHAPE_IN_WINDOWS,
     SPACING_IN_ROUNDS,
-    UNITS_IN_WINDOWS,
     amounts_of_rounds,
     block_rounds,
     check_choices,
@@ -148,8 +144,6 @@ class LooksChoices(PerUser, total=False):
         were named. For replays, without hits, counts, known items or a known domain. By default False: an item
         of a single window needs more users. In place of True, which percent of what
         is left of a purse each round pays with: (10, 5, 20, 100).
-    window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
-        replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.
     block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
         whole run where windows are a day or longer.
     """
@@ -163,7 +157,6 @@ class LooksChoices(PerUser, total=False):
     activity_epsilon: float | None
     rounds: bool | tuple[int, ...] | None
     block_seconds: int | None
-    window_rounds: bool | None
 
 
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
@@ -173,7 +166,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     """The records of the plan that finds most for users with the usual looks. given: without None."""
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)
-    units = UNITS_IN_WINDOWS if given.get("window_rounds") else () if rounds is None else rounds.units
+    units = () if rounds is None else rounds.units
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if units:
@@ -197,29 +190,27 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         usual_looks=usual_looks,
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
-        shapes=(SHAPE_IN_WINDOWS,) if given.get("window_rounds") else SHAPES,
         level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
         amounts=amounts_of_rounds(units, most_looks) if units else None,
     )
-    delta_open, later = choice.delta_open, tuple[int, ...]()
     if units:
-        choice, later = with_rounds(choice, units, len(units) if rounds is None else 1)
+        choice = with_rounds(choice, units)
     counts = None
     if counts_for:
         price = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
         counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
         choice = _with_counts(choice, counts)
-    thresholds = (choice.threshold, *later)
     return {
         "threshold": choice.threshold,
         "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "counts": counts,
-        "known": known_of(choice.prices, min(thresholds), known_error / len(thresholds), forget_after),
+        "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
         "rounds": rounds,
-        "window_rounds": WindowRounds(units=units, later_thresholds=later) if units and rounds is None else None,
-        "shares": Shares(paid=choice.delta_looks, open=delta_open or None, sampling=sampling_share, hash=hash_share),
+        "shares": Shares(
+            paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
+        ),
     }
 
 

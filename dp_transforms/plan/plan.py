@@ -35,9 +35,8 @@ from dp_transforms.plan.records import (
     PaidHits,
     Rounds,
     Shares,
-    WindowRounds,
 )
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_in_windows, terms_of_round
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -75,8 +74,7 @@ class Plan(Record):
     looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
     counts: where the largest named items have a count beside their name. known: where named items are followed; in a
         known domain all items are known, and have the threshold.
-    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one. window_rounds: where
-        those of each window do.
+    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
 
@@ -92,7 +90,6 @@ class Plan(Record):
     counts: Counts | None = None
     known: Known | None = None
     rounds: Rounds | None = None
-    window_rounds: WindowRounds | None = None
     shares: Shares
 
     def __post_init__(self) -> None:
@@ -191,8 +188,7 @@ class Plan(Record):
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
         """What the looks of a user may cost in each round; without rounds, a purse."""
-        cut = self.rounds or self.window_rounds
-        return (PURSE_UNITS,) if cut is None else cut.units
+        return (PURSE_UNITS,) if self.rounds is None else self.rounds.units
 
     @property
     def hits_per_user(self) -> int:
@@ -277,17 +273,14 @@ class Plan(Record):
 
     @property
     def _most_unheld(self) -> int:
-        """Sums of 0 that the run draws for, on average; in each round."""
+        """Sums of 0 that the run draws for, on average."""
         followed = 2 * self.known_for * self.max_users * self.paid_looks.most_looks
         return self.domain_size * self.schedule.horizon or followed
 
-    @functools.cached_property
-    def terms_in_windows(self) -> tuple[RoundTerms, ...]:
-        """Of each round in a window, for items that are not known; of the only one where looks come in none."""
-        looks = self.paid_looks
-        if self.window_rounds is None:
-            return (RoundTerms(self.threshold, self.likely_noise, looks.weights[-1]),)
-        return terms_in_windows(looks, self.window_rounds, self.threshold, self.max_users, self._most_unheld)
+    @property
+    def terms_of_looks(self) -> RoundTerms:
+        """Of looks in one round, at items that are not known."""
+        return RoundTerms(self.threshold, self.likely_noise, self.paid_looks.weights[-1])
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a round over blocks in so many windows; a later one draws for so many pairs."""
@@ -296,8 +289,7 @@ class Plan(Record):
 
     def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
         """Of the looks of the last round at so many pairs that are named already, in so many windows."""
-        rounds = self.window_rounds or self.paid_rounds
-        return second_terms(self.paid_looks, rounds, drawn, Fraction(self.schedule.horizon, windows))
+        return second_terms(self.paid_looks, self.paid_rounds, drawn, Fraction(self.schedule.horizon, windows))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
@@ -336,15 +328,14 @@ class Plan(Record):
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
         if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
-        is held in this window alone; known: one that was named in its block. With rounds in windows: in the last one.
+        is held in this window alone; known: one that was named in its block.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
             return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
-        threshold = self.known_threshold if known else self.terms_in_windows[-1].threshold
+        threshold = self.known_threshold if known else self.threshold
         counts = None if without_counts else self.counts
         reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units
-        reserved += PURSE_UNITS - self.units_of_rounds[-1]
         prices = self.paid_looks.prices
         return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
 

@@ -27,8 +27,7 @@ MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 # Items of a known domain that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
-# An item that nobody holds any more may be named again, in any round of looks at a window, and is then followed for
-# longer: at most so often on average.
+# An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
 _MOST_NAMED_AGAIN = 0.5
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
@@ -83,9 +82,6 @@ def _check_records(plan: Plan) -> None:
         raise ValueError("counts_for cannot be used with hits_per_user. Use one of the two.")
     if plan.rounds is not None and (plan.looks is None or plan.hits or plan.counts or plan.known or plan.domain):
         raise ValueError("rounds need looks, and cannot be used with hits, counts, known items or a known domain.")
-    others = plan.looks is None or plan.hits or plan.counts or plan.rounds or plan.domain
-    if plan.window_rounds is not None and others:
-        raise ValueError("window_rounds need looks, and cannot be used with hits, counts, rounds or a known domain.")
     if plan.domain is not None and plan.known is not None:
         raise ValueError("known must be left out in a known domain, where every item is known.")
 
@@ -159,17 +155,10 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
     if paid is not None:
         _check_paid_hits(paid, looks)
     # The price lists are checked when they are built; this checks the rest: budget and threshold.
-    thresholds = _open_thresholds(plan)
-    of_each = plan.delta_open / len(thresholds)
-    for threshold, units in zip(thresholds, plan.units_of_rounds, strict=False):
-        PurseChoice(plan.epsilon, plan.shares.paid, of_each, looks.prices, threshold, plan.hit_prices, open_units=units)
+    units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
+    PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, plan.hit_prices, open_units=units)
     if paid is not None and not plan.hits_from:
         raise ValueError("the hits list makes no user's weight larger. Calibrate the plan again.")
-
-
-def _open_thresholds(plan: Plan) -> tuple[int, ...]:
-    """Of items that are not known, in each round that looks at such."""
-    return (plan.threshold, *(() if plan.window_rounds is None else plan.window_rounds.later_thresholds))
 
 
 def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
@@ -194,10 +183,9 @@ def _check_known(plan: Plan) -> None:
     if plan.known is None:
         return _check_false_reports(plan, plan.threshold, plan.known_error)
     check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
-    least = min(_open_thresholds(plan))
-    if plan.known.threshold > least:
-        raise ValueError(f"the threshold of known items must be at most the threshold {least}.")
-    if plan.known.forget_after * plan.known_error * len(_open_thresholds(plan)) > _MOST_NAMED_AGAIN:
+    if plan.known.threshold > plan.threshold:
+        raise ValueError(f"the threshold of known items must be at most the threshold {plan.threshold}.")
+    if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
         raise ValueError(
             f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "
             f"noise would name an item that nobody holds again and again. Lower known_error or forget_after."

@@ -26,7 +26,7 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
+MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 
 @runtime_checkable
@@ -322,34 +322,11 @@ class Rounds(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("block_seconds", self.block_seconds, 1)
-        check_rounds(self.units, MOST_ROUNDS)
+        if not 2 <= len(self.units) <= MOST_ROUNDS:
+            raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
+        if sum(self.units) > PURSE_UNITS:
+            raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WindowRounds(Record):
-    """The looks at each window come in rounds when it is closed: each looks at what is not named, the last one at all.
-
-    units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    later_thresholds: of items that are not known, in each round but the first.
-    """
-
-    units: tuple[int, ...]
-    later_thresholds: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rounds(self.units, MOST_WINDOW_ROUNDS)
-        if len(self.later_thresholds) != len(self.units) - 1:
-            raise ValueError("each round but the first must have a threshold among later_thresholds.")
-
-
-def check_rounds(units: tuple[int, ...], most: int) -> None:
-    """Raises ValueError unless a purse pays for so many rounds."""
-    if not 2 <= len(units) <= most:
-        raise ValueError(f"there must be 2 to {most} rounds, got {len(units)}.")
-    if sum(units) > PURSE_UNITS:
-        raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
 
 
 def check_hits(hits: int) -> None:

@@ -142,7 +142,7 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
     try:
         if "looks" in plan:
             looks = plan["looks"]
-            cut = plan.get("window_rounds") or plan.get("rounds") or {"units": looks["units"][-1:]}
+            cut = plan.get("rounds") or {"units": looks["units"][-1:]}
             # The smallest purse of a round, of blocks too, and what a second look costs at most: no user adds more than
             # the largest weight that this pays for.
             second = cut["units"][-1] // (FEWEST_SECOND if len(cut["units"]) > 1 else 1)

@@ -53,8 +53,15 @@ class _RoundWork(StageWork):
 
     def told(self, columns: Columns, *named: Sequence[bytes]) -> InRound:
         """Raises ValueError for a later round without names: it would spend its purse on blocks."""
-        in_blocks, in_windows = (*self.in_earlier_rounds(named), (), ())[:2]
+        if bool(named) != bool(self.round):
+            raise ValueError(f"round {self.round} of looks must be told what earlier rounds have named.")
+        in_blocks, in_windows = (*named, (), ())[:2]
         return InRound(columns, NamedItems.of_messages(in_blocks), NamedItems.of_messages(in_windows))
+
+    @property
+    def has_second(self) -> bool:
+        """Whether it is the last round, in which what is named already is looked at again."""
+        return 0 < self.round == len(self.plan.units_of_rounds) - 1
 
 
 class WeighRound(_RoundWork):
@@ -108,7 +115,7 @@ class NameRound(_RoundWork):
         named = columns.in_windows.of_shard(span.shard, span.shards)
         if self.has_second:
             named = named.without_left_out()
-            drawn = np.full(len(named), len(columns.in_windows.without_left_out()))
+            drawn = len(columns.in_windows.without_left_out())
             named, sums = SecondLooks(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, sums, candidates, span.shard, span.shards)
         return NamedItems.merge([named, found])

@@ -189,9 +189,6 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
         first, *later = plan.largest_in_rounds
         largest = max(later)
         of_new = "threshold of blocks"
-    elif plan.window_rounds is not None:
-        first, *_, largest = plan.largest_in_rounds
-        of_new = "threshold of the first round"
     if len(plan.units_of_rounds) > 1:
         most = [units // looks.units[0] for units in plan.units_of_rounds]
         counted_pairs = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"

@@ -50,12 +50,6 @@ def why(plan: Plan, found: FoundFrom) -> str:
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
         return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
-    if plan.window_rounds is not None:
-        shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
-        return (
-            f"Each window is looked at in {len(plan.window_rounds.units)} rounds, which are paid with {shares} of each"
-            " purse. A later round looks at what is not named yet, and the last one also at what is, for its size."
-        )
     if _may_have_rounds(plan, plan.looks):
         return f"{_why_hits(plan, plan.looks, found)} {MORE_BY_ROUNDS}"
     return _why_hits(plan, plan.looks, found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,9 @@ from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
-from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
-from dp_transforms.stages.users import SpendPurses
 from tests.audit.round_scenes import levels_of_boundaries
 from tests.audit.scenes import Scene, Trial
 from tests.helpers.trial_plan import TrialPlan
@@ -77,12 +75,8 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     """
     slide = run.plan.schedule.slide_seconds
     is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
-    in_windows = run.plan.window_rounds
     if rounds is not None:
         rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
-    if in_windows is not None:
-        later = (scene.threshold,) * len(in_windows.later_thresholds)
-        in_windows = dataclasses.replace(in_windows, later_thresholds=later)
     return TrialPlan.of(
         run,
         run_id=f"{run.run_id}, {scene.name} from {first}",
@@ -92,7 +86,6 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
         counts=None if scene.in_order else run.plan.counts,  # a stream has none
         rounds=rounds,
-        window_rounds=in_windows,
     )
 
 
@@ -123,7 +116,6 @@ def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
 def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
     shape = (copies, scene.windows, scene.items)
     levels = np.zeros((len(run.plan.units_of_rounds), *shape), dtype=np.int64)
-    of_earlier = 0 if run.plan.window_rounds else 1  # the first round with what was named before it, too, less one
     at_once, sizes_fit = max(1, _PAIRS_AT_ONCE // scene.pairs), True
     for low in range(0, copies, at_once):
         here = slice(low, min(low + at_once, copies))
@@ -140,51 +132,45 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
             copy, item = np.divmod(numbers_of(named.table, items), scene.items)
             levels[number, here][copy, windows, item] = -1
         for of_rounds in (levels[:, here], sizes):
-            of_rounds[1 + of_earlier : -1] -= of_rounds[of_earlier:-2].copy()
+            of_rounds[2:-1] -= of_rounds[1:-2].copy()  # without what was named before
         sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
     return Published(levels, sizes_fit)
 
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
-    """What is named in blocks, if there are any; and in windows in each later round and those before it. The last one
-    is told names without their levels and sizes: so what comes shows its second looks."""
-    works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
-    pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
+    """What is named in blocks; and in windows in each later round and those before it. The last one is told names
+    without their levels and sizes: so what comes shows its second looks."""
+    pairs = item_pairs_of(rows, keys)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
-        users, items = (work(plan, keys, None, number) for work in works)
-        if users.has_second and len(before) > (plan.rounds is not None):
+        users, items = WeighRound(plan, keys, None, number), NameRound(plan, keys, None, number)
+        if users.has_second and len(before) > 1:
             none = np.minimum(before[-1].levels, 0)  # what is left out stays so
             told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=0 * none).to_bytes()]
         span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
         sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
         for shard in range(_SHARDS):
             here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), sums.of_shard(shard, _SHARDS)
-            come = items.told([added] if plan.window_rounds else added, *told)
+            come = items.told(added, *told)
             found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
         named = NamedItems.merge(found)
-        before = [*before[: plan.rounds is not None], named]
+        before = [*before[:1], named]
         yield named
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
-    """Of each round: int64[rounds, copies, windows, items]. In each window, of the last one."""
+    """Of each round: int64[rounds, copies, windows, items]."""
     mechanism, windows = LooksMechanism.of_plan(plan), plan.schedule.horizon
-    if mechanism.in_windows:
-        levels, sizes, windows = levels[:, :, -1:], sizes[:, :, -1:], 1
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
     named, fits, last = np.zeros_like(drawn), True, len(mechanism.rounds) - 1
     for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
-        if mechanism.in_windows:
-            terms = plan.terms_in_windows[number]._replace(threshold=plan.known_threshold)
-        else:
-            terms = plan.terms_of_round(number, int(drawn.sum()), windows)
+        terms = plan.terms_of_round(number, int(drawn.sum()), windows)
         fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
         if number == last:
             terms = plan.terms_of_second_looks(int(named.sum()), windows)
             fits &= _sizes_of_terms(mechanism, terms, np.where(named, of_round, 0), np.where(named, stated, 0))
-        if number or mechanism.in_windows:
+        if number:
             named = named | (of_round > 0)
             drawn = drawn & (of_round == 0) & ~named
     return fits

@@ -13,7 +13,7 @@ import collections
 import dataclasses
 import secrets
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -242,17 +242,15 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 
 def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = run.plan.rounds and dataclasses.replace(run.plan.rounds, block_seconds=2 * slide)
+    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
-    in_windows = ("stream", tuple(range(1, _WINDOWS + 1)))
-    cuts = (("replay", _WHOLE), ("run in parts", _PARTS)) if rounds else (in_windows, ("run in parts", _PARTS))
     rows = _random_rows(mechanism.most_looks // 3)
     users, places = np.unique(rows.users, return_inverse=True)
     size = int(rows.numbers.max()) + 1
     own, numbers = np.unique(places * size + rows.numbers, return_inverse=True)
     code = _RoundCode(trial, trial.stream_keys(secret), size)
     shares, found = [], list[str]()
-    for name, ends in cuts:
+    for name, ends in (("replay", _WHOLE), ("run in parts", _PARTS)):
         alone = code.sums(rows._replace(numbers=numbers), own % size, ends)
         spent, is_listed = _spent_in_rounds(mechanism, alone, own // size, len(users))
         shares.append(float(spent.sum(axis=0).max()) / mechanism.purse)
@@ -269,10 +267,7 @@ def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, sli
         halves = [code.sums(rows.take(places % 2 == half), shared, ends) for half in (0, 1)]
         if code.sums(rows, shared, ends) != [first + second for first, second in zip(*halves, strict=True)]:
             found.append(f"in a {name}, weights of a user change with the events of others")
-    if code.is_refused and not found:
-        found.append("in a stream, what users have left is refused where it is read again")
-    stream_share = shares[0] if run.plan.window_rounds else None
-    return PaymentAudit(len(users), len(rows.users), shares[0], stream_share, tuple(found), shares[1])
+    return PaymentAudit(len(users), len(rows.users), shares[0], None, tuple(found), shares[1])
 
 
 def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
@@ -289,45 +284,35 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 class _RoundCode:
     """What users add in each round, by the code that runs. By lot each item is named in a block, and each pair in some
-    later round or in none, or it is left out before the last one; in windows, in some round or in none.
+    later round or in none, or it is left out before the last one.
 
-    not_drawn_for: whether users have added to a pair that is not drawn for. is_refused: whether what was stored between
-    two windows was.
+    not_drawn_for: whether users have added to a pair that is not drawn for.
     """
 
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
         self._plan, self._keys = plan, keys
         self._rounds = len(plan.units_of_rounds)
-        self._in_windows = plan.window_rounds is not None
         lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
         self._in_block = lots[0] < _OF_BLOCKS
         self._named_in = 1 + lots[1] % (2 * self._rounds)
-        self.not_drawn_for = self.is_refused = False
+        self.not_drawn_for = False
 
     def sums(self, rows: Rows, item_of: Whole, ends: tuple[int, ...]) -> list[Cells]:
         """Of each round, through the parts of a run that end here. item_of: whose lot each item has."""
-        work: Any = SpendPurses if self._in_windows else WeighRound
-        rounds = [work(self._plan, self._keys, None, number) for number in range(len(self._plan.units_of_rounds))]
+        rounds = [WeighRound(self._plan, self._keys, None, number) for number in range(len(self._plan.units_of_rounds))]
         users, found = [Carried(work) for work in rounds], [Cells() for _ in rounds]
         counts, first = collections.Counter[str](), 0
         for end in ends:
-            pairs_of = user_pairs_of if self._in_windows else item_pairs_of
-            pairs: Any = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
+            pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block
-                drawn = named_in >= (number if not is_last else 0 if self._in_windows else 1)
+                drawn = named_in >= (1 if is_last else number)
                 drawn &= ~self._left_out(named_in, number)
-                told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
+                told = self._told(named_in, firsts, number) if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
-                if len(ends) == _WINDOWS:
-                    # Parts read the purses of the users that they meet, streams those of a shard of users.
-                    carried.over_to(first, come if first % 4 else None)
-                else:
-                    carried.over_to_part(span, come)
-                sums = rounds[number].advance(carried.state, come, span, counts)
+                sums = rounds[number].advance(carried.over_to_part(span, come), come, span, counts)
                 carried.keep(span)
-                self.is_refused |= carried.is_refused
                 of_round = _cells(sums)
                 self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round)
                 found[number] += of_round
@@ -337,8 +322,6 @@ class _RoundCode:
     def _lots(self, item_of: Whole, first: int, end: int) -> tuple[Whole, Whole]:
         """The first window of the block of each window, and which round names each pair: int64[items, windows]."""
         windows, named_in = np.arange(first, end), self._named_in[item_of, first:end]
-        if self._in_windows:
-            return windows, named_in - 1
         firsts = WindowBlocks.of(self._plan, first, end).of_windows(windows)
         return firsts, np.where(self._in_block[item_of][:, firsts], named_in, 0)
 
@@ -347,7 +330,7 @@ class _RoundCode:
         round that names each pair, 0 for one of another block. firsts: of the block of each window."""
         in_blocks, in_windows = (named_in > 0) & (firsts == firsts[0] + np.arange(len(firsts))), (named_in > 0)
         left_out = self._left_out(named_in, number)
-        in_windows = (in_windows | self._in_windows) & (named_in < number) | left_out
+        in_windows = in_windows & (named_in < number) | left_out
         table, places = ItemTable.of_labels(labels_of(len(named_in)), self._keys.hash_items)
         found = []
         for is_named in (in_blocks, in_windows):
@@ -360,5 +343,5 @@ class _RoundCode:
 
     def _left_out(self, named_in: Whole, number: int) -> npt.NDArray[np.bool_]:
         """Which pairs were left out before this round."""
-        leaves_out = 2 <= number == self._rounds - 1 and not self._in_windows
+        leaves_out = 2 <= number == self._rounds - 1
         return np.asarray((named_in == 2 * self._rounds) & leaves_out)

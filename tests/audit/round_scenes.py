@@ -2,9 +2,7 @@
 
 docs/guarantee.md, "Rounds", in plain integers: what is drawn for, who has which weight, and the threshold that follows
 how many pairs are drawn for. All windows of a scene are one block. An other user holds one pair, and so has all that
-the purse of a round buys. Where rounds are in
-each window, the law is that of the last window: what is held there is drawn for, and all that the window before has
-named.
+the purse of a round buys.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ Bits = npt.NDArray[np.bool_]
 LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few are drawn for
 _WINDOWS = 4
 _PASS = 0.3  # probability with which an item that x' alone holds is named in its block
-_SURE = 1e-13  # probability with which an item that a crowd holds is not named
 _ERROR = 0.003  # with which noise alone names a pair, if all are drawn for
 _BINS = 8  # no level, and so many boundaries less one; the last one is for all beyond
 _BOUNDARIES = 100  # that a noisy sum of a scene never exceeds
@@ -43,9 +40,6 @@ def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterato
     """An item that x' alone holds, one that it holds with others if each round pays for two, and one of others: each in
     the first window of a block, whose other windows have pairs that nobody holds. So many others that all is possible
     in all rounds. And an item with so many that it has several levels."""
-    if mechanism.in_windows:
-        yield from _window_trials(mechanism, law, runs)
-        return
     held = min(2, mechanism.pairs_in_rounds)
     lone = mechanism.rounds[0].replay_weight(held) + max(1, law.smallest_margin(_PASS))
     threshold, weights = law.smallest_margin(_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
@@ -58,26 +52,9 @@ def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterato
         yield round_trial(dataclasses.replace(scene, false_names=false_names), mechanism, law, copies)
 
 
-def _window_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
-    """The same in one window; in one before which all items were named; and there with several levels."""
-    held = min(2, mechanism.pairs_in_rounds)
-    first, weight = mechanism.rounds[0], mechanism.rounds[1].replay_weight(1)
-    lone = first.replay_weight(held) + max(1, law.smallest_margin(_PASS))
-    known, reach = law.smallest_margin(_ERROR), law.smallest_margin(_SURE)
-    new = known + law.scale
-    crowd = math.ceil((new + reach) / first.replay_weight(2))  # who keep a half for the second window
-    for name, before, least in (("rounds", 0, lone), ("known in rounds", 1, known), ("levels in rounds", 1, known)):
-        some = math.ceil((least + (mechanism.spacing if "levels" in name else 0)) / weight)
-        now = [Cell(before, 0, 0, USER), Cell(before, 1, some, range(held - 1)), Cell(before, 2, some)]
-        cells = [*now, Cell(before, 3, 0, NOBODY), *(Cell(0, item, crowd) for item in range(4 * before))]
-        scene = scene_of(name, cells, mechanism, threshold=new if before else lone, known=known)
-        copies = max(1, min(runs, _MOST_COPIES, _PAIRS // scene.pairs))
-        yield round_trial(dataclasses.replace(scene, forget_after=before), mechanism, law, copies)
-
-
 def levels_of_boundaries(mechanism: LooksMechanism, largest: int, threshold: int) -> tuple[Whole, Whole]:
     """The boundaries of a round of looks, and the level of each: both rise. largest: the largest weight of it."""
-    of_all = max(listed.replay_weight(1) for listed in mechanism.purses[not mechanism.in_windows :])
+    of_all = max(listed.replay_weight(1) for listed in mechanism.purses[1:])
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
     return boundaries, 1 + (boundaries * of_all // largest - threshold) // mechanism.spacing
 
@@ -129,8 +106,7 @@ class _Round:
     def masses(self, others: int, looks: tuple[int, int]) -> Values:
         """Of the bins, for a pair of so many others, and of x' if it has any looks in this round."""
         total = others * self.weight(*self.alone) + (self.weight(*looks) if any(looks) else 0)
-        in_blocks = not self.number and not self.mechanism.in_windows
-        if in_blocks and not total:
+        if not self.number and not total:
             return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
         boundaries = self.mechanism.spacing * np.arange(self._lowest, _BINS - 1)
         tails = np.exp(self.law.log_tail(self.threshold - total + boundaries))
@@ -183,7 +159,7 @@ def _p_values(
         if cell.by_user and cell.others:
             for there, gone in zip(worlds[True], worlds[False], strict=True):
                 name = f"{scene.name}, {there.name}, with other holders"
-                yield name, there.independence(gone, 0 if mechanism.in_windows else cell.window, cell.item)
+                yield name, there.independence(gone, cell.window, cell.item)
 
 
 def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whole, with_user: bool) -> Iterator[_Round]:
@@ -194,31 +170,22 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
     for cell in scene.cells:
         others[cell.window, cell.item], by_user[cell.window, cell.item] = cell.others, cell.by_user and with_user
     of_round = functools.partial(_Round, mechanism, law)
-    first = 0 if mechanism.in_windows else 1
-    if mechanism.in_windows:
-        levels, others, by_user = levels[:, :, -1:], others[-1:], by_user[-1:]
-        drawn: Bits = np.broadcast_to((others > 0) | by_user | (scene.forget_after > 0), levels[0].shape)
-    else:
-        in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
-        everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
-        bins = _bins(mechanism, mechanism.rounds[0].replay_weight(1), scene.threshold, levels[0])
-        of_block = others.sum(axis=0, keepdims=True)
-        looks = np.stack([held, np.zeros_like(held)])
-        yield of_round(0, scene.threshold, everything, bins[:, :1], looks, of_block, in_block)
-        drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
+    in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
+    everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
+    bins = _bins(mechanism, mechanism.rounds[0].replay_weight(1), scene.threshold, levels[0])
+    of_block = others.sum(axis=0, keepdims=True)
+    looks = np.stack([held, np.zeros_like(held)])
+    yield of_round(0, scene.threshold, everything, bins[:, :1], looks, of_block, in_block)
+    drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
     named = np.zeros_like(drawn)
-    for number in range(first, len(mechanism.rounds)):
-        if mechanism.in_windows:
-            threshold = scene.known_threshold if scene.forget_after else scene.threshold
-        else:
-            threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
+    for number in range(1, len(mechanism.rounds)):
+        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
         of_largest = functools.partial(_bins, mechanism, levels=levels[number])
         bins = of_largest(mechanism.rounds[number].replay_weight(1), threshold)
         looks = np.stack([(each & by_user).sum(axis=(1, 2)) for each in (drawn, named)])
         if number == len(mechanism.rounds) - 1:
-            windows = scene.windows if mechanism.in_windows else 1
             largest, error = mechanism.last_weight(0, 1, is_second=True), mechanism.size_error
-            margin = law.smallest_margin(error / max(1, int(named.sum()) * windows))
+            margin = law.smallest_margin(error / max(1, int(named.sum())))
             again = margin + (FEWEST_STATED - 1) * largest
             seen = np.where(named, of_largest(largest, again), 0)
             yield of_round(number, again, named, seen, looks, others, by_user, True)

@@ -266,18 +266,17 @@ def _designs(
 
 
 def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int) -> Iterator[LooksDesign]:
-    """A pair that all rounds draw for, with blocks since its own is next to certain to be named: named in any of them,
-    or not."""
-    first = 0 if mechanism.in_windows else 1
+    """A pair that all rounds draw for, since its block is next to certain to be named: named in any of them, or
+    not."""
     threshold, weights = (
         law.smallest_margin(LARGEST_ERROR),
-        [each.replay_weight(1) for each in mechanism.rounds[first:]],
+        [each.replay_weight(1) for each in mechanism.rounds[1:]],
     )
 
     def named(holders: int) -> float:
         """In any round: from the last one back."""
         later = 0.0
-        for number, weight in reversed(list(enumerate(weights, first))):
+        for number, weight in reversed(list(enumerate(weights, 1))):
             here = law.tail(threshold - holders * weight)
             lowest = threshold - mechanism.spacing if mechanism.leaves_out(number) else None
             goes_on = 1.0 if lowest is None else law.tail(lowest - holders * weight)
@@ -303,7 +302,7 @@ def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseL
 
 def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
-    if mechanism.rounds and not mechanism.in_windows:
+    if mechanism.rounds:
         threshold = -_FAR * mechanism.scale
     else:
         last = (mechanism.rounds or (mechanism.looks_list,))[-1]
@@ -362,7 +361,7 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
 
 def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
     """Of all rounds of looks together, but for those in blocks."""
-    of_rounds = levels[not mechanism.in_windows : len(mechanism.rounds)]
+    of_rounds = levels[1 : len(mechanism.rounds)]
     return np.maximum(of_rounds, 0).sum(axis=0) if mechanism.rounds else levels
 
 

@@ -55,33 +55,11 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained():
     assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
 
 
-def test_a_sound_plan_of_rounds_in_windows_passes_and_its_claims_are_nearly_attained():
-    plan = plan_in_rounds(kind="window_rounds")
-    mechanism, claim = mechanism_and_claim(plan)
-    audit = audit_looks_exactly(mechanism, claim, most_looks=30)
-    assert audit.violations == ()
-    assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
-    assert 0.99 < audit.lone_delta / plan.delta_open <= 1  # all rounds have lone looks, each a third
-    assert [each.pairs for each in audit.in_rounds] == [1, 3, 10]
-    assert max(each.delta for each in audit.in_rounds) > 0.1 * plan.shares.paid
-    assert audit.lone_delta <= audit.together_delta <= plan.delta
-    assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
-    terms = tuple(each._replace(likely_noise=each.likely_noise - 200) for each in plan.terms_in_windows)
-    workers = trial_of(plan)
-    object.__setattr__(workers, "terms_in_windows", terms)
-    assert any("likely_noise" in each for each in run_violations(plan, workers))
-    lower = dataclasses.replace(mechanism, later_open=tuple(bound - 600 for bound in mechanism.later_open))
-    assert ALONE in " ".join(audit_looks_exactly(lower, claim, most_looks=1).violations)
-
-
-@pytest.mark.parametrize("later_open", [(), (58, 66)], ids=["blocks", "windows"])
-def test_all_rounds_together_show_what_the_definition_says(later_open):
+def test_all_rounds_together_show_what_the_definition_says():
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
-    mechanism = LooksMechanism(
-        2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open, most_of_second=32
-    )
+    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), most_of_second=32)
     epsilon, steps = 0.3, 4
     highest = mechanism.highest_margins
     grid = [[int(-60 + part * (high + 60) / steps) for part in range(steps + 1)] for high in highest]
@@ -122,7 +100,7 @@ def _walked(law, mechanism, looks, epsilon):
             each = min(32, paid // max(150, 10 * done) if left else paid // done)
             weight = max((w for w, units in listed.prices if units * left <= paid - done * each), default=3)
             again = max((w for w, units in listed.prices if units <= each), default=3)
-        in_blocks, total = number == 0 and not mechanism.later_open, 0.0
+        in_blocks, total = number == 0, 0.0
         for named in itertools.product((True, False), repeat=left):
             for large in itertools.product((True, False), repeat=done if is_last else 0):
                 first, second = chances(named, weight, looks.margins[number]), chances(large, again, looks.margins[3])
@@ -131,7 +109,7 @@ def _walked(law, mechanism, looks, epsilon):
                     total += walk(number + 1, sum(named), 0, p_named, q_named)
                     continue
                 missed, now_done = left - sum(named), done + sum(named)
-                leaves_out = not mechanism.later_open and number == len(mechanism.rounds) - 2
+                leaves_out = number == len(mechanism.rounds) - 2
                 stays = stays_of(weight, looks.margins[number]) if leaves_out else [1.0, 1.0]
                 for out in range(missed + 1 if leaves_out else 1):
                     ways = math.comb(missed, out)
@@ -193,8 +171,8 @@ def test_likely_noise_of_rounds_is_computed_again(less, is_found):
 # --- By the code that runs
 
 
-def _sample(run, runs=RUNS, most_looks=20, kind="rounds"):
-    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks, kind))
+def _sample(run, runs=RUNS, most_looks=20):
+    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks))
     law = law_of(mechanism)
     design = design_looks_sampling(mechanism, claim, law, runs, 1)
     return sample_names(mechanism, claim, run, design, law, SECRET)
@@ -207,15 +185,6 @@ def test_the_real_code_agrees_with_its_law():
     assert audit.tests > 60
     assert 0.1 < audit.design.expected_epsilon < 2
     assert 0 < audit.epsilon < 2
-
-
-def test_the_real_code_agrees_with_its_law_in_windows():
-    """In one window, and after one in which all items were named: then also those that nobody holds are drawn for."""
-    audit = _sample(trial_of(plan_in_rounds(kind="window_rounds")), kind="window_rounds")
-    assert audit.violations == ()
-    assert audit.p_value > 0.001
-    assert audit.tests > 60
-    assert 0.1 < audit.design.expected_epsilon < 2
 
 
 def test_rounds_that_pay_for_one_look_pass():
@@ -242,14 +211,6 @@ def test_the_real_code_overdraws_no_purse():
     assert 0.99 < audit.replay_share <= 1
     assert 0.99 < audit.parts_share <= 1
     assert audit.stream_share is None
-
-
-def test_the_real_code_overdraws_no_purse_in_windows():
-    plan = plan_in_rounds(kind="window_rounds")
-    audit = audit_payments(mechanism_and_claim(plan)[0], trial_of(plan), SECRET)
-    assert audit.violations == ()
-    assert 0.9 < audit.stream_share <= 1
-    assert 0.9 < audit.parts_share <= 1
 
 
 def test_half_the_noise_is_found():

@@ -150,8 +150,6 @@ def test_rounds_are_for_replays(folder):
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--input", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--plan cannot be one with --rounds" in stream.stderr
-    whole = shh("replay", "log.parquet", *IN_LOOKS, "--window-rounds", "--dry-run", "--output", "r.avro", cwd=folder)
-    assert "--window-rounds are for streams. A replay of a whole run names more by --rounds." in whole.stderr
 
 
 def test_every_item_has_a_noisy_count_in_that_mode(folder):

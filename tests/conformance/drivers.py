@@ -48,7 +48,6 @@ MODES = {
     "looks-from-noise": Mode("looks", {**_NOISE, "known_error": 0.124}),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
-    "looks-window-rounds-from-noise": Mode("looks", {**_NOISE, "window_rounds": True}, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
     "looks-with-hits-sliding": Mode("looks", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
     "looks-with-hits-from-noise": Mode("looks", {**_NOISE, "hits_per_user": 2}),
@@ -97,7 +96,7 @@ class Case(NamedTuple):
     def expected(self, *, in_order: bool = False) -> list[WindowReport]:
         """The same for all cuts that differ in order, pieces and copies alone."""
         ends = self.ends if self.plan.rounds is not None else ()
-        in_order &= self.mode.mode == "looks" and not {"rounds", "window_rounds"} & self.mode.choices.keys()
+        in_order &= self.mode.mode == "looks" and "rounds" not in self.mode.choices
         case = repr((self.mode, self.cut.hours, in_order, ends))
         if case not in _expected:
             domain = DOMAIN if self.mode.domain else ()

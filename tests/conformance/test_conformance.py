@@ -25,7 +25,6 @@ AT_ONCE_TABLE = """
                                 | replay          | pool            | batch
 looks                           | ~crumbs csv     | twice parquet   | again
 looks-sliding                   | back parquet    | ~early avro     | crumbs csv
-looks-window-rounds             | ~twice csv      | crumbs avro     | again
 looks-domain                    | twice avro      | ~nothing jsonl  | nothing
 looks-with-hits                 | ~early jsonl    | crumbs csv      | twice parquet
 looks-with-counts               | whole csv       | ~back parquet   | back
@@ -37,7 +36,6 @@ kms21-domain                    | ~early avro     | crumbs jsonl    | crumbs csv
 looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
-looks-window-rounds-from-noise  | ~early jsonl    | ~back csv       | early
 looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
 looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
 looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
@@ -52,7 +50,6 @@ IN_ORDER_TABLE = """
                                 | parts           | stream          | drained         | watermark
 looks                           | twice two       | late            | crumbs @5       | back
 looks-sliding                   | again two       | crumbs          | late @7.4       | late
-looks-window-rounds             | crumbs five     | whole csv       | late @5         | twice
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
 looks-with-hits                 | early two       | back            | early @5        | crumbs
 looks-with-counts               | -               | -               | -               | -
@@ -64,7 +61,6 @@ kms21-domain                    | crumbs each     | crumbs          | back @7.4 
 looks-from-noise                | early five      | ~early avro     | ~early @7.4     | ~early
 looks-in-rounds                 | again five      | -               | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -               | -
-looks-window-rounds-from-noise  | ~again two      | again           | early @7.4      | ~early
 looks-domain-sliding            | ~back two       | back            | ~twice @5       | ~crumbs
 looks-with-hits-sliding         | ~nothing five   | ~nothing csv    | whole @5        | ~early
 looks-with-hits-from-noise      | ~early two      | ~early parquet  | ~early @7.4     | late

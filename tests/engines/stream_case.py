@@ -30,7 +30,6 @@ from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.naming_oracle import Named, oracle_names, reports_of
 from tests.helpers.oracle import Event, Transcript, oracle_transcript
 from tests.helpers.pace_oracle import Wallet, stream_weights
-from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
 
@@ -112,8 +111,6 @@ class StreamCase:
 
     @functools.cached_property
     def expected(self) -> Transcript | NamesTranscript:
-        if self.plan.window_rounds is not None:
-            return NamesTranscript(reference(self.counted, self.plan), [], {})
         if self.plan.mode == "looks":
             return names_transcript(self.counted, self.plan)
         return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
@@ -157,14 +154,8 @@ def history_case(
     partition lies so far behind the range that it closes all windows. prefix: of all users and items.
     """
     source = random.Random(seed)
-    if mode == "looks-in-rounds":
-        choices = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 4, "known_error": 0.12}
-        schedule = small_plan(24).schedule
-        plan: Plan = Plan.calibrate(
-            epsilon=6, delta=1e-3, schedule=schedule, mode="looks", max_users=1000, window_rounds=True, **choices
-        )
-    elif mode == "looks":
-        plan = small_looks_plan(24, most_looks=8, forget_after=4, known_error=0.12)
+    if mode == "looks":
+        plan: Plan = small_looks_plan(24, most_looks=8, forget_after=4, known_error=0.12)
     else:
         plan = small_plan(24, mode=mode, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS

@@ -14,7 +14,7 @@ from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holder
 from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights, reports_of
 from tests.helpers.oracle import Event, oracle_transcript
 from tests.helpers.pace_oracle import stream_weights
-from tests.helpers.rounds_oracle import RoundsOracle, WindowRoundsOracle
+from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.small_runs import RUN_ID, SECRET
 from tests.helpers.trials import trial_of
 
@@ -42,8 +42,6 @@ def reference(
         return reports_of(oracle_hits(holders, settings, keys, domain).named, settings)
     if settings.rounds is not None:
         return reports_of(RoundsOracle(known, settings, keys).names(ends), settings)
-    if settings.window_rounds is not None:
-        return reports_of(WindowRoundsOracle(known, settings, keys).names(), settings)
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
     named = oracle_names(weights, settings, keys, domain)
     reports = reports_of(named, settings)

@@ -2,8 +2,7 @@
 
 It shares with the product the keyed functions of `StreamKeys` and the exact table of tails of the noise. Blocks,
 purses, who is drawn for, thresholds, levels and sizes are its own. In each round it visits every window and, in it,
-every item that was named in its block. Of rounds in each window (`WindowRoundsOracle`), it visits what users add to and
-what is known.
+every item that was named in its block.
 """
 
 from __future__ import annotations
@@ -117,15 +116,14 @@ class RoundsOracle:
 
     @property
     def _last(self) -> int:
-        return len((self._settings.rounds or self._settings.window_rounds).units) - 1
+        return len(self._settings.rounds.units) - 1
 
     def _sized(
         self, entry: Named, cells: dict[Place, dict[str, int]], noise: dict[Place, int], drawn: int, windows: int
     ) -> Named:
         """By a second look, if that shows more."""
         at = entry.window, entry.item
-        cut = self._settings.rounds or self._settings.window_rounds
-        likely, largest = self._likely_noise_of(drawn, windows), self._largest(cut.units[-1] // 64)
+        likely, largest = self._likely_noise_of(drawn, windows), self._largest(self._settings.rounds.units[-1] // 64)
         noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
         if noisy < threshold:
             return entry
@@ -157,7 +155,7 @@ class RoundsOracle:
 
     def _stated(self, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
         settings, spacing = self._settings, self._settings.looks.spacing
-        of_all = max(map(self._largest, settings.units_of_rounds[settings.rounds is not None :]))
+        of_all = max(map(self._largest, settings.units_of_rounds[1:]))
         boundary = max(b for b in range(threshold, noisy + 1, spacing))
         users = 0
         while Fraction(boundary - likely, largest) > users:
@@ -226,52 +224,6 @@ class RoundsOracle:
             for weight, units in zip(looks.weights, looks.units, strict=True)
             if units <= max(purse, looks.units[0])
         )
-
-
-class WindowRoundsOracle(RoundsOracle):
-    """Window after window, all rounds of one before the next. known: by round, when each item was last named in one of
-    the rounds up to it."""
-
-    def names(self, ends: Sequence[int] = ()) -> list[Named]:
-        rounds = len(self._settings.window_rounds.units)
-        self.known: list[dict[str, int]] = [{} for _ in range(rounds)]
-        found: list[Named] = []
-        for window in range(self._settings.schedule.horizon):
-            self._windows = range(window, window + 1)
-            here: list[Named] = []
-            for number in range(rounds):
-                named, here = self._in_round(number, window, here)
-                for known in self.known[number:]:
-                    known.update((entry.item, window) for entry in named)
-                here += named
-            found += here
-        return sorted(found, key=lambda entry: (entry.window, entry.item))
-
-    def _in_round(self, number: int, window: int, here: list[Named]) -> tuple[list[Named], list[Named]]:
-        settings, looks, named = self._settings, self._settings.looks, {entry.item for entry in here}
-        known = {item for item, last in self.known[number].items() if 0 < window - last <= settings.known_for}
-        again = {(window, item) for item in named} if number == self._last else set()
-        held = {
-            user: {(at, item) for at, item in pairs if at == window and (item not in named or (at, item) in again)}
-            for user, pairs in self._held.items()
-        }
-        cells = {(window, item): {} for item in known - named} | {at: {} for at in again}
-        cells |= self._weights(number, held, again)
-        noise = self._noise(cells, self._keys.round_uniforms(number) if number else self._keys.look_uniforms())
-        unheld = 2 * settings.known_for * settings.max_users * (looks.purse // looks.units[0])
-        likely = self._likely_noise(settings.window_rounds.units[number], unheld)
-        of_new = (settings.threshold, *settings.window_rounds.later_thresholds)[number]
-        found = []
-        for (_, item), of_users in cells.items():
-            threshold = settings.known_threshold if item in known else of_new
-            noisy = sum(of_users.values()) + noise[window, item]
-            if noisy >= threshold and item not in named:
-                largest = self._largest(settings.units_of_rounds[number])
-                level, users = self._stated(largest, noisy, threshold, likely)
-                found.append(Named(window, item, level, users, item in known, not of_users))
-        if number != self._last:
-            return found, here
-        return found, [self._sized(entry, cells, noise, len(here), 1) for entry in here]
 
 
 def _smallest(is_enough: Callable[[int], bool]) -> int:

@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from benchmarks.charging_bounds import static_adversary_delta
 from dp_transforms.accounting.charging_game import between_probability, charging_game_delta
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
@@ -16,6 +15,7 @@ from dp_transforms.audit.streams import default_rounds, law_of, lone_delta, roun
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, probability
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.charging_bounds import static_adversary_delta
 
 
 @functools.cache
