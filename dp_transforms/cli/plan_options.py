@@ -163,12 +163,6 @@ class StreamPlanOptions:
 class PlanOptions(StreamPlanOptions):
     """The same of a replay, which knows all events."""
 
-    counts_for: int | None = opt(
-        BUDGET,
-        "With looks: publish a noisy count of users for the N largest named items of a window. "
-        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
-        metavar="N",
-    )
     rounds: bool = switch(
         BUDGET,
         "With looks: look in rounds. The first looks at the items of each block of windows, such as a "

@@ -12,10 +12,7 @@ import itertools
 import re
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
-from dp_transforms.accounting.purse.price_list import PriceList, count_noise
+from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.purse_choice import SMALLEST_KNOWN_ERROR, check_usual_looks
 from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
 from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, mode_of
@@ -258,35 +255,6 @@ class PaidHits(Record):
     def listed(self) -> PricedWeights:
         """The hits list as workers look weights up, for what is left when the hits are paid."""
         return PricedWeights.of(self.weights, self.look_units)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counts(Record):
-    """The largest named items of each window are published with a count, which users pay for beside looks.
-
-    items: so many of a window. Replays alone.
-    per_user: at most so many counted pairs of a user count. units: what each costs of a purse.
-    scale: the Gaussian noise of a count has a standard deviation of this over sqrt(2).
-    """
-
-    items: int
-    per_user: int
-    units: int
-    scale: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in dataclasses.fields(self):
-            check_whole(field.name, getattr(self, field.name), 1)
-
-    def units_of_pairs(self, looks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """What users with so many pairs in the run pay for counts, whatever is named. looks, result: int64[n]."""
-        return np.minimum(looks, self.per_user) * self.units
-
-    @functools.cached_property
-    def noise(self) -> ExponentialPower:
-        """The law of the noise of one count."""
-        return count_noise(self.scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

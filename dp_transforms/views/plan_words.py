@@ -57,7 +57,7 @@ def why(plan: Plan, found: FoundFrom) -> str:
 
 
 def _may_have_rounds(plan: Plan, looks: Looks) -> bool:
-    given = {"usual_looks": looks.usual_looks, "hits_per_user": plan.hits, "counts_for": plan.counts}
+    given = {"usual_looks": looks.usual_looks, "hits_per_user": plan.hits}
     return rounds_suit(plan.schedule, given, has_domain=plan.domain is not None)
 
 

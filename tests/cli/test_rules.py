@@ -26,7 +26,6 @@ REFUSED = {
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --forget-after 0 --mode kms21: --forget-after needs --mode looks.
-        --counts-for 5 --mode hits: --counts-for needs --mode looks.
         --weight w: --weight needs --most-weight.
         --most-weight 9: --most-weight needs --weight.
     """,

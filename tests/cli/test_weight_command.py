@@ -127,7 +127,7 @@ def test_cells_that_are_no_numbers_are_told_before_and_after(folder):
         ("replay log.parquet --weight seconds --most-weight 0 --output r.avro", 1, "--most-weight must be a whole"),
         ("plan --weight seconds --most-weight -5", 1, "--most-weight must be a whole number"),
         ("replay log.parquet --weight a=b --most-weight 9 --output r.avro", 1, "--weight must name a column without"),
-        ("replay log.parquet {weight} --counts-for 3 --output r.avro", 1, "with rounds, which --weight turns on."),
+        ("replay log.parquet {weight} --forget-after 3 --output r.avro", 1, "with rounds, which --weight turns on."),
         ("replay log.parquet --weight second --most-weight 9 --output r.avro", 1, "with --weight"),
         ("replay log.parquet --weight item --most-weight 9 --output r.avro", 1, "weight must name"),
         ("stream --input . {weight} --output o", 2, "It is for replays: shh replay --weight"),

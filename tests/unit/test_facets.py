@@ -170,7 +170,6 @@ def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds():
         (dict.fromkeys("abc", ("DE",)), {}, "at most 2 columns"),
         ({"country": [*map(str, range(51))], "age": [*map(str, range(50))]}, {}, "at most 100 values, got 101"),
         ({"country": ("DE",)}, {"rounds": False}, "by needs rounds over blocks"),
-        ({"country": ("DE",)}, {"counts_for": 3}, "counts_for cannot be used with rounds"),
         ({"country": ("DE",)}, {"mode": "hits"}, "by cannot be used with mode 'hits'"),
     ],
 )

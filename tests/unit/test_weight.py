@@ -201,7 +201,7 @@ def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need():
         ({"by": {"seconds<": ("600",)}}, "without '<' at the end"),
         ({"weight": "seconds", "most_weight": 600, "rounds": False}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "mode": "hits"}, "cannot be used with mode 'hits'"),
-        ({"weight": "seconds", "most_weight": 600, "counts_for": 3}, "with rounds, which weight turns on. Leave one"),
+        ({"weight": "seconds", "most_weight": 600, "forget_after": 3}, "with rounds, which weight turns on. Leave one"),
     ],
 )
 def test_what_a_plan_cannot_have_is_refused(given, message):

@@ -241,7 +241,7 @@ def _is_of_schedule(report: WindowReport, plan: Plan, *, of_blocks: bool) -> boo
 
 def _is_of_mode(entry: HeavyHitter, plan: Plan) -> bool:
     if plan.looks is not None:
-        return entry.level is not None and (entry.noisy_count is None or plan.counts is not None)
+        return entry.level is not None and entry.noisy_count is None
     if entry.level is not None:
         return False
     if plan.mode == "hits":
