@@ -29,6 +29,7 @@ from dp_transforms.cli.shared_options import (
     AccountOptions,
     FieldOptions,
     PartOptions,
+    ViewOptions,
     output_table_option,
     plan_file_option,
 )
@@ -155,6 +156,14 @@ class SinkOptions:
         metavar="FILE",
     )
     output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
+    html: str | None = opt(
+        OUTPUT,
+        "Write the page of `shh show --html` anew at each window, with the newest 200 windows, in the place of a file "
+        "that is there.",
+        brief="A page that is written anew at each window.",
+        metavar="FILE.html",
+    )
+    view: ViewOptions = nested(ViewOptions)
     dead_letter: str | None = opt(
         OUTPUT,
         "Folder for lists of the records that cannot be read (files of mode 0600).",
@@ -288,10 +297,11 @@ STREAM_RULES = (
     ),
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
+    Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
     *STATE_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--state, --once",
+        "--state, --once, --html",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

@@ -8,13 +8,14 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Mapping
 
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import StateOptions, check_state_file, in_flags_of_table
+from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file, in_flags_of_table
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkRest
@@ -39,7 +40,7 @@ _LONGEST_NAME = 80
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """All that a run needs: what was asked for, and what that comes to. stop_file: None where nobody can request a
-    stop. state: for a run that is taken in parts; else None."""
+    stop. state: for a run that is taken in parts; else None. titles: of the items on the page, as people call them."""
 
     options: StreamOptions
     source: StreamSource
@@ -51,6 +52,7 @@ class StreamRequest:
     stop_file: str | None
     engine: EngineChoice
     state: StateOptions | None = None
+    titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def stream(self) -> str:
@@ -71,6 +73,7 @@ class StreamRequest:
 def stream_request(options: StreamOptions) -> StreamRequest:
     """Asks the broker, starts nothing. Raises UserError: one line that names the option and the remedy."""
     options = options.with_absolute_paths()
+    check_page(options.sink.html, force=True)
     engine = choose_engine(
         options.job.engine,
         options.job.cluster,
@@ -96,6 +99,7 @@ def stream_request(options: StreamOptions) -> StreamRequest:
             stop_file=stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_local=engine.is_local),
             engine=engine,
             state=_state(options, sink, run_id),
+            titles=options.sink.view.read_titles(),
         )
         _check_release(request)
         if options.job.once and request.stop_file is None:

@@ -18,6 +18,7 @@ from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.flink_jobs import FlinkWatch, StartedJob, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
+from dp_transforms.cli.stream_page import StreamPage
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
 from dp_transforms.cli.stream_status import StreamStatus
@@ -57,7 +58,14 @@ class StreamWatch:
         self._job, self._request, self._status = job, request, status
         self._flink, self._part = flink, part
         old = request.engine.goes_on
-        self._sink = SinkWatch(request.sink, request.run_id, status, goes_on=old, patience_seconds=patience_seconds)
+        self._sink = SinkWatch(
+            request.sink,
+            request.run_id,
+            status,
+            _page_of(request, status),
+            goes_on=old,
+            patience_seconds=patience_seconds,
+        )
         self._pause_seconds = pause_seconds
         self._ended: RunEnded | None = None
         # A run that is resumed goes on to drain where that was asked for.
@@ -197,6 +205,13 @@ class StreamWatch:
             status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: {show}")
 
 
+def _page_of(request: StreamRequest, status: StreamStatus) -> StreamPage | None:
+    sink = request.options.sink
+    if sink.html is None:
+        return None
+    return StreamPage(sink.html, request.header, sink.view, request.titles, status.tell)
+
+
 def _waiting_words(request: StreamRequest) -> str:
     """Of an engine that shows nothing until all windows are closed; empty if that does not wait for the future."""
     schedule, until = request.plan.schedule, None if request.state is None else request.state.until_seconds
@@ -267,6 +282,7 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
 class SinkWatch:
     """Shows what is new in a sink each time that it is read. Close it at the end.
 
+    page: of --html; it has all windows, also those that are not shown.
     goes_on: what is there at the first read is not shown: a command before has shown most of it, if not what came
         while nobody watched. patience_seconds: how long to try again after a first failure. clock: in seconds.
     """
@@ -276,6 +292,7 @@ class SinkWatch:
         sink: ReportSink,
         run_id: str,
         status: StreamStatus,
+        page: StreamPage | None = None,
         *,
         goes_on: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
@@ -286,7 +303,7 @@ class SinkWatch:
         self._seen: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
         self._reports = 0
         self._skips_first = goes_on
-        self._status = status
+        self._status, self._page = status, page
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._failing_since: float | None = None
@@ -308,8 +325,12 @@ class SinkWatch:
             return None
         self._failing_since = None
         self._reports = len(reports) + (0 if is_new else self._reports)
-        self._show(reports)
-        return ended if ended is not None and self._reports == ended.reports else None
+        new = [report for report in reports if (report.stream, report.window_start) not in self._seen]
+        self._show(new)
+        ended = ended if ended is not None and self._reports == ended.reports else None
+        if self._page is not None:
+            self._page.update(new, ended)
+        return ended
 
     def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
         """The last reading, when nothing more is written: tries again until the sink can be read.
@@ -326,8 +347,7 @@ class SinkWatch:
     def close(self) -> None:
         self._follower.close()
 
-    def _show(self, reports: Sequence[WindowReport]) -> None:
-        new = [report for report in reports if (report.stream, report.window_start) not in self._seen]
+    def _show(self, new: Sequence[WindowReport]) -> None:
         self._seen.update((report.stream, report.window_start) for report in new)
         if self._skips_first:
             self._skips_first = False

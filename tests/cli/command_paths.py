@@ -63,6 +63,9 @@ READ = {
     ("stream", "state"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out")
     ],
+    ("stream", "titles"): [
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "out", "--html", "out.html", "--titles", "PATH.csv")
+    ],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
     ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
     ("stream", "noise_key_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "PATH", "--output", "out"],
@@ -98,6 +101,7 @@ WRITTEN = {
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
+    ("stream", "html"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out.html"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 # Only named to Flink, which opens them.

@@ -131,6 +131,22 @@ def test_amounts_stand_at_their_items_and_order_what_is_of_one_size(opened):
     assert page.locator(".tip").inner_text().endswith("at least 40 users, at least 16,500 <b>secs")
 
 
+def test_a_page_of_a_run_that_goes_on_is_loaded_again_while_its_latest_window_is_watched(opened):
+    page = opened(text=report_page(header_of(PLAN), reports_of(PLAN, STORIES), datetime.UTC, goes_on=True))
+    page.wait_for_selector("html[data-ready]", state="attached")
+    expect(page.locator("#which")).to_have_text("Now")
+    page.clock.install()
+    page.reload()
+    page.evaluate("window.isOld = true")
+    page.locator("#earlier").click()
+    page.clock.run_for(130_000)
+    assert page.evaluate("window.isOld")
+    page.locator("#latest").click()
+    page.clock.run_for(70_000)
+    page.wait_for_function("window.isOld === undefined")
+    expect(page.locator("#which")).to_have_text("Now")
+
+
 def test_stretches_with_the_same_words_are_one(opened):
     """Sizes that are not stated have levels, which nobody sees."""
     levels = iter((1, 3, 2, 2, 1))

@@ -82,6 +82,7 @@ REFUSED = {
         --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
+        --input f --output o --titles t: --titles needs --html: they are for the page.
         --input f --output o --until 2026-01-01: --until needs --state.
         --input f --output o --state s: --state needs --noise-key-file
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.

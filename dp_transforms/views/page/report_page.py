@@ -41,8 +41,8 @@ from dp_transforms.views.time_axis import local_text
 MOST_BYTES = 32 << 20
 _SCRIPTS = ("columns.js", "strips.js", "page.js")
 _MADE = (
-    "Made by <code>shh show --html</code> from released values and the plan alone. This file loads nothing, and sends"
-    " nothing."
+    "Made by <code>shh</code> from released values and the plan alone. This file loads nothing from elsewhere, and"
+    " sends nothing."
 )
 _UNNAMED = "events"  # what a stream is called without --stream
 _RHYTHMS = {"1h": "hour by hour", "1d": "day by day", "1w": "week by week", "1m": "minute by minute"}
@@ -61,11 +61,14 @@ def report_page(
     titles: Mapping[str, str] | None = None,
     state: str = "",
     title: str = "",
+    *,
+    goes_on: bool = False,
 ) -> str:
     """The page as HTML: a function of what was released, of the header and of what the caller declares.
 
     titles: label -> what a person calls it. state: a sentence on whether the run has ended. title: "" for one that
-    tells the stream and its windows. Raises UserError for a report that is too large for a page.
+    tells the stream and its windows. goes_on: the page opens at the latest window, and a browser that shows that loads
+    the page again each minute. Raises UserError for a report that is too large for a page.
     """
     plan = plan_of(header)
     columns = report_columns(reports, plan, titles)
@@ -77,7 +80,7 @@ def report_page(
             **_page_parts(header, reports, plan, columns, title),
             "summary": escaped(_summary(header, plan, _extent_of(columns), zone, state)),
             "made": _MADE,
-            "data": data_block(_page_data(header, columns, zone)),
+            "data": data_block({**_page_data(header, columns, zone), "goes_on": goes_on}),
         },
     )
     _check_size(page)

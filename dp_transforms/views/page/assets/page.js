@@ -48,7 +48,7 @@
     searched[item] = `${labels[item]}\n${titles[item] ?? ""}`.toLowerCase();
   });
   const unit = report.unit, Unit = unit[0].toUpperCase() + unit.slice(1); // a window, or a block of them
-  const goesOn = Boolean(report.goes_on); // else what is latest may be long ago
+  const goesOn = report.goes_on; // else what is latest may be long ago
   const lastWindow = Math.max(windows.count - 1, 0);
   /** The latest window whose sizes add up to as much as those of the middle one of all that have an item. */
   const busy = (() => {
@@ -400,5 +400,8 @@
   drawWindow();
   drawItem();
   drawRun();
+  // Who only watches sees what is new.
+  const isOnlyWatched = () => chosen.window === lastWindow && chosen.item < 0 && !element("find").value;
+  if (goesOn) setInterval(() => { if (isOnlyWatched()) location.reload(); }, 60e3);
   document.documentElement.dataset.ready = "yes";
 })();
