@@ -277,8 +277,6 @@ class LooksReport(AuditReport):
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
         limits += _OF_HITS if plan.hits_per_user else ()
-        if plan.paid_looks.activity_epsilon:
-            limits.append("the histogram of activity from which the plan was made: it has tests of its own")
         return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from dp_transforms.accounting.activity import activity_delta
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
     charged_sampling_delta,
@@ -50,7 +49,6 @@ from dp_transforms.plan.rounds import (
     check_choices,
     with_rounds,
 )
-from dp_transforms.plan.stored import as_float
 
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
@@ -134,8 +132,6 @@ class LooksChoices(PerUser, total=False):
     known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
         domain as small as 0.05 false names in the whole run need.
     size_error: the probability that any size that the run states is too large, 0.01 by default.
-    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
-        (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
         were named. For replays, without hits, counts, known items or a known domain. By default False: an item
         of a single window needs more users. In place of True, which percent of what
@@ -155,7 +151,6 @@ class LooksChoices(PerUser, total=False):
     forget_after: int | None
     known_error: float | None
     size_error: float | None
-    activity_epsilon: float | None
     rounds: bool | tuple[int, ...] | None
     block_seconds: int | None
     by: Mapping[str, Sequence[str]] | None
@@ -183,8 +178,6 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     # With the widest noise; still far below 1e-20.
     variation = most_looks * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
-    activity_epsilon = as_float("activity_epsilon", given.get("activity_epsilon") or 0.0)
-    sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
     choice = _choose(
         budget.epsilon,
         delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
@@ -199,7 +192,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         choice = with_rounds(choice, units)
     return {
         "threshold": choice.threshold,
-        "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
+        "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR)),
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
         "rounds": rounds,
@@ -209,9 +202,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     }
 
 
-def looks_of(
-    prices: PriceList, usual_looks: tuple[int, int], size_error: float | None, activity_epsilon: float = 0.0
-) -> Looks:
+def looks_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> Looks:
     return Looks(
         usual_looks=usual_looks,
         shape=prices.noise.shape,
@@ -222,7 +213,6 @@ def looks_of(
         units=prices.units,
         spacing=prices.spacing,
         size_error=DEFAULT_SIZE_ERROR if size_error is None else size_error,
-        activity_epsilon=activity_epsilon or None,
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 
-from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
@@ -221,14 +220,12 @@ class Plan(Record):
 
     @property
     def guarantee(self) -> str:
-        """What the plan promises, in one sentence, and for a known domain on which condition; and what the plan and the
-        run promise together, if the plan is from the same users."""
+        """What the plan promises, in one sentence, and for a known domain on which condition."""
         condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
-        activity = 0.0 if self.looks is None else self.looks.activity_epsilon or 0.0
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
-            f"{condition}." + guarantee_with_activity(self.epsilon, self.delta, activity)
+            f"{condition}."
         )
 
     @property

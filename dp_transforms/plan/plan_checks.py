@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dp_transforms.accounting.activity import activity_delta
 from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.purse.price_list import check_price_work
@@ -138,7 +137,6 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items * (1 + len(plan.facets))))
     variation = looks.most_looks * looks.noise.sampling_total_variation
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
-    needed += activity_delta(plan.epsilon, looks.activity_epsilon or 0.0, plan.max_users)
     _check_share("sampling", plan.shares.sampling, needed)
     if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
         least = plan.schedule.slide_seconds

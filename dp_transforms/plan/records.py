@@ -155,8 +155,6 @@ class Looks(Record):
     spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
         are two levels.
     size_error: the probability that any size that the run states is larger than the number of users.
-    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon.
-        Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
 
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
     """
@@ -170,7 +168,6 @@ class Looks(Record):
     units: tuple[int, ...]
     spacing: int
     size_error: float
-    activity_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,8 +177,6 @@ class Looks(Record):
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_whole("spacing", self.spacing, 1)
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
-        if self.activity_epsilon == 0:
-            raise ValueError("activity_epsilon must be left out where there was no histogram.")
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:

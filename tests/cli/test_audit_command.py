@@ -327,7 +327,6 @@ LIMITS |= {"block_seconds": "", "most_weight": ""}
 LIMITS |= dict.fromkeys(("rounds", "by", "weight"), IN_ROUNDS)
 LIMITS |= {
     "hits_per_user": "streams in which a user goes from one price list to the other",
-    "activity_epsilon": "the histogram of activity",
 }
 
 
@@ -341,7 +340,6 @@ def test_each_option_is_tried_or_in_the_list():
     ("option", "value"),
     [
         ("hits_per_user", 2),
-        ("activity_epsilon", 0.1),
         ("forget_after", 0),
         ("rounds", True),
         ("by", {"country": ["DE", "FR"]}),

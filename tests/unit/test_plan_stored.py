@@ -189,7 +189,6 @@ REFUSED = [
     (LOOKS, {"looks.usual_looks": 5}, "usual_looks must be a pair"),
     (LOOKS, {"looks.size_error": 0.6}, "size_error must lie in"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
-    (LOOKS, {"looks.activity_epsilon": 0.0}, "activity_epsilon must be left out"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (LOOKS, {"looks": None, "known": None}, "a plan must have looks, hits, or both"),
     (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "hits of a plan with looks must be paid out of the purse"),
