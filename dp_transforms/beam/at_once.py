@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -185,17 +185,6 @@ class RunInPoolDoFn(beam.DoFn):
                 self._pool.release(blob)
         for output in result.outputs:
             yield beam.pvalue.TaggedOutput(REJECTED, output) if isinstance(output, RejectedEvents) else output
-
-
-class FetchColumnsDoFn(beam.DoFn):
-    """Groups with handles of a pool -> the same with their packed columns, for a step that runs here."""
-
-    def __init__(self, pool: str) -> None:
-        self._token = pool
-
-    def process(self, group: tuple[Any, Iterable[bytes]]) -> Iterator[tuple[Any, list[bytes]]]:
-        get = ProcessPool.of(self._token).store.get
-        yield group[0], [bytes(get(blob)) for blob in group[1]]
 
 
 def _lists(*named: _Named) -> list[list[bytes]]:

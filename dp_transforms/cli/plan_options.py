@@ -155,12 +155,6 @@ class StreamPlanOptions:
 class PlanOptions(StreamPlanOptions):
     """The same of a replay, which knows all events."""
 
-    counts_for: int | None = opt(
-        BUDGET,
-        "With looks: publish a noisy count of users for the N largest named items of a window. "
-        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
-        metavar="N",
-    )
     rounds: bool = switch(
         BUDGET,
         "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
@@ -221,15 +215,15 @@ def schedule_from_options(options: StreamPlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None = None) -> Plan:
-    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
+def plan_from_options(options: StreamPlanOptions) -> Plan:
+    """The calibrated plan.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
     check_room()
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
-    choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
+    choices = dataclasses.asdict(options)
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
@@ -310,7 +304,6 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end|block)_seconds\b", r"--\1", str(error))
-    message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)

@@ -219,11 +219,6 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         tell(rounds_in_words(plan))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
-    if path is not None and plan.counts is not None:
-        raise UserError(
-            "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
-            " are known. Make a plan without it."
-        )
     if path is None or not os.path.lexists(path):
         # A state is of a run that has paid, or is refused.
         account.check_fits(plan, options.stream, options.run_id)

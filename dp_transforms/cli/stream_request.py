@@ -270,11 +270,6 @@ def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
 
 
 def _check_release(request: StreamRequest) -> None:
-    if request.plan.counts is not None:
-        raise UserError(
-            "--plan cannot be one with --counts-for: counts are paid for when all names of the run are known. Make one"
-            " without, or use `shh replay`."
-        )
     if request.plan.rounds is not None:
         raise UserError(
             "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"

@@ -235,10 +235,6 @@ class StreamKeys(IdKeys):
         """Second stage of a look in two stages, whose first one is of `look_uniforms`: for its active holders."""
         return LookUniforms(derive_key(self._secret, "look noise", *self._noise_context))
 
-    def count_uniforms(self) -> LookUniforms:
-        """Draws of the counts beside mode `looks`: one a window and counted item, for its holders."""
-        return LookUniforms(derive_key(self._secret, "counts", *self._noise_context))
-
     def look_order(self) -> LookOrder:
         """Orders the pairs of a user whose purse cannot pay for all of them."""
         return LookOrder(derive_key(self._secret, "look order", self.stream))

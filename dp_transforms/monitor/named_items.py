@@ -19,7 +19,6 @@ from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, relea
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
-NOT_COUNTED = -1
 WINDOWS_AT_ONCE = 63  # of an item, for which one number says which of them are left out
 Whole = npt.NDArray[np.int64]
 
@@ -72,26 +71,20 @@ class NamedItems(Cells):
         return self.windows[rows] + later, self.items[rows]
 
     def window_reports(
-        self,
-        plan: Plan,
-        stream: str,
-        noisy_counts: npt.NDArray[np.int64] | None = None,
-        lasts: npt.NDArray[np.int64] | None = None,
+        self, plan: Plan, stream: str, lasts: npt.NDArray[np.int64] | None = None
     ) -> Iterator[tuple[int, WindowReport]]:
         """The report of each window with named items, in order, with the number of its window.
 
-        noisy_counts: int64[n], `NOT_COUNTED` for an item that is not counted; None if none is.
         lasts: int64[n], of items in blocks: the last window of the block, which gives the number and the end.
 
         epsilon_spent is that of the whole run: public output does not say how much of a purse is left.
         """
         labels = self.table.labels
         for rows in group_slices(self.windows):
-            counts = [None] * (rows.stop - rows.start) if noisy_counts is None else noisy_counts[rows].tolist()
             columns = (self.items[rows].tolist(), self.levels[rows].tolist(), self.at_least_users[rows].tolist())
             heavy_hitters = [
-                HeavyHitter(labels[item].as_py(), None, None if count == NOT_COUNTED else count, level, users)
-                for item, level, users, count in zip(*columns, counts, strict=True)
+                HeavyHitter(labels[item].as_py(), None, None, level, users)
+                for item, level, users in zip(*columns, strict=True)
             ]
             last = int((self.windows if lasts is None else lasts)[rows.start])
             yield (

@@ -24,7 +24,7 @@ class HeavyHitter(NamedTuple):
     zone: in mode `hits` ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
         None in `hits-with-counts` and kms21.
     noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
-        theorem. In mode `looks` of the `counts_for` largest items of a window alone, at least 0.
+        theorem; and in mode `looks`.
     level: in mode `looks` the boundaries that the noisy sum of its holders' weights reaches, from 1; with a price for
         hits 1 (a hit) or 2. Else None.
     at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run

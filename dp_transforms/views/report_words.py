@@ -10,7 +10,6 @@ import collections
 import datetime
 import decimal
 import json
-import math
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -115,7 +114,7 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     """The meaning of the signs that occur in the table.
 
     plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`,
-        `hits_per_user`, and the noise of counts beside names.
+        and `hits_per_user`.
     """
     windows = list(found)
     rows = [each.report for each in windows]
@@ -128,7 +127,7 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     if BETWEEN in zones:
         parts.append(f"{between} between: near the threshold.")
     if any(heavy_hitter.noisy_count is not None for report in rows for heavy_hitter in report.heavy_hitters):
-        parts.append(f"~N: number of users, with noise{_noise_of_counts(plan or {})}.")
+        parts.append("~N: number of users, with noise.")
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
     hitters = [hitter for report in rows for hitter in report.heavy_hitters]
@@ -252,18 +251,6 @@ def _record(plan: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """One record of the plan of a report; empty where there is none. Any JSON may stand in a file from elsewhere."""
     record = plan.get(name)
     return record if isinstance(record, dict) else {}
-
-
-def _noise_of_counts(plan: Mapping[str, Any]) -> str:
-    """The noise of counts beside names."""
-    counts = _record(plan, "counts")
-    scale, most = counts.get("scale"), counts.get("per_user")
-    for value in (scale, most):
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 53:
-            return ""
-    assert scale is not None
-    deviation = scale / math.sqrt(2)
-    return f" of standard deviation {deviation:.3g}; each user counts for at most {most:,} of them in the run"
 
 
 def _how_often_wrong(plan: Mapping[str, Any]) -> str:

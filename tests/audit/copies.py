@@ -20,7 +20,6 @@ from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
@@ -64,7 +63,7 @@ class Published:
 def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
     """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
     in_rounds = len(run.plan.units_of_rounds) > 1
-    copies = _count_copies if trial.is_of_counts else _round_copies if in_rounds else _run_copies
+    copies = _round_copies if in_rounds else _run_copies
     return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
 
 
@@ -84,7 +83,6 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         threshold=scene.threshold,
         known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
-        counts=None if scene.in_order else run.plan.counts,  # a stream has none
         rounds=rounds,
     )
 
@@ -183,21 +181,6 @@ def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole,
     return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
 
 
-def _count_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
-    """As if each item were named in each window, and counted."""
-    of_scene = trial_of_scene(run, scene, copies)
-    keys = of_scene.stream_keys(secret)
-    counted = all_counted(scene.windows, copies * scene.items, keys)
-    pairs = item_pairs_of(_rows(scene, copies, with_user), keys)
-    paid = of_scene.counts
-    assert paid is not None
-    holders = named_counts.count_holders(pairs, counted, paid.per_user, keys)
-    drawn = named_counts.draw_counts(counted, holders, paid.noise, keys)
-    counts = np.empty((scene.windows, copies * scene.items), dtype=np.int64)
-    counts[counted.windows, numbers_of(counted.table, counted.items)] = drawn
-    return Published(counts.reshape(scene.windows, copies, scene.items).swapaxes(0, 1))
-
-
 class Rows(NamedTuple):
     """Distinct pairs in any order: users, windows and numbers of items. The label of an item is its number."""
 
@@ -230,7 +213,7 @@ def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserPairs:
 
 
 def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
-    """The same pairs, as counts need them."""
+    """The same pairs, as rounds need them."""
     table, items = _items_of(rows, keys)
     return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
 
@@ -245,14 +228,6 @@ def _sorted(rows: Rows, items: Whole, by: Sequence[npt.NDArray]) -> tuple[Users,
     order = np.lexsort(by)
     users, codes = np.unique(rows.users[order], return_inverse=True)
     return users, codes.reshape(-1), rows.windows[order], items[order]
-
-
-def all_counted(windows: int, numbers: int, keys: StreamKeys) -> NamedItems:
-    """As if each of so many items were named in each window, and counted."""
-    table, _ = ItemTable.of_labels(labels_of(numbers), keys.hash_items)
-    levels = np.ones(windows * numbers, dtype=np.int64)
-    items = np.tile(np.arange(numbers), windows)
-    return NamedItems(np.repeat(np.arange(windows), numbers), items, levels, levels, table)
 
 
 def numbers_of(table: ItemTable, items: Whole) -> Whole:

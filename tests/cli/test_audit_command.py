@@ -163,7 +163,7 @@ NIGHTLY = pytest.mark.nightly  # what takes longest
 SOUND = [
     {"most_looks": 1},
     {"most_looks": 3_000, "domain": DOMAIN},
-    {"counts_for": 4, "forget_after": 0, "schedule": _windows(30, 3600, 600)},
+    {"forget_after": 0, "schedule": _windows(30, 3600, 600)},
     {"hits_per_user": 1, "most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
     {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
     *(
@@ -171,8 +171,8 @@ SOUND = [
         for options in (
             {"most_looks": 50_000},
             {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
-            {"counts_for": 3, "most_looks": 2},
-            {"counts_for": 10, "domain": DOMAIN},
+            {"most_looks": 2},
+            {"domain": DOMAIN},
             {"hits_per_user": 10, "most_looks": 3_000, "forget_after": 0},
             {"schedule": _windows(20_000, 60, 60)},
             {"epsilon": 0.01, "delta": 1e-6},
@@ -326,8 +326,6 @@ LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_erro
 LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
 LIMITS |= {
     "hits_per_user": "streams in which a user goes from one price list to the other",
-    "counts_for": "streams of counts and looks together",
-    "activity_epsilon": "the histogram of activity",
 }
 
 
@@ -341,8 +339,6 @@ def test_each_option_is_tried_or_in_the_list():
     ("option", "value"),
     [
         ("hits_per_user", 2),
-        ("counts_for", 3),
-        ("activity_epsilon", 0.1),
         ("forget_after", 0),
         ("rounds", True),
     ],

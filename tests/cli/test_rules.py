@@ -14,19 +14,10 @@ from tests.helpers.shh_here import shh
 
 REFUSED = {
     "plan": """
-        --from-log-users same: --from-log-users needs --from-log.
-        --user-field who: --user-field needs --from-log.
-        --time-unit ms: --time-unit needs --from-log.
-        --time-zone UTC: --time-zone needs --from-log.
-        --from-log c --from-log-users same --mode hits: --from-log needs --mode looks.
-        --from-log c --from-log-users same --usual-looks 1 2: --from-log cannot be used with --usual-looks.
-        --from-log c: --from-log needs --from-log-users: other if no user of this log will be in the run
-        --from-log c --from-log-users other --from-log-share 0.1: --from-log-share needs --from-log-users same.
         --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --forget-after 0 --mode kms21: --forget-after needs --mode looks.
-        --counts-for 5 --mode hits: --counts-for needs --mode looks.
     """,
     "replay": """
         --plan p --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.

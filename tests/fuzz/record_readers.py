@@ -113,5 +113,9 @@ def record_readers() -> list[Reader]:
     return [
         Reader("json-record", _json_records, (), place_bytes, _read_record, cost=2.4),
         Reader("avro-schema", _schemas, (EventFileError,), place_bytes, _read_schema, cost=0.4),
-        Reader("topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.05),
+        Reader(
+            "topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.05
+        ),
+            "topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.05
+        ),
     ]

@@ -21,11 +21,8 @@ HOURS = 24
 
 
 @functools.cache
-def audited_plan(
-    *, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0, counts: int = 0
-) -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for. counts:
-    so many counted pairs of a user count; 0 for no counts."""
+def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for."""
     return looks_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
         most_looks=most_looks,
@@ -35,8 +32,6 @@ def audited_plan(
         delta=1e-4,
         order=8.0,
         hits=hits,
-        counts_for=counts and 5,
-        counts_per_user=counts or 1,
     )
 
 

@@ -29,7 +29,7 @@ _MOST_EPSILON = 700.0  # e to a larger one is no float
 
 
 class Budget(NamedTuple):
-    """What a run costs each user. epsilon: with what a histogram for its plan took. windows: 0 if that is unknown."""
+    """What a run costs each user. windows: 0 if that is unknown."""
 
     epsilon: float
     delta: float
@@ -39,8 +39,7 @@ class Budget(NamedTuple):
 def budget_of(plan: Plan | None, reports: Iterable[WindowReport]) -> Budget | None:
     """Of the plan; without one the largest that a report states; None if nothing states any."""
     if plan is not None:
-        earlier = 0.0 if plan.looks is None else plan.looks.activity_epsilon or 0.0
-        return Budget(plan.epsilon + earlier, plan.delta, plan.schedule.horizon)
+        return Budget(plan.epsilon, plan.delta, plan.schedule.horizon)
     stated = [(report.epsilon_total, report.delta) for report in reports]
     if not stated:
         return None
@@ -227,7 +226,7 @@ def _is_of_schedule(report: WindowReport, plan: Plan, *, of_blocks: bool) -> boo
 
 def _is_of_mode(entry: HeavyHitter, plan: Plan) -> bool:
     if plan.looks is not None:
-        return entry.level is not None and (entry.noisy_count is None or plan.counts is not None)
+        return entry.level is not None and entry.noisy_count is None
     if entry.level is not None:
         return False
     if plan.mode == "hits":

@@ -16,7 +16,6 @@ from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.html_text import asset, data_block, defined, document, escaped, listed, table
@@ -31,7 +30,7 @@ from dp_transforms.views.page.promise import (
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
-from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, found_from, in_a_sentence
 from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
@@ -281,10 +280,6 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
-    if plan.looks is not None and (earlier := plan.looks.activity_epsilon):
-        facts.insert(
-            1, ("epsilon before", f"{exact(earlier)} for the histogram of activity that the plan is made from")
-        )
     if plan.domain is not None:
         facts.append(("known items", f"{plan.domain.size:,}, a public list; SHA-256 {plan.domain.fingerprint[:16]}…"))
     if plan.looks is not None:
