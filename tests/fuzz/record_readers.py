@@ -116,6 +116,4 @@ def record_readers() -> list[Reader]:
         Reader(
             "topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.05
         ),
-            "topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.05
-        ),
     ]
