@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -51,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 def job_of(ours: argparse.Namespace) -> ReplayJob:
     """Lists the log. Raises ValueError for what cannot be used."""
     plan = read_plan(ours.plan)
-    fields = dataclasses.replace(fields_of(ours), facets=plan.facets)
+    fields = fields_of(ours)
     return ReplayJob(
         chunks=find_log_chunks(ours.log, fields),
         fields=fields,

@@ -89,7 +89,7 @@ class LogFolder:
 
     def fingerprint(self) -> str:
         """See `StreamSource`."""
-        return json.dumps(dataclasses.asdict(self.fields), sort_keys=True)
+        return json.dumps(self.fields.identity, sort_keys=True)
 
     def partitions(self) -> Sequence[FolderPartition]:
         """The one partition. Raises StreamError if there is no such folder."""
