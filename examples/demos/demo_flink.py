@@ -121,8 +121,8 @@ def _run(console: Console, cluster: FlinkCluster, pool: WorkerPool) -> Outcome:
     lines = (
         ["replay", f"s3://{_BUCKET}/log/", "--plan", plan],
         ["--output", output, "--noise-key-file", str(key)],
-        ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
-        ["--parallelism", "2", "--", "--sdk_worker_parallelism=2"],
+        ["--runner=FlinkRunner", f"--flink_master={cluster.address}", "--parallelism=2"],
+        ["--environment_type=EXTERNAL", f"--environment_config={pool.address}", "--sdk_worker_parallelism=2"],
     )
     print_command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
     with started(shh_words(*(word for words in lines for word in words))) as shh:

@@ -116,8 +116,8 @@ def _run(
             "1s",
         ],
         ["--mode", "looks", "--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
-        ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
-        ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
+        ["--runner=FlinkRunner", f"--flink_master={cluster.address}", "--checkpointing_interval=2000"],
+        ["--environment_type=EXTERNAL", f"--environment_config={pool.address}"],
     )
     print_command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
     with started(shh_words(*(word for words in lines for word in words))) as shh:

@@ -110,8 +110,8 @@ def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> 
     assert len(ran.places["file work/bad.jsonl"].splitlines()) > 1000
 
 
-def stream(*more: object, engine: str = "in-process", budget: tuple[str, ...] = BUDGET) -> list[object]:
-    return ["stream", "--input", "logs", *budget, *HISTORY, "--engine", engine, "--dead-letter", "bad", *more]
+def stream(*more: object, budget: tuple[str, ...] = BUDGET) -> list[object]:
+    return ["stream", "--input", "logs", *budget, *HISTORY, "--dead-letter", "bad", *more]
 
 
 def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
