@@ -14,10 +14,10 @@ from tests.helpers.shh_here import shh
 
 REFUSED = {
     "plan": """
-        --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
+        --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts.
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
-        --forget-after 0 --mode kms21: --forget-after needs --mode looks.
+        --forget-after 0 --mode hits: --forget-after needs --mode looks.
         --counts-for 5 --mode hits: --counts-for needs --mode looks.
         --weight w: --weight needs --most-weight.
         --most-weight 9: --most-weight needs --weight.

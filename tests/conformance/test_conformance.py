@@ -32,7 +32,6 @@ hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
 hits-with-counts                | twice parquet   | ~nothing avro   | again
-kms21-domain                    | ~early avro     | crumbs jsonl    | crumbs csv
 looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
@@ -43,7 +42,6 @@ looks-with-hits-domain          | ~twice csv      | ~early parquet   | ~early
 looks-with-counts-domain        | ~early parquet  | ~crumbs avro    | whole jsonl
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
-kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
 """
 
 IN_ORDER_TABLE = """
@@ -57,7 +55,6 @@ hits                            | nothing five    | twice           | whole @7.4
 hits-sliding                    | whole two       | early avro      | nothing @7.4    | nothing
 hits-domain                     | twice two       | whole jsonl     | crumbs @5       | whole
 hits-with-counts                | again two       | late            | late @5         | back
-kms21-domain                    | crumbs each     | crumbs          | back @7.4       | late
 looks-from-noise                | early five      | ~early avro     | ~early @7.4     | ~early
 looks-in-rounds                 | again five      | -               | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -               | -
@@ -68,7 +65,6 @@ looks-with-hits-domain          | twice five      | ~early avro     | ~crumbs @7
 looks-with-counts-domain        | -               | -               | -               | -
 hits-from-noise-domain          | ~crumbs two     | ~late           | back @5         | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | ~early @7.4     | late
-kms21-domain-sliding            | back two        | ~again          | ~twice @7.4     | ~twice
 """
 
 
