@@ -5,7 +5,6 @@ And ``--chart``: from how many users on an item is found, against the activity o
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -175,7 +174,6 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
         ),
         (of_new, f"{plan.threshold / first:.1f} users with one pair"),
         ("known items", known),
-        *_counts_lines(plan),
         (
             "sizes",
             f"in {'two ' if plan.hits_per_user else ''}steps of {looks.spacing / largest:.1f}; all are right but for"
@@ -185,9 +183,7 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
 
 
 def prices_in_words(plan: Plan) -> str:
-    """What users pay for: looks alone, or looks and hits or counts."""
-    if plan.counts is not None:
-        return "looks and counts"
+    """What users pay for: looks alone, or looks and hits."""
     if plan.paid_hits is None:
         return "looks alone"
     share = plan.paid_hits.units_of_all / plan.paid_looks.purse
@@ -195,23 +191,6 @@ def prices_in_words(plan: Plan) -> str:
         f"looks and {counted(plan.hits_per_user, 'hit')}, {share:.0%} of a purse, for users with {plan.hits_from:,}"
         " pairs or more; looks alone for others"
     )
-
-
-def _counts_lines(plan: Plan) -> list[tuple[str, str]]:
-    counts = plan.counts
-    if counts is None:
-        return []
-    looks = plan.paid_looks.usual_looks[1]
-    with_counts, without = plan.found_from(looks, FOUND), plan.found_from(looks, FOUND, without_counts=True)
-    return [
-        (
-            "counts",
-            f"of the {counts.items:,} largest items of a window, noise of standard deviation"
-            f" {counts.scale / math.sqrt(2):.1f}; each user counts for at most {counts.per_user:,} of them in"
-            f" the run. They take from the names: found from {with_counts:,} instead of {without:,} users with"
-            f" {looks:,} pairs",
-        )
-    ]
 
 
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
