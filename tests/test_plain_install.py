@@ -106,7 +106,6 @@ WITHOUT_EXTRA = {
     ("show", "sqlite:///reports.db"): "sql",
     ("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"): "kafka",
     ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
-    ("replay", "duckdb:///news.duckdb?query=FROM visits", *RANGE, "--output", "r.avro"): "duckdb",
 }
 
 

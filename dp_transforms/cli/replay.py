@@ -38,7 +38,6 @@ from dp_transforms.cli.replay_request import (
 )
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
-from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
@@ -62,8 +61,8 @@ _ITEMS_PER_WINDOW = 8
 def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob; - for standard
-    input; 'duckdb:///FILE?query=...'. `shh replay LOG` alone shows the whole command.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob.
+    `shh replay LOG` alone shows the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -76,14 +75,10 @@ def command(options: ReplayOptions) -> None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     check_page(options.html)
     titles = options.view.read_titles()
+    if options.dry_run:
+        _say_what_would_be_done(options)
+        return
     with contextlib.ExitStack() as started:
-        facets = options.plan.facets
-        names = options.fields.fields(facets).names if options.plan_file is None else None  # which it may have more of
-        logs = spooled_logs(options.logs, options.log_format, names, started)
-        options = dataclasses.replace(options, logs=logs)
-        if options.dry_run:
-            _say_what_would_be_done(options)
-            return
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
         return
@@ -194,9 +189,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(
-        options.logs, options.log_format, given, fields.reading, tell, Console(stderr=True), fields.stream_field
-    )
+    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.stream_field)
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 

@@ -40,7 +40,6 @@ from dp_transforms.cli.shared_options import (
     PartOptions,
     StateOptions,
     ViewOptions,
-    log_format_option,
     plan_file_option,
 )
 from dp_transforms.errors import UserError
@@ -107,7 +106,6 @@ class ReplayOptions:
     """The command line of ``shh replay``."""
 
     logs: tuple[str, ...] = argument("LOG...")
-    log_format: str | None = log_format_option(INPUT)
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: PlanOptions = nested(PlanOptions)

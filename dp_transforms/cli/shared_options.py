@@ -38,7 +38,6 @@ from dp_transforms.stores.local_files import open_regular, read_regular, remove_
 if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
 
-STANDARD_INPUT = "-"  # a log on it
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
 _FLAGS_OF_FIELDS |= {
     name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator", "stream_field")
@@ -180,17 +179,6 @@ def in_flags_of_table(message: str) -> str:
     for word, in_flags in words.items():
         message = message.replace(word, in_flags)
     return message
-
-
-def log_format_option(group: str) -> str | None:
-    """The field of a command that takes standard input for a log."""
-    made: str | None = opt(
-        group,
-        "Format of a LOG on standard input, which is named -.",
-        "--format",
-        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
-    )
-    return made
 
 
 def force_option() -> bool:

@@ -27,7 +27,6 @@ URLS = [
     f"https://{SECRET}@h.invalid/x",
     f"https://a.invalid/c/x?sv=1&sig={SECRET}&se=2",
     f"kafka://u:{SECRET}@h.invalid:9/t",
-    f"duckdb:///x.db?query=select * from postgres_scan('host=h password={SECRET}', 'a', 'b')",
 ]
 # Each option that takes a path or a URL, in a whole command line.
 WRITING = {(command, option): [*words, flag(option), "PATH"] for (command, option), (words, _) in WRITTEN.items()}
