@@ -48,7 +48,6 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.runs.records import Verdict
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import counted, is_ascii_only, label_text, legend, windows_table
@@ -197,8 +196,6 @@ def _propose(options: ReplayOptions) -> NoReturn:
 def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, run_id, path = options.output or "", options.run_id or fresh_run_id(), options.part.state
-    if is_database(output):
-        raise UserError("--output must be a file. Copy it to a database then: shh load REPORT --output URL.")
     if output:
         report_format(output)
     if path is None:  # else what exists may be of this part, which was begun before

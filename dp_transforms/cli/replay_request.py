@@ -111,8 +111,7 @@ class ReplayOptions:
     plan: PlanOptions = nested(PlanOptions)
     output: str | None = opt(
         OUTPUT,
-        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist. `shh load` "
-        "copies it to a database.",
+        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
         needed="required",
         brief="The report: .avro, .jsonl or .parquet.",
         metavar="FILE|URL",

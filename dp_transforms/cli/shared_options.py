@@ -32,7 +32,6 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import DEFAULT_TABLE
 from dp_transforms.stores.local_files import open_regular, read_regular, remove_dead_drafts
 
 if TYPE_CHECKING:
@@ -163,24 +162,6 @@ class ViewOptions:
         return {} if self.titles is None else read_titles(self.titles)
 
 
-def output_table_option() -> str | None:
-    """The field of a command that writes to a database."""
-    made: str | None = opt(
-        OUTPUT,
-        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
-        metavar="NAME",
-    )
-    return made
-
-
-def in_flags_of_table(message: str) -> str:
-    """The error of a `ReportTable` in words of the command line."""
-    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
-    for word, in_flags in words.items():
-        message = message.replace(word, in_flags)
-    return message
-
-
 def force_option() -> bool:
     """The field of a command that writes views."""
     made: bool = switch("", "Replace a page, chart or table that is there.")
@@ -288,10 +269,9 @@ class AccountOptions:
     ledger: str | None = opt(
         BUDGET,
         "Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
-        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
-        " postgresql://host/database.",
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run.",
         brief="Keep account over all runs; with --population.",
-        metavar="FILE|URL",
+        metavar="FILE",
     )
     population: str | None = opt(
         BUDGET, "With --ledger: a name for all streams that share users with this one.", metavar="NAME"

@@ -80,8 +80,6 @@ REFUSED = {
         --input kafka://h:1/t --format avro --output o: --format avro needs --avro-schema.
         --input kafka://h:1/t --avro-framing none --output o: --avro-framing needs --format avro.
         --input kafka://h:1/t --format avro --avro-schema s --avro-schema-id 1 --output o: --avro-schema-id needs --avro
-        --input f --output o --output-table t: --output-table needs --output DATABASE.
-        --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
         --input f --output o --until 2026-01-01: --until needs --state.
@@ -102,7 +100,6 @@ ALLOWED = {
     "stream": """
         --input kafka://h:1/t --output kafka://h:1/r --output-kafka-config c
         --input kafka://h:1/t --output o --format avro --avro-schema s --avro-framing confluent --avro-schema-id 0
-        --input f --output sqlite:///r.db --output-table t
         --input kafka://h:1/t --producer-times --output o
     """,
     "plan": """

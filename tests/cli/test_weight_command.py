@@ -139,7 +139,7 @@ def test_what_cannot_be_done_is_refused(folder, words, code, message):
     assert found.returncode == code
 
 
-def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(report, folder):
+def test_what_no_report_has_is_refused_and_streams_have_no_weight(report, folder):
     report.write(folder / "report.jsonl")
     text = (folder / "report.jsonl").read_text()
     for old, new in (('"at_least_weight": ', '"at_least_weight": -'), ('"level": ', '"level": null, "zone": ')):
@@ -147,9 +147,6 @@ def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(
         with pytest.raises(ReportFileError):
             read_report(folder / "odd.jsonl")
     (folder / "plan.json").write_text(json.dumps(report.header.plan))
-    loaded = shh("load", "report.jsonl", "--output", "sqlite:///d.db", cwd=folder)
-    words = " ".join(loaded.stderr.split())
-    assert "tables have no place for them. For a flat file of all rows: shh show report.jsonl --output" in words
     words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
     streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
     assert "--plan cannot be one with --by or --weight" in streamed.stderr
