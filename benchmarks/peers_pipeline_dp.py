@@ -18,13 +18,13 @@ import numpy.typing as npt
 from benchmarks import logs
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
+from benchmarks.other_methods import GaussianSelection, TruncatedGeometric
 from benchmarks.peers_histograms import (
     counts_under_cap,
     expected_gaussian,
     expected_laplace,
     laplace_threshold,
 )
-from dp_transforms.plan.plan_comparison import GaussianSelection, TruncatedGeometric
 
 _VERSION = "0.3.1"
 _SCRIPT = Path(__file__).with_name("pipeline_dp_pairs.py")

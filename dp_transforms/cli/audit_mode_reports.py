@@ -184,10 +184,6 @@ _OF_ROUNDS = (
     "other counts and weights in rounds than equal ones of up to 10 pairs, and of more than that one round alone; that "
     "no stream attains more than delta_looks is the theorem of docs/guarantee.md",
 )
-_OF_COUNTS = (
-    "streams of counts and looks together: each is held against its price, and that a purse pays for both is proved in "
-    "docs/guarantee.md",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,22 +201,13 @@ class LooksReport(AuditReport):
         further = ""
         if len(plan.units_of_rounds) > 1:
             known = "in the first round" if plan.rounds else f"in the first round; {known}"
-            first, last = len(plan.units_of_rounds) - bool(plan.facets), plan.units_of_rounds[-1]
-            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds[:first])
+            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
-            if plan.facets:
-                further += f" Facets of what is named, or amounts, cost up to {100 * last / looks.purse:.4g} %."
         if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
                 f"{plan.paid_hits.units / looks.purse:.3g} of a purse each, and then for looks of weight "
                 f"{plan.paid_hits.weights[0]:,} to {plan.paid_hits.weights[-1]:,}."
-            )
-        if plan.counts is not None:
-            further = (
-                f" The {plan.counts.items:,} largest items of a window are counted, of a user up to "
-                f"{plan.counts.per_user:,} pairs, {plan.counts.units / looks.purse:.3g} of a purse each, with noise of "
-                f"scale {plan.counts.scale:,}."
             )
         return (
             f"Plan {plan.fingerprint[:16]}: looks, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
@@ -239,8 +226,6 @@ class LooksReport(AuditReport):
         who = ", for hits" if price.pays_hits else ""
         worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
         add(f"price of a look, {worst}", price.claimed, price.look.divergence)
-        if plan.counts is not None:
-            add("price of a count", exact.count_claimed, exact.count)
         add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
             add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
@@ -289,9 +274,6 @@ class LooksReport(AuditReport):
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
         limits += _OF_HITS if plan.hits_per_user else ()
-        limits += _OF_COUNTS if plan.counts else ()
-        if plan.paid_looks.activity_epsilon:
-            limits.append("the histogram of activity from which the plan was made: it has tests of its own")
         return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:
@@ -300,7 +282,6 @@ class LooksReport(AuditReport):
             "exact": {
                 "worst_price": _price_record(exact.worst_price),
                 "prices_compared": exact.prices,
-                "count": {"claimed_divergence": exact.count_claimed, "attained_divergence": exact.count},
                 "full_purse": {"delta_at_claimed_epsilon": exact.purse_delta},
                 "most_looks": exact.most_looks,
                 "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],

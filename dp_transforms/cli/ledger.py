@@ -14,9 +14,8 @@ from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
-from dp_transforms.plan.lifetime_cost import NOTHING, RULES, from_epsilon_units
+from dp_transforms.plan.lifetime_cost import RULES
 from dp_transforms.runs.ledger import Ledger, PartRequest, StateMark
-from dp_transforms.runs.records import amount
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
 
@@ -108,17 +107,9 @@ def reserve(
 @_ledger_option
 @click.argument("run_id")
 def release(place: str | None, run_id: str) -> None:
-    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing. What the
-    histogram took that its plan was made from stays spent.
-    """
-    kept = _opened(place).release(run_id)
-    if kept == NOTHING:
-        click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
-        return
-    click.echo(
-        f"Run {run_id} is released: it drew nothing. But its plan was made from a histogram of the same users, which"
-        f" stays spent: {amount(from_epsilon_units(kept.epsilon))}."
-    )
+    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing."""
+    _opened(place).release(run_id)
+    click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
 
 
 @command.command("abandon")

@@ -15,7 +15,6 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 
-from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
@@ -26,7 +25,6 @@ from dp_transforms.plan.calibration import HitsChoices, LooksChoices, calibrate_
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
 from dp_transforms.plan.records import (
     Budget,
-    Counts,
     Domain,
     Hits,
     Known,
@@ -72,8 +70,7 @@ class Plan(Record):
         more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
     looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
-    counts: where the largest named items have a count beside their name. known: where named items are followed; in a
-        known domain all items are known, and have the threshold.
+    known: where named items are followed; in a known domain all items are known, and have the threshold.
     rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
@@ -87,7 +84,6 @@ class Plan(Record):
     threshold: int
     looks: Looks | None = None
     hits: PaidHits | Hits | None = None
-    counts: Counts | None = None
     known: Known | None = None
     rounds: Rounds | None = None
     shares: Shares
@@ -187,13 +183,8 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round, that of facets too; without rounds, a purse."""
-        return (PURSE_UNITS,) if self.rounds is None else self.rounds.all_units
-
-    @property
-    def facets(self) -> tuple[str, ...]:
-        """The labels of all facets, ``COLUMN=VALUE``; none without."""
-        return () if self.rounds is None else self.rounds.facet_labels
+        """What the looks of a user may cost in each round; without rounds, a purse."""
+        return (PURSE_UNITS,) if self.rounds is None else self.rounds.units
 
     @property
     def hits_per_user(self) -> int:
@@ -224,14 +215,12 @@ class Plan(Record):
 
     @property
     def guarantee(self) -> str:
-        """What the plan promises, in one sentence, and for a known domain on which condition; and what the plan and the
-        run promise together, if the plan is from the same users."""
+        """What the plan promises, in one sentence, and for a known domain on which condition."""
         condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
-        activity = 0.0 if self.looks is None else self.looks.activity_epsilon or 0.0
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
-            f"{condition}." + guarantee_with_activity(self.epsilon, self.delta, activity)
+            f"{condition}."
         )
 
     @property
@@ -325,24 +314,20 @@ class Plan(Record):
         margin = self.charged_hits.noise.smallest_margin(math.nextafter(probability, 0)) - 1
         return max(1, self.threshold - margin)
 
-    def found_from(
-        self, looks: int, probability: float = 0.95, *, known: bool = False, without_counts: bool = False
-    ) -> int:
+    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
-        if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
-        is held in this window alone; known: one that was named in its block.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. With hits:
+        while none of the users is excluded. With rounds: an item that is held in this window alone; known: one that was
+        named in its block.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
             return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
         threshold = self.known_threshold if known else self.threshold
-        counts = None if without_counts else self.counts
-        reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units
         prices = self.paid_looks.prices
-        return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
+        return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices))
 
     @functools.cached_property
     def fingerprint(self) -> str:

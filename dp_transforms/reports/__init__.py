@@ -73,14 +73,14 @@ __all__ = [
 _ENDINGS = {record_format: ending for ending, record_format in FILE_FORMATS.items()}
 
 
-def sink_of(place: str, *, record_format: str = "json", client_config_file: str | None = None) -> ReportSink:
-    """place: ``kafka://HOST:PORT/TOPIC``, else the path of a folder. record_format: ``json`` or ``avro``.
+def sink_of(place: str, *, file_format: str = "json", client_config_file: str | None = None) -> ReportSink:
+    """place: ``kafka://HOST:PORT/TOPIC``, else the path of a folder. file_format: of a folder, ``json`` or ``avro``.
     client_config_file: of a topic. Raises ValueError."""
     if is_topic(place):
-        return ReportTopic(*topic_of(place), record_format=record_format, client_config_file=client_config_file)
+        return ReportTopic(*topic_of(place), client_config_file=client_config_file)
     if "://" in place:
         raise ValueError(f"must be {TOPIC} or the path of a folder, got {shown(place)}.")
-    return ReportFolder(place, _ENDINGS[record_format])
+    return ReportFolder(place, _ENDINGS[file_format])
 
 
 def read_run(path: str) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:

@@ -162,7 +162,8 @@ class Population:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released.
+    own. kept: how much of its price stays charged if it is released; nothing, but in
+    ledgers of earlier versions.
     """
 
     run_id: str

@@ -64,13 +64,6 @@ def stages_of(
         works = WeighRound, NameRound, ReleaseNames
     else:
         works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
-    if run.plan.counts is not None and not is_replay:
-        raise ValueError(
-            "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
-            " all names of the run are known. Make the plan without it."
-        )
-    if run.plan.facets and not (is_replay or is_part):
-        raise ValueError("by and weight cannot be used with a stream. Replay what is over: dp_transforms.replay.")
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
             "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"

@@ -18,18 +18,16 @@ import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.mechanisms.priced_weights import stated_amounts, stated_users
+from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, UserPairs, WeightedPairs
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.facets import FULL_VALUE, Weight, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Known, Rounds
+from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
@@ -65,7 +63,7 @@ class Published:
 def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
     """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
     in_rounds = len(run.plan.units_of_rounds) > 1
-    copies = _count_copies if trial.is_of_counts else _round_copies if in_rounds else _run_copies
+    copies = _round_copies if in_rounds else _run_copies
     return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
 
 
@@ -77,7 +75,6 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     slide = run.plan.schedule.slide_seconds
     is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
     if rounds is not None:
-        rounds = with_one_facet(rounds)
         rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
     return TrialPlan.of(
         run,
@@ -86,17 +83,8 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         threshold=scene.threshold,
         known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
-        counts=None if scene.in_order else run.plan.counts,  # a stream has none
         rounds=rounds,
     )
-
-
-def with_one_facet(rounds: Rounds) -> Rounds:
-    """If it has any: a scene needs no more. Amounts are those of one."""
-    facets = rounds.facets
-    if facets is None or weight_of(facets.labels):
-        return rounds
-    return dataclasses.replace(rounds, facets=dataclasses.replace(facets, labels=("a=b",)))
 
 
 def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
@@ -141,19 +129,16 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
             windows, items = named.left_out()
             copy, item = np.divmod(numbers_of(named.table, items), scene.items)
             levels[number, here][copy, windows, item] = -1
-        last = len(levels) - bool(run.plan.facets)
-        for of_rounds in (levels[:last, here], sizes[:last]):
+        for of_rounds in (levels[:, here], sizes):
             of_rounds[2:-1] -= of_rounds[1:-2].copy()  # without what was named before
         sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
     return Published(levels, sizes_fit)
 
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
-    """What is named in blocks; and in windows in each later round and those before it. The last one
-    is told names without their levels and sizes: so what comes shows its second looks. And then facets."""
+    """What is named in blocks; and in windows in each later round and those before it. The last one is told names
+    without their levels and sizes: so what comes shows its second looks."""
     pairs = item_pairs_of(rows, keys)
-    if plan.facets:
-        pairs = in_one_facet(pairs, plan.facets)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
@@ -169,7 +154,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
             found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
         named = NamedItems.merge(found)
         before = [*before[:1], named]
-        yield named if named.facets is None else named.select(named.facets > 0)
+        yield named
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
@@ -178,9 +163,6 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
     named, fits, last = np.zeros_like(drawn), True, len(mechanism.rounds) - 1
     for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
-        if number > last:
-            terms = plan.terms_of_round(number, int(named.sum()), windows)
-            return fits and _sizes_of_terms(mechanism, terms, of_round, stated, weight_of(plan.facets))
         terms = plan.terms_of_round(number, int(drawn.sum()), windows)
         fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
         if number == last:
@@ -192,31 +174,11 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     return fits
 
 
-def _sizes_of_terms(
-    mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole, weight: Weight | None = None
-) -> bool:
+def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
-    if weight is None:
-        stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
-    else:
-        stated = stated_amounts(boundaries[at], terms.likely_noise, terms.largest_weight, weight.most)
+    stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
     return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
-
-
-def _count_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
-    """As if each item were named in each window, and counted."""
-    of_scene = trial_of_scene(run, scene, copies)
-    keys = of_scene.stream_keys(secret)
-    counted = all_counted(scene.windows, copies * scene.items, keys)
-    pairs = item_pairs_of(_rows(scene, copies, with_user), keys)
-    paid = of_scene.counts
-    assert paid is not None
-    holders = named_counts.count_holders(pairs, counted, paid.per_user, keys)
-    drawn = named_counts.draw_counts(counted, holders, paid.noise, keys)
-    counts = np.empty((scene.windows, copies * scene.items), dtype=np.int64)
-    counts[counted.windows, numbers_of(counted.table, counted.items)] = drawn
-    return Published(counts.reshape(scene.windows, copies, scene.items).swapaxes(0, 1))
 
 
 class Rows(NamedTuple):
@@ -251,19 +213,9 @@ def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserPairs:
 
 
 def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
-    """The same pairs, as counts need them."""
+    """The same pairs, as rounds need them."""
     table, items = _items_of(rows, keys)
     return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
-
-
-def in_one_facet(pairs: ItemPairs, facets: tuple[str, ...], *, has_parts: bool = False) -> ItemPairs:
-    """The same pairs, of users who all have the first of these facets. has_parts: and not a full amount, but
-    1, 1/4, 1/16 or 1/64 by user and item."""
-    columns = pairs.users, pairs.codes, pairs.windows, pairs.items, pairs.table
-    if weight_of(facets) is None:
-        return FacetPairs(*columns, np.ones(len(pairs), dtype=np.int64))
-    lots = pairs.users[pairs.codes] ^ pairs.table.hashes[pairs.items, 0]
-    return WeightedPairs(*columns, FULL_VALUE >> (lots % 4).astype(np.int64) * 2 * has_parts)
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:
@@ -276,14 +228,6 @@ def _sorted(rows: Rows, items: Whole, by: Sequence[npt.NDArray]) -> tuple[Users,
     order = np.lexsort(by)
     users, codes = np.unique(rows.users[order], return_inverse=True)
     return users, codes.reshape(-1), rows.windows[order], items[order]
-
-
-def all_counted(windows: int, numbers: int, keys: StreamKeys) -> NamedItems:
-    """As if each of so many items were named in each window, and counted."""
-    table, _ = ItemTable.of_labels(labels_of(numbers), keys.hash_items)
-    levels = np.ones(windows * numbers, dtype=np.int64)
-    items = np.tile(np.arange(numbers), windows)
-    return NamedItems(np.repeat(np.arange(windows), numbers), items, levels, levels, table)
 
 
 def numbers_of(table: ItemTable, items: Whole) -> Whole:

@@ -1,10 +1,10 @@
 """What the real code lets users pay: no purse is overdrawn, and no weight follows another user's events.
 
 Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
-weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost, and all that
-counts can cost it: as if every item were counted. Then the same users again, without half of the others: no weight may
-change, and no count. Looks in rounds go through the real rounds of a whole run and of its parts, which hand over what
-is left in each purse; what earlier rounds named is drawn by lot, and told to all alike.
+weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost. Then the same
+users again, without half of the others: no weight may change. Looks in rounds go through the real rounds of a whole run
+and of its parts, which hand over what is left in each purse; what earlier rounds named is drawn by lot, and told to all
+alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy.typing as npt
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -37,13 +36,10 @@ from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
 from tests.audit.copies import (
     Rows,
-    all_counted,
-    in_one_facet,
     item_pairs_of,
     labels_of,
     numbers_of,
     user_pairs_of,
-    with_one_facet,
 )
 from tests.helpers.trial_plan import TrialPlan
 
@@ -90,13 +86,10 @@ def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) ->
     code = _RealCode(trial, trial.stream_keys(secret))
     rows = _random_rows(mechanism.most_looks)
     fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))
-    counted = code.counted(rows)
     replayed, (streamed, is_refused) = code.replay(rows), code.stream(rows)
     shares, found = [], []
-    for name, weights, counts in (("replay", replayed, counted), ("stream", streamed, {})):
+    for name, weights in (("replay", replayed), ("stream", streamed)):
         spent, unlisted = _spent(weights, mechanism)
-        for user, cells in counts.items():
-            spent[user] += cells.total() * mechanism.looks_list.count_units
         shares.append(max(spent.values()) / mechanism.purse)
         if unlisted:
             found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
@@ -109,8 +102,6 @@ def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) ->
         found.append("in a stream, what users have left is refused where it is read again")
     if _changed(streamed, code.stream(fewer)[0]):
         found.append("in a stream, weights of a user change with the events of others")
-    if run.plan.counts is not None:
-        found += _count_violations(counted, code.counts(rows), mechanism.looks_list.counts)
     return PaymentAudit(len(np.unique(rows.users)), len(rows.users), shares[0], shares[1], tuple(found))
 
 
@@ -172,17 +163,6 @@ class _RealCode:
             found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), terms)
         return found, carried.is_refused
 
-    def counts(self, rows: Rows) -> Cells:
-        """Of holders that count, if every item is counted."""
-        per_user = 0 if self._plan.counts is None else self._plan.counts.per_user
-        everything = all_counted(_WINDOWS, int(rows.numbers.max()) + 1, self._keys)
-        pairs = item_pairs_of(rows, self._keys)
-        return _cells(named_counts.count_holders(pairs, everything, per_user, self._keys))
-
-    def counted(self, rows: Rows) -> dict[int, Cells]:
-        """What each user adds to counts, each by itself."""
-        return {user: self.counts(own) for user, own in _by_user(rows)} if self._plan.counts else {}
-
 
 def _by_user(rows: Rows) -> Iterator[tuple[int, Rows]]:
     for user in np.unique(rows.users).tolist():
@@ -198,15 +178,6 @@ def _weights(rows: Rows, terms: Whole) -> Weights:
     places = zip(*(column.tolist() for column in rows), strict=True)
     paid = map(Paid, weights_of(terms).tolist(), pays_hits_of(terms).tolist())
     return {place: each for place, each in zip(places, paid, strict=True) if each.weight}
-
-
-def _count_violations(counted: dict[int, Cells], everybody: Cells, counts_per_user: int) -> Iterator[str]:
-    """counted: each user by itself. everybody: all users together."""
-    most = max((cells.total() for cells in counted.values()), default=0)
-    if most > counts_per_user:
-        yield f"in a replay, {most:,} pairs of a user are counted, but {counts_per_user:,} are paid"
-    if everybody != sum(counted.values(), Cells()):
-        yield "in a replay, who is counted changes with the events of others"
 
 
 def _added_up(weights: Weights) -> Cells:
@@ -244,7 +215,7 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 
 def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = dataclasses.replace(with_one_facet(run.plan.paid_rounds), block_seconds=2 * slide)
+    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
     rows = _random_rows(mechanism.most_looks // 3)
     users, places = np.unique(rows.users, return_inverse=True)
@@ -286,14 +257,14 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 class _RoundCode:
     """What users add in each round, by the code that runs. By lot each item is named in a block, and each pair in some
-    later round or in none, or it is left out before the last one. With facets each pair has one.
+    later round or in none, or it is left out before the last one.
 
     not_drawn_for: whether users have added to a pair that is not drawn for.
     """
 
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
         self._plan, self._keys = plan, keys
-        self._rounds = len(plan.units_of_rounds) - bool(plan.facets)
+        self._rounds = len(plan.units_of_rounds)
         lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
         self._in_block = lots[0] < _OF_BLOCKS
         self._named_in = 1 + lots[1] % (2 * self._rounds)
@@ -306,14 +277,11 @@ class _RoundCode:
         counts, first = collections.Counter[str](), 0
         for end in ends:
             pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
-            pairs = in_one_facet(pairs, self._plan.facets, has_parts=True) if self._plan.facets else pairs
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block
                 drawn = named_in >= (1 if is_last else number)
                 drawn &= ~self._left_out(named_in, number)
-                if number == self._rounds:  # facets of what is named
-                    drawn = (named_in > 0) & (named_in < number)
                 told = self._told(named_in, firsts, number) if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
                 sums = rounds[number].advance(carried.over_to_part(span, come), come, span, counts)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy.stats import binom
 
-from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
+from dp_transforms.audit.look_law import NoiseLaw, Whole
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
@@ -30,7 +30,6 @@ from tests.audit.scenes import (
     SceneWeights,
     Trial,
     in_world,
-    independence_p_value,
     level_trial,
     scene_of,
 )
@@ -41,7 +40,6 @@ from tests.audit.statistics import (
     binomial_p_value,
     expected_bound,
     judge,
-    multinomial_p_value,
 )
 
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
@@ -61,8 +59,6 @@ _MOST_COPIES, _MOST_COPIES_WITH_HITS, _MOST_COPIES_OF_GROUPS = 5_000, 1_500, 300
 _GROUP = 5.0  # what the users of a group add together, in scales: far more than any noise
 _HIT = 0.9  # probability with which an item that they share is a hit
 _MISSED = 0.3  # scales by which they are above the threshold
-_COUNTED = range(4)  # the user and three others, in each window of the scene of counts
-_EDGES, _FEW_EDGES = np.arange(-1.5, 1.6, 0.25), np.arange(-0.5, 0.6, 0.5)  # of bins around a count, in scales
 
 
 def level_trials(
@@ -116,7 +112,7 @@ def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> I
     copies = max(1, min(runs, _PAIRS_OF_USERS // pairs))
     kinds = {
         "stream": (listed.weights[0], listed.most_looks),
-        "replay": (listed.replay_weight(pairs), int(listed.purse_of(np.array(pairs))) // listed.units[0]),
+        "replay": (listed.replay_weight(pairs), listed.most_looks),
     }
     if mechanism.replay_choice(pairs)[1] != listed:
         del kinds["replay"]  # on the hits list, and named no more after its hits (`exclusion_trials`)
@@ -176,48 +172,6 @@ def _exclusion_p_values(
     named, counting = np.count_nonzero(last & ~is_excluded), np.count_nonzero(~is_excluded)
     yield f"{name}, before the last hit", binomial_p_value(int(named), int(counting), tails[0])
     yield f"{name}, hits", binomial_p_value(int(np.count_nonzero(shared)), shared.size, tails[1])
-
-
-def count_trials(mechanism: LooksMechanism, runs: int) -> Iterator[Trial]:
-    """Counts: against their exact law, and new for other windows and other holders.
-
-    Whatever the names are, what is counted follows from them alone. So here every item of every copy is counted: one
-    that the user holds with three others, and one that nobody holds, in two windows. Both windows have the same
-    holders, if as many pairs of a user count.
-    """
-    if mechanism.count_scale:
-        windows_held = min(2, mechanism.looks_list.counts)
-        users = [_COUNTED if window < windows_held else NOBODY for window in (0, 1)]
-        cells = [Cell(window, item, 0, NOBODY if item else users[window]) for window in (0, 1) for item in (0, 1)]
-        scene = scene_of("counts", cells, mechanism, threshold=1, known=1)
-        law = NoiseLaw.whole(2.0, mechanism.count_scale)
-        p_values = functools.partial(_count_p_values, scene, law)
-        yield Trial(scene, min(runs, _MOST_COPIES), p_values, is_of_counts=True)
-
-
-def _count_p_values(scene: Scene, law: NoiseLaw, counts: Mapping[bool, Whole]) -> Iterator[NamedPValue]:
-    def bins(with_user: bool, cell: Cell, edges: Values) -> tuple[Whole, Values]:
-        """In which bin each count is, and the probability of each. What is below 1 is published as 0."""
-        holders = max(0, len(cell.users) - (not with_user))
-        bounds = np.unique(np.maximum(1, holders + np.round(edges * law.scale).astype(np.int64)))
-        tails = np.exp(law.log_tail(bounds - holders))
-        seen = np.searchsorted(bounds, counts[with_user][:, cell.window, cell.item], side="right")
-        return seen, -np.diff([1.0, *tails, 0.0])
-
-    def together(first: tuple[bool, Cell], second: tuple[bool, Cell]) -> float:
-        return independence_p_value(bins(*first, _FEW_EDGES), bins(*second, _FEW_EDGES))
-
-    names = ("held items", "items that nobody holds")
-    held, empty, *later = scene.cells
-    for with_user in (True, False):
-        for cell in scene.cells:
-            seen, masses = bins(with_user, cell, _EDGES)
-            name = f"counts of {names[cell.item]}, window {cell.window + 1}, {in_world(with_user)}"
-            yield name, multinomial_p_value(np.bincount(seen, minlength=len(masses)), masses)
-        for first, second in zip((held, empty), later, strict=True):
-            name = f"counts of {names[first.item]}, in two windows, {in_world(with_user)}"
-            yield name, together((with_user, first), (with_user, second))
-    yield "counts with other holders", together((True, held), (False, held))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -356,11 +310,10 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
     if mechanism.tests_lone_items:
         yield from empty_purse_trials(mechanism, law, runs)
     yield from exclusion_trials(mechanism, law, plan.hits_from, runs)
-    yield from count_trials(mechanism, runs)
 
 
 def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
-    """Of all rounds of looks together, but for those in blocks and of facets."""
+    """Of all rounds of looks together, but for those in blocks."""
     of_rounds = levels[1 : len(mechanism.rounds)]
     return np.maximum(of_rounds, 0).sum(axis=0) if mechanism.rounds else levels
 

@@ -88,14 +88,13 @@ class Trial:
 
     p_values: of levels, int64[copies, windows, items], by whether the user is there; 0 where an item was not named. In
     rounds of looks one of these for each, int64[rounds, copies, windows, items].
-    worlds: those that it needs. is_of_counts: all items are counted, and the tests are of counts instead of levels.
+    worlds: those that it needs.
     """
 
     scene: Scene
     copies: int
     p_values: Callable[[Mapping[bool, Whole]], Iterator[NamedPValue]]
     worlds: tuple[bool, ...] = (True, False)
-    is_of_counts: bool = False
 
 
 def in_world(with_user: bool) -> str:

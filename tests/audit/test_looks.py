@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
+from dp_transforms.audit.exact_looks import run_violations
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.payments import audit_payments
 from tests.audit.sampled_looks import (
-    count_trials,
     design_looks_sampling,
     empty_purse_trials,
     known_items,
@@ -31,7 +30,7 @@ from tests.audit.statistics import (
     epsilon_lower_bound,
     multinomial_p_value,
 )
-from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, p_values_of, run_settings
+from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed
@@ -155,46 +154,6 @@ def test_half_the_noise_is_found():
     _assert_found(_sample(settings=changed(settings, noise=ExponentialPower(2.5, 100))), "")
 
 
-# --- The audit of plans with counts: sound ones pass, and each fault that is planted in the real code is refused.
-# The keys of whole audits are fresh: each test raises a false alarm with a probability of at most 1e-6.
-
-COUNTS = 3
-
-
-def _p_values(counts=COUNTS, runs=5_000):
-    plan = audited_plan(counts=counts)
-    return p_values_of(count_trials(mechanism_and_claim(plan)[0], runs), run_settings(plan))
-
-
-@pytest.mark.parametrize("counts", [1, 2, COUNTS, 15])
-def test_counts_agree_with_their_law(counts):
-    found = _p_values(counts)
-    assert len(found) == 13
-    assert min(found.values()) * len(found) > 0.001
-
-
-@pytest.mark.parametrize("runs", [1, 40])
-def test_a_handful_of_runs_with_counts_raises_no_alarm(runs):
-    assert min(_p_values(runs=runs).values()) > 1e-4
-
-
-def test_the_price_of_a_count_is_nearly_attained_and_one_that_is_too_low_is_found():
-    mechanism, claim = mechanism_and_claim(audited_plan(counts=COUNTS))
-    audit = audit_looks_exactly(mechanism, claim, most_looks=1)
-    assert audit.violations == ()
-    assert 0.99 < audit.count / audit.count_claimed <= 1
-    less = dataclasses.replace(mechanism, count_scale=mechanism.count_scale * 9 // 10)
-    (violation,) = audit_looks_exactly(less, claim, most_looks=1).violations
-    assert violation.startswith("a count has a divergence of")
-
-
-def test_payments_include_what_counts_can_cost():
-    plan = audited_plan(counts=COUNTS)
-    audit = audit_payments(mechanism_and_claim(plan)[0], run_settings(plan), SECRET)
-    assert audit.violations == ()
-    assert 0.99 < audit.replay_share <= 1
-
-
 # --- The audit holds what workers get against the plan.
 
 
@@ -212,7 +171,7 @@ def test_a_trial_that_promises_nothing_is_not_a_plan_to_run():
 def test_workers_get_the_plan():
     schedule = WindowSchedule.fixed(0, 200 * 60, 60)
     charged = Plan.calibrate(epsilon=1.0, delta=1e-6, schedule=schedule, mode="hits", hits_per_user=2)
-    for plan in (audited_plan(), audited_plan(hits=2), audited_plan(counts=3), audited_plan(domain=("a",)), charged):
+    for plan in (audited_plan(), audited_plan(hits=2), audited_plan(domain=("a",)), charged):
         assert _violations(plan) == []
     for plan in (audited_plan(), charged):
         assert "workers get another plan than the one that is audited" in _violations(plan, threshold=1)

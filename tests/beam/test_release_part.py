@@ -16,7 +16,7 @@ from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.stages.release_stages import stages_of
-from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
 from tests.helpers.small_runs import MICROS, START, ordered_log
@@ -62,15 +62,12 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     assert [part.looks.tolist() for part in held] == [[14]] or sum(part.looks.sum() for part in held) <= 36
 
 
-def test_a_part_must_lie_in_the_plan_and_what_is_paid_at_the_end_cannot_be_paid_in_parts():
+def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
     with pytest.raises(ValueError, match="not windows of the plan"):
         MonitorStream(MemoryStream.of([[]]), plan, clock=CLOCK, run_id="r", part=RunPart(0, 13), noise_key="k")
-    counting = looks_plan_of(plan.schedule, counts_for=2)
-    with pytest.raises(ValueError, match="Make the plan without it"):
-        ReleasePart(counting, RunPart(0, 3), noise_key="noise.key", run_id="r")
     rounds = Plan.calibrate(epsilon=2, delta=1e-6, schedule=plan.schedule, usual_looks=(1, 10), rounds=True)
     for in_order in (
         lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=CLOCK, run_id="r", noise_key="k"),

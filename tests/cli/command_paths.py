@@ -39,7 +39,6 @@ READ = {
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
     ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
-    ("plan", "from_log"): ["plan", *BUDGET[:-2], "--from-log", "PATH.jsonl", "--from-log-users", "other"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
@@ -71,7 +70,6 @@ READ = {
     ("stream", "ledger"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out")
     ],
-    ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
     ("stream", "output_kafka_config"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "kafka://localhost:9/t", "--run-id", "r"),

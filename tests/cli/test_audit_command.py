@@ -163,7 +163,7 @@ NIGHTLY = pytest.mark.nightly  # what takes longest
 SOUND = [
     {"most_looks": 1},
     {"most_looks": 3_000, "domain": DOMAIN},
-    {"counts_for": 4, "forget_after": 0, "schedule": _windows(30, 3600, 600)},
+    {"forget_after": 0, "schedule": _windows(30, 3600, 600)},
     {"hits_per_user": 1, "most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
     {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
     *(
@@ -171,8 +171,8 @@ SOUND = [
         for options in (
             {"most_looks": 50_000},
             {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
-            {"counts_for": 3, "most_looks": 2},
-            {"counts_for": 10, "domain": DOMAIN},
+            {"most_looks": 2},
+            {"domain": DOMAIN},
             {"hits_per_user": 10, "most_looks": 3_000, "forget_after": 0},
             {"schedule": _windows(20_000, 60, 60)},
             {"epsilon": 0.01, "delta": 1e-6},
@@ -323,12 +323,9 @@ def test_a_run_of_few_windows_with_several_items_in_each():
 # Of each option of a plan: what is printed as not tried if it is used; "" if all that it changes is tried.
 IN_ROUNDS = "other counts and weights in rounds"
 LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
-LIMITS |= {"block_seconds": "", "most_weight": ""}
-LIMITS |= dict.fromkeys(("rounds", "by", "weight"), IN_ROUNDS)
+LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
 LIMITS |= {
     "hits_per_user": "streams in which a user goes from one price list to the other",
-    "counts_for": "streams of counts and looks together",
-    "activity_epsilon": "the histogram of activity",
 }
 
 
@@ -342,11 +339,8 @@ def test_each_option_is_tried_or_in_the_list():
     ("option", "value"),
     [
         ("hits_per_user", 2),
-        ("counts_for", 3),
-        ("activity_epsilon", 0.1),
         ("forget_after", 0),
         ("rounds", True),
-        ("by", {"country": ["DE", "FR"]}),
     ],
 )
 def test_the_list_names_what_an_option_leaves_untried(option, value):

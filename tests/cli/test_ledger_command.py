@@ -7,7 +7,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers.ledger_runs import CAPS, names_cost, part
+from tests.helpers.ledger_runs import CAPS, part
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 
@@ -56,13 +56,6 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder):
         ["windows", "0 of 48"],
         ["status", "reserved"],
     ]
-
-
-def test_what_stays_spent_of_a_released_run_is_said(folder):
-    Ledger.open(folder / "l.db").reserve_run(part(run_id="run", cost=names_cost(activity=0.5)), CAPS)
-    said = shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
-    assert said.endswith("from a histogram of the same users, which stays spent: 0.5.\n")
-    assert "0.5 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
 def test_a_run_that_does_not_fit_is_refused_in_one_line(folder):

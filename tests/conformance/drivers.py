@@ -52,7 +52,6 @@ MODES = {
     "looks-with-hits-sliding": Mode("looks", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
     "looks-with-hits-from-noise": Mode("looks", {**_NOISE, "hits_per_user": 2}),
     "looks-with-hits-domain": Mode("looks", {**_KNOWN, "hits_per_user": 2}, domain=True),
-    "looks-with-counts-domain": Mode("looks", {**_KNOWN, "counts_for": 2}, domain=True),
     "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
     "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
     "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),

@@ -27,7 +27,6 @@ looks                           | ~crumbs csv     | twice parquet   | again
 looks-sliding                   | back parquet    | ~early avro     | crumbs csv
 looks-domain                    | twice avro      | ~nothing jsonl  | nothing
 looks-with-hits                 | ~early jsonl    | crumbs csv      | twice parquet
-looks-with-counts               | whole csv       | ~back parquet   | back
 hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
@@ -40,7 +39,6 @@ looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice par
 looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
 looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
 looks-with-hits-domain          | ~twice csv      | ~early parquet   | ~early
-looks-with-counts-domain        | ~early parquet  | ~crumbs avro    | whole jsonl
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
 kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
@@ -52,7 +50,6 @@ looks                           | twice two       | late            | crumbs @5 
 looks-sliding                   | again two       | crumbs          | late @7.4       | late
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
 looks-with-hits                 | early two       | back            | early @5        | crumbs
-looks-with-counts               | -               | -               | -               | -
 hits                            | nothing five    | twice           | whole @7.4      | late
 hits-sliding                    | whole two       | early avro      | nothing @7.4    | nothing
 hits-domain                     | twice two       | whole jsonl     | crumbs @5       | whole
@@ -65,7 +62,6 @@ looks-domain-sliding            | ~back two       | back            | ~twice @5 
 looks-with-hits-sliding         | ~nothing five   | ~nothing csv    | whole @5        | ~early
 looks-with-hits-from-noise      | ~early two      | ~early parquet  | ~early @7.4     | late
 looks-with-hits-domain          | twice five      | ~early avro     | ~crumbs @7.4    | ~nothing
-looks-with-counts-domain        | -               | -               | -               | -
 hits-from-noise-domain          | ~crumbs two     | ~late           | back @5         | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | ~early @7.4     | late
 kms21-domain-sliding            | back two        | ~again          | ~twice @7.4     | ~twice
@@ -93,7 +89,7 @@ def runs(found: dict[str, list[list[str]]], drivers: Iterable[str]) -> Iterator[
 def taken_in_order(mode: str) -> list[str]:
     """Which drivers can take a plan window by window, or part by part."""
     choices = MODES[mode].choices
-    return [] if "counts_for" in choices else ["parts"] if "rounds" in choices else list(IN_ORDER)
+    return ["parts"] if "rounds" in choices else list(IN_ORDER)
 
 
 def case_of(folder: pathlib.Path, mode: str, words: list[str]) -> Case:
@@ -171,7 +167,7 @@ def test_the_reference_and_the_log_are_such_that_this_shows_something(mode: str)
             lines = lines_of(Left(expected, [], {}))["report"]
             found = [left["report"] for (driver, _), left in stored(mode).items() if driver in drivers]
             assert all(report == lines for report in found)
-            assert "counts_for" in TOLD[mode].choices or len(found) >= 9
+            assert len(found) >= 9
     if "rounds" in MODES[mode].choices:
         return  # see test_rounds.py
     whole, early, nothing = (

@@ -222,7 +222,7 @@ class Stream:
         assert not self._engine.waiting(), "state is freed"
 
 
-IN_ORDER_MODES = [name for name, mode in MODES.items() if mode.choices.keys().isdisjoint({"counts_for", "rounds"})]
+IN_ORDER_MODES = [name for name, mode in MODES.items() if "rounds" not in mode.choices]
 
 
 # Each mode has a life, by turns with state in few pieces and in many; one that pays for both has two.

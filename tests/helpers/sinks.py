@@ -19,7 +19,7 @@ from dp_transforms.reports.report_writer import ReportSink
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 ENDED = RunEnded("news", 48, 4)
-KINDS = ("folder jsonl", "folder avro", "topic json", "topic avro")
+KINDS = ("folder jsonl", "folder avro", "topic")
 PARTITIONS = 4  # of each topic of the simulated cluster
 
 
@@ -77,7 +77,7 @@ def sink_of_kind(kind: str, place: pathlib.Path) -> Iterator[Any]:
         yield ReportFolder(str(place / "deep" / "reports"), form)
     else:
         with simulated_topic() as topic:
-            yield ReportTopic(topic.bootstrap_servers, topic.topic, form)
+            yield ReportTopic(topic.bootstrap_servers, topic.topic)
 
 
 @contextlib.contextmanager

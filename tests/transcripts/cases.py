@@ -46,7 +46,6 @@ MODES = {
     "looks-sliding": Mode("looks", _LOOKS, window_hours=3),
     "looks-domain": Mode("looks", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
     "looks-with-hits": Mode("looks", {**_LOOKS, "hits_per_user": 2}),
-    "looks-with-counts": Mode("looks", {**_LOOKS, "counts_for": 2}, drivers=("replay-1", "replay-3", "bounded")),
     "hits": Mode("hits", _HITS),
     "hits-sliding": Mode("hits", _HITS, window_hours=3),
     "hits-domain": Mode("hits", _HITS, domain=True),

@@ -62,7 +62,7 @@ def test_the_log_uses_all_of_a_mode() -> None:
     assert len(stored("hits-with-counts")["replay-1", "csv"]["report"]) < len(
         stored("hits")["replay-1", "csv"]["report"]
     )
-    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("hits", "looks-with-counts"))
+    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("hits", "hits-with-counts"))
     assert '"above"' in labels
     assert '"between"' in labels
     assert '"noisy_count": 3' in counted

@@ -11,8 +11,8 @@ from benchmarks import found_names, peers_histograms, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.found_pairs import FoundPairs, columns, found_cells
+from benchmarks.other_methods import gaussian_sigma, weighted_gaussian_threshold
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.plan_comparison import gaussian_sigma, weighted_gaussian_threshold
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MINUTE, START
 

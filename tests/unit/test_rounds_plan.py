@@ -108,9 +108,7 @@ def test_a_purse_that_is_spent_twice_is_refused():
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
 
 
-@pytest.mark.parametrize(
-    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}]
-)
+@pytest.mark.parametrize("choices", [{"hits_per_user": 3}, {"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}])
 def test_what_rounds_do_not_go_with_yet_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         calibrated(**choices)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dp_transforms.checks import check_whole
-from dp_transforms.plan.lifetime_cost import NOTHING, Price
+from dp_transforms.plan.lifetime_cost import NOTHING
 from dp_transforms.runs.judge import check_open_run, part_by_ledger
 from dp_transforms.runs.ledger.book import Book, Transaction
 from dp_transforms.runs.ledger.database import Database
@@ -200,12 +200,9 @@ class Ledger:
         """The run will never go on. What it cost stays spent."""
         self._end(run_id, Status.ABANDONED)
 
-    def release(self, run_id: str) -> Price:
-        """Gives back what a run was charged, if no part of it has a start record.
-
-        Returns what it keeps: what the histogram of activity took that its plan was made from, which is published.
-        """
-        return self._end(run_id, Status.RELEASED).kept
+    def release(self, run_id: str) -> None:
+        """Gives back what a run was charged, if no part of it has a start record."""
+        self._end(run_id, Status.RELEASED)
 
     def balances(self, population: str | None = None) -> list[Balance]:
         """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
@@ -252,11 +249,11 @@ class Ledger:
                 )
             yield transaction, run, part
 
-    def _end(self, run_id: str, status: Status) -> Run:
+    def _end(self, run_id: str, status: Status) -> None:
         with self._database.write(self._actor) as transaction:
             run, parts = _known(transaction.book, run_id), transaction.book.parts_of(run_id)
             if run.status == status:
-                return run
+                return
             if run.status != Status.RESERVED:
                 raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
             if status == Status.RELEASED and any(part.has_started for part in parts):
@@ -266,7 +263,6 @@ class Ledger:
                 )
             transaction.put(*ended(run, parts, status))
             transaction.note(run, 0, "release" if status == Status.RELEASED else "abandon")
-            return run
 
 
 def _known(book: Book, run_id: str) -> Run:
