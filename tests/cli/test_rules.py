@@ -62,7 +62,6 @@ REFUSED = {
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
-        --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
@@ -80,7 +79,6 @@ ALLOWED = {
     """,
     "stream": """
         --input kafka://h:1/t --output kafka://h:1/r --output-kafka-config c
-        --input f --output sqlite:///r.db --output-table t
         --input kafka://h:1/t --producer-times --output o
     """,
     "plan": """
