@@ -63,6 +63,7 @@ def command(options: StreamOptions) -> None:
     # Engines are stopped in order.
     with Unwinding():
         run_stream(request, beam_words, status, account)
+    operator_log.note_done()
 
 
 def run_stream(request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: RunAccount) -> None:
