@@ -103,13 +103,12 @@ def workers_of(server):
     raise AssertionError("the workers have not started")
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGABRT])
-def test_a_killed_worker_fails_the_run_in_one_line(ended_by, request_of, tmp_path):
+def test_a_killed_worker_fails_the_run_in_one_line(request_of, tmp_path):
     request = request_of("report.jsonl", PLANS["looks"]())
     with pool_of(2, ALL_IN_MEMORY) as pool:
         read_ahead(pool, request)
-        workers_of(fork_server())[0].send_signal(ended_by)
-        said = f"a worker process was ended by signal {ended_by}, perhaps for lack of memory; nothing was published"
+        workers_of(fork_server())[0].kill()
+        said = "a worker process was ended by signal 9, perhaps for lack of memory; nothing was published"
         with pytest.raises(UserError, match=said):
             run_replay(request, pipeline_options([]), pool=pool)
     assert not pathlib.Path(request.output).exists()
