@@ -79,11 +79,7 @@ def show_glance(
     try:
         with contextlib.ExitStack() as started, operator_console().status("looking at the log"):
             files = spooled_logs(logs, log_format, None, started)
-            sample = sample_log(
-                files,
-                csv_line_ends_in_cells=reading.csv_line_ends_in_cells,
-                csv_separator=reading.separator,
-            )
+            sample = sample_log(files, reading.separator)
     except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
@@ -99,7 +95,7 @@ def show_glance(
     proposal = proposal_of(glance)
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
-        fields = field_words(glance, reading.csv_line_ends_in_cells)
+        fields = field_words(glance)
         more = {"--format": log_format, "--stream-field": stream_field}
         fields += [word for option, value in more.items() if value is not None for word in (option, value)]
         blocks.append(

@@ -171,9 +171,7 @@ def _range_words(request: ReplayRequest) -> str:
 
     schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    sample = sample_log(
-        request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
-    )
+    sample = sample_log(request.options.logs, reading.separator)
     glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:

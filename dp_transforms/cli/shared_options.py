@@ -74,12 +74,6 @@ class ReadingOptions:
         "What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
         metavar="CHARACTER",
     )
-    csv_line_ends_in_cells: bool = switch(
-        INPUT,
-        "Quoted cells of CSV files may contain line ends. Only for files whose writer quotes every such cell: "
-        "else one row can swallow others. A quote that is not closed then ends the run. Without this option each line "
-        "is one row, and a line with an open quote is rejected alone.",
-    )
 
     @property
     def separator(self) -> str | None:
@@ -102,7 +96,6 @@ class ReadingOptions:
                 item,
                 time,
                 self.time_unit,
-                csv_line_ends_in_cells=self.csv_line_ends_in_cells,
                 time_format=self.time_format,
                 time_zone=self.time_zone,
                 csv_separator=self.separator,

@@ -267,7 +267,7 @@ STREAM_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
     Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
-    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
+    Rule("--csv-separator", needs="--input PATH", why="it is for files"),
     Rule("--producer-times", needs="--clock arrival"),
     Rule(
         "--output-table",

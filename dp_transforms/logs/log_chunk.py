@@ -28,7 +28,7 @@ CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 MAX_BLOCK_ROWS = 1 << 20
 
 _MAX_NAMES_SHOWN = 40
-_NO_CHOICE: dict[str, Any] = {"facets": ()}
+_NO_CHOICE: dict[str, Any] = {"csv_line_ends_in_cells": False, "facets": ()}
 _FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
 _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
@@ -58,7 +58,6 @@ class EventFields:
         time_unit.
     time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
-    csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
     stream_field: the field with the stream of an event, of which and of the item its label is made: ``stream: item``.
     """
 
@@ -66,7 +65,6 @@ class EventFields:
     item: str = "item"
     time: str = "timestamp"
     time_unit: str | None = None
-    csv_line_ends_in_cells: bool = False
     time_format: str | None = None
     time_zone: str | None = None
     csv_separator: str | None = None
