@@ -17,7 +17,6 @@ What a stream needs:
 
 - stream_options: its options, and which ones need or exclude each other. stream_request: from the options to all that
   a run needs.
-- stream_state: a stream with ``--state``, as a part of a run.
 - stream_watch: watches a run to its end. stream_status: what a person sees of it, and
   Prometheus.
 

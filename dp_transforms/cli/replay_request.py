@@ -25,6 +25,7 @@ from dp_transforms.cli.options import (
     INPUT,
     MAKE_A_KEY,
     OUTPUT,
+    UTC_TIME,
     ParsedText,
     Rule,
     argument,
@@ -34,10 +35,9 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import (
-    STATE_RULES,
+    ACCOUNT_RULES,
     AccountOptions,
     FieldOptions,
-    PartOptions,
     StateOptions,
     ViewOptions,
     log_format_option,
@@ -100,6 +100,25 @@ class WorkOptions:
         metavar="N",
     )
     verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """Which part of a run is taken."""
+
+    state: str | None = opt(
+        ADVANCED,
+        "Take the range in parts, one command after the other, for one budget: a private file with what one "
+        "part hands to the next, made by the first one (mode 0600). The budget options and the key are the "
+        "same in all parts. With --mode looks users spend at their own pace, as in a stream.",
+        metavar="FILE",
+    )
+    until: int | None = opt(
+        ADVANCED,
+        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+        "Default: --end.",
+        type=UTC_TIME,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,6 +214,16 @@ class ReplayOptions:
         return self.plan == PlanOptions() and all(value is None for value in others)
 
 
+_STATE_RULES = (
+    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
+    Rule(
+        "--state",
+        needs="--noise-key-file",
+        why="all parts of a run have one key, since users are recognised by it",
+        remedy=MAKE_A_KEY,
+    ),
+)
+
 REPLAY_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
@@ -230,7 +259,8 @@ REPLAY_RULES = (
         why="the ledger must hear how the run ended",
         remedy="Leave --detach out, or reserve the run by hand (shh ledger reserve).",
     ),
-    *STATE_RULES,
+    *_STATE_RULES,
+    *ACCOUNT_RULES,
     Rule(
         "--run-id",
         excludes="--noise-key-file",

@@ -17,13 +17,10 @@ import click
 
 from dp_transforms.checks import is_utf8
 from dp_transforms.cli.options import (
-    ADVANCED,
     BUDGET,
     INPUT,
-    MAKE_A_KEY,
     OUTPUT,
     TIME_ZONE,
-    UTC_TIME,
     Rule,
     flag,
     nested,
@@ -248,8 +245,7 @@ class StateOptions:
 
     path: of the state. noise_key_file: the key of the run. user_field, item_field, stream_field: of what is read.
     output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
-    run_id: of ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
-    ``--run-id``. population: of ``--population``; None without a ledger.
+    run_id: of ``--run-id``; None: a fresh one for a new run. population: of ``--population``; None without a ledger.
     """
 
     path: str
@@ -259,29 +255,8 @@ class StateOptions:
     output: str
     until_seconds: int | None = None
     run_id: str | None = None
-    is_named: bool = True
     population: str | None = None
     stream_field: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartOptions:
-    """Which part of a run is taken."""
-
-    state: str | None = opt(
-        ADVANCED,
-        "Take the range in parts, one command after the other, for one budget: a private file with what one "
-        "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
-        "budget options and the key are the same in all parts. With --mode looks users spend at their own pace, "
-        "as in a stream.",
-        metavar="FILE",
-    )
-    until: int | None = opt(
-        ADVANCED,
-        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
-        "Default: --end.",
-        type=UTC_TIME,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -307,14 +282,7 @@ class AccountOptions:
     max_delta: str | None = opt(BUDGET, "With --ledger: failure probability of that. Set once.", metavar="FLOAT")
 
 
-STATE_RULES = (
-    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
-    Rule(
-        "--state",
-        needs="--noise-key-file",
-        why="all parts of a run have one key, since users are recognised by it",
-        remedy=MAKE_A_KEY,
-    ),
+ACCOUNT_RULES = (
     Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
     Rule(
         "--ledger",

@@ -25,10 +25,9 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
 from dp_transforms.cli.shared_options import (
-    STATE_RULES,
+    ACCOUNT_RULES,
     AccountOptions,
     FieldOptions,
-    PartOptions,
     ViewOptions,
     output_table_option,
     plan_file_option,
@@ -165,17 +164,16 @@ class JobOptions:
     stop_file: str | None = opt(
         ENGINE,
         "When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
-        "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
-        "it there until the run has ended. Default: beside the folder of --output; else "
-        "a temporary file if all workers run on this machine.",
+        "ends. Workers look for it: leave it there until the run has ended. Default: beside the folder of "
+        "--output; else a temporary file if all workers run on this machine.",
         metavar="FILE",
     )
     once: bool = switch(
         ENGINE,
         "Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
-        "by then counts and all windows close, also those that are not over; with --state only those that are. It "
-        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If "
-        "no event that is there counts, nothing is published or spent (exit code 4).",
+        "by then counts and all windows close, also those that are not over. It waits --out-of-order, --shown-within "
+        "and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If no event that is there counts, "
+        "nothing is published or spent (exit code 4).",
         brief="Read what is there now, and end.",
     )
     engine: str | None = opt(
@@ -202,7 +200,7 @@ class JobOptions:
     )
     checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
     resume_from: str | None = opt(
-        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id or --state.", metavar="SAVEPOINT"
+        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id.", metavar="SAVEPOINT"
     )
 
 
@@ -214,7 +212,6 @@ class StreamOptions:
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: StreamPlanOptions = nested(StreamPlanOptions)
-    part: PartOptions = nested(PartOptions)
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
@@ -229,8 +226,7 @@ class StreamOptions:
     )
     run_id: str | None = opt(
         ADVANCED,
-        "Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
-        "a run, give its own.",
+        "Name of the run. Default: a fresh one. Every new run must have a new one; to resume a run, give its own.",
     )
     allow_empty: bool = switch(
         OUTPUT,
@@ -247,8 +243,8 @@ class StreamOptions:
         source = _absolute(self.source, "kafka_config")
         if source.folder is not None:
             source = _absolute(source, "input")
-        part, job = _absolute(self.part, "state"), _absolute(self.job, "stop_file")
-        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, part=part, job=job)
+        job = _absolute(self.job, "stop_file")
+        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, job=job)
 
 
 def _absolute(record: R, *names: str) -> R:
@@ -277,10 +273,10 @@ STREAM_RULES = (
     Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
-    *STATE_RULES,
+    *ACCOUNT_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--state, --once, --html",
+        "--once, --html",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

@@ -29,14 +29,11 @@ class StreamStatus:
 
     def __init__(
         self,
-        covered: str = "--start .. --end",
         plan: Mapping[str, Any] | None = None,
         out: Console | None = None,
         err: Console | None = None,
     ) -> None:
-        """covered: outside of which events do not count. plan: of the run, as reports have it. out, err: None for those
-        of this process."""
-        self._covered = covered
+        """plan: of the run, as reports have it. out, err: None for those of this process."""
         self._plan = plan or {}
         self._latest: list[WindowReport] = []
         self._out = out or Console(highlight=False)
@@ -132,7 +129,7 @@ class StreamStatus:
             (names.EVENTS_LATE, "late"),
             (names.EVENTS_FROM_THE_FUTURE, "from the future"),
             (names.EVENTS_AFTER_STOP, "after the stop"),
-            (names.EVENTS_OUTSIDE_RANGE, f"outside {self._covered}"),
+            (names.EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
             (names.EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
             (names.PAIRS_UNPAID, "user and item pairs beyond --most-looks"),
         ):

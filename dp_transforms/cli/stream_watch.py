@@ -20,7 +20,6 @@ from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_page import StreamPage
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.cli.stream_state import StreamPart
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
@@ -40,9 +39,8 @@ _FAILED = "the windows that were reported before are valid and stay"
 
 
 class StreamWatch:
-    """job, request, status: of the run. flink: on Flink alone. part: of a run with a state, which is over when the new
-    state is there too. pause_seconds: between two looks. patience_seconds: how long an
-    output that cannot be read is tried again."""
+    """job, request, status: of the run. flink: on Flink alone. pause_seconds: between two looks. patience_seconds: how
+    long an output that cannot be read is tried again."""
 
     def __init__(
         self,
@@ -50,13 +48,12 @@ class StreamWatch:
         request: StreamRequest,
         status: StreamStatus,
         flink: FlinkWatch | None,
-        part: StreamPart | None = None,
         *,
         pause_seconds: float = 1.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._job, self._request, self._status = job, request, status
-        self._flink, self._part = flink, part
+        self._flink = flink
         old = request.engine.goes_on
         self._sink = SinkWatch(
             request.sink,
@@ -103,7 +100,7 @@ class StreamWatch:
                 self._drain_or_end(asked, stops.code)
             begin = time.monotonic()
             self._ended = self._sink.check(self._goes_on_words())
-            is_over = self._ended is not None and (self._part is None or self._part.is_handed_over(self._ended))
+            is_over = self._ended is not None
             if begin >= self._next_numbers:
                 self._show_numbers(begin)
                 # A cluster that does not answer must not delay reports and signals at every check.
@@ -117,8 +114,7 @@ class StreamWatch:
             self._ended = self._sink.check_until_read(lambda: stops.wait(self._pause_seconds, asked))
 
     def _say_how_to_drain(self, stop_file: str) -> None:
-        what = "all windows close" if self._part is None else "windows that are over close, it hands its state over"
-        self._status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {stop_file}")
+        self._status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {stop_file}")
         if self._made_stop_file:
             self._status.tell(_draining_words(self._request, stop_file))
         elif self._request.options.job.once:
@@ -193,9 +189,7 @@ class StreamWatch:
     def _tell_end(self, was_asked: bool) -> None:
         """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
         ended, sink, status = self._ended, self._request.sink, self._status
-        if self._part is not None:
-            pass  # the command says it, when the state is in its place
-        elif ended is None:
+        if ended is None:
             status.tell(_words_of_no_end(self._request))
         elif was_asked:
             status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
@@ -214,8 +208,8 @@ def _page_of(request: StreamRequest, status: StreamStatus) -> StreamPage | None:
 
 def _waiting_words(request: StreamRequest) -> str:
     """Of an engine that shows nothing until all windows are closed; empty if that does not wait for the future."""
-    schedule, until = request.plan.schedule, None if request.state is None else request.state.until_seconds
-    end_micros = schedule.window_end_micros(schedule.horizon - 1) if until is None else until * MICROS_PER_SECOND
+    schedule = request.plan.schedule
+    end_micros = schedule.window_end_micros(schedule.horizon - 1)
     if end_micros <= time.time_ns() // 1000:
         return ""
     return (
@@ -227,12 +221,10 @@ def _waiting_words(request: StreamRequest) -> str:
 
 def _unread_words(request: StreamRequest, unread: int) -> str:
     """Of partitions that were added to the input: what the run does, and the way on."""
-    go_on = (
-        "End this part (Ctrl-C): the next one reads all."
-        if request.state is not None
-        else "To resume this run later, give --partitions with the number that it was begun with."
+    return (
+        f"Warning: {unread:,} partitions were added to --input. This run does not read them. To resume this run later,"
+        " give --partitions with the number that it was begun with."
     )
-    return f"Warning: {unread:,} partitions were added to --input. This run does not read them. {go_on}"
 
 
 def _draining_words(request: StreamRequest, stop_file: str) -> str:
@@ -247,9 +239,8 @@ def _draining_words(request: StreamRequest, stop_file: str) -> str:
     waiting = stop_micros + request.clock.shown_within_micros - now_micros
     seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
     until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
-    what = "all windows" if request.state is None else "windows that are over"
     return (
-        f"Draining: what arrives by {until} UTC counts; {what} then close, in about {seconds:,} s, or when all of"
+        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
         " it is read. Ask again to end at once."
     )
 
@@ -274,8 +265,6 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
         left = request.stop_file
         drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
         return f"{words} {_words_of_resume(request)}{drain}"
-    if request.state is not None and request.log_decides:
-        return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
 
 

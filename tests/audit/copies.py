@@ -259,7 +259,7 @@ def _name_pairs(
             continue
         for window in range(span.first, span.end):
             here = found.select(np.flatnonzero(found.windows == window))
-            last.over_to(window)
+            last.over_to(window, [here])
             for _, report in windows.advance(last.state, [here], Span(window, window + 1), counts):
                 columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
                 yield tuple(np.array(columns, dtype=np.int64).T)
@@ -280,9 +280,11 @@ def _found(
     purses, known = Carried(users), Carried(items)
     for window in range(horizon):
         span = Span(window, window + 1)
-        purses.over_to(window)
-        known.over_to(window)
-        sent = users.advance(purses.state, users.told(pairs.select(pairs.windows == window)), span, counts)
-        yield span, items.advance(known.state, items.told([sent]), span, counts)
+        come = users.told(pairs.select(pairs.windows == window))
+        purses.over_to(window, come)
+        sent = users.advance(purses.state, come, span, counts)
+        told = items.told([sent])
+        known.over_to(window, told)
+        yield span, items.advance(known.state, told, span, counts)
         purses.keep(span)
         known.keep(span)

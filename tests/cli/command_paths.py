@@ -59,9 +59,6 @@ READ = {
         *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv")
     ],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
-    ("stream", "state"): [
-        *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out")
-    ],
     ("stream", "titles"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "out", "--html", "out.html", "--titles", "PATH.csv")
     ],

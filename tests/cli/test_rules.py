@@ -58,7 +58,7 @@ REFUSED = {
         --input f --output o --checkpoint-dir c: --checkpoint-dir needs --engine flink or --flink-master.
         --input f --output o --flink-master h:1: --flink-master HOST:PORT needs --worker-pool: its task managers need
         --input f --output o --detach: --detach needs --flink-master HOST:PORT: an engine that runs on
-        --input f --output o --engine flink --resume-from s: --resume-from needs --run-id or --state: it resumes a run.
+        --input f --output o --engine flink --resume-from s: --resume-from needs --run-id: it resumes a run.
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
@@ -66,13 +66,10 @@ REFUSED = {
         --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
-        --input f --output o --until 2026-01-01: --until needs --state.
-        --input f --output o --state s: --state needs --noise-key-file
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --input f --output o --ledger l: --ledger needs --population
         --input f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach
-        --input f --output o --flink-master h:1 --worker-pool h:2 --detach --state s --noise-key-file k: --state cannot
     """,
 }
 ALLOWED = {
