@@ -70,10 +70,10 @@ def show_glance(
     reading: ReadingOptions,
     say: Callable[[str], None],
     console: Console,
-    stream_field: str | None = None,
+    more_items: Sequence[str] = (),
 ) -> LogGlance:
     """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
-    roles. console: where it is said. stream_field: that the command names. Raises UserError if there is no log."""
+    roles. console: where it is said. more_items: further fields of the item. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
@@ -96,8 +96,10 @@ def show_glance(
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
         fields = field_words(glance)
-        more = {"--format": log_format, "--stream-field": stream_field}
-        fields += [word for option, value in more.items() if value is not None for word in (option, value)]
+        fields += [] if log_format is None else ["--format", log_format]
+        if more_items and "--item-field" not in fields:
+            fields += ["--item-field", glance.chosen[ITEM]]
+        fields += [word for name in more_items for word in ("--item-field", name)]
         blocks.append(
             [
                 "For a private report, with a range of your own:",

@@ -42,6 +42,7 @@ from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
+from dp_transforms.monitor.joined_labels import joined_label
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -190,7 +191,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
     show_glance(
-        options.logs, options.log_format, given, fields.reading, tell, Console(stderr=True), fields.stream_field
+        options.logs, options.log_format, given, fields.reading, tell, Console(stderr=True), fields.item_field[1:]
     )
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
@@ -251,12 +252,11 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
         os.path.abspath(path),
         str(options.noise_key_file),
         options.fields.user_field,
-        options.fields.item_field,
+        joined_label(options.fields.item_field),
         output,
         until_seconds=options.part.until,
         run_id=options.run_id,
         population=options.account.population,
-        stream_field=options.fields.stream_field,
     )
 
 

@@ -43,6 +43,7 @@ def test_a_folder_is_known_by_its_fields_alone(tmp_path):
         **dataclasses.asdict(fields),
         "csv_line_ends_in_cells": False,
         "facets": [],
+        "stream_field": None,
     }
     assert LogFolder("f", fields).fingerprint() == LogFolder("g", fields, 7.0).fingerprint()
     assert LogFolder("f", EventFields("u", "i", "t", "s")).fingerprint() != LogFolder("f", fields).fingerprint()
