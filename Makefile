@@ -8,7 +8,7 @@ LOCK := .ci/requirements.lock
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
 VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
-VERSION_EXTRAS := accounting engines kafka postgres s3
+VERSION_EXTRAS := accounting engines kafka s3
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 

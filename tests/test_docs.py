@@ -21,7 +21,6 @@ from tests.helpers.option_tables import commands, with_options
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-HOURS_OF_16_DAYS = WindowSchedule.fixed("2017-10-01T00:00:00Z", "2017-10-17T00:00:00Z", 3600)
 
 
 README = (ROOT / "README.md").read_text()
@@ -247,10 +246,6 @@ def test_the_package_says_what_every_public_name_is_for() -> None:
     assert set(dp_transforms.__all__) <= set(re.findall(r"`(\w+)`", names))
 
 
-def plan_of(mode: str, **changes: Any) -> Plan:
-    return Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURS_OF_16_DAYS, mode=mode, **changes)
-
-
 def _unexplained(schema: dict[str, Any]) -> Iterator[str]:
     for kind in schema.get("anyOf", (schema,)):
         for name, inner in kind.get("properties", {}).items():
@@ -265,12 +260,6 @@ def test_the_schema_of_a_plan_explains_every_field() -> None:
     assert list(_unexplained({"description": "size: of it.", "properties": {"size": {}, "surprise": {}}})) == [
         "surprise"
     ]
-
-
-def test_the_figure_of_the_limitations_is_computed() -> None:
-    text = (ROOT / "docs" / "known_limitations.md").read_text()
-    (users,) = re.findall(r"from ([\d,]+) on at ε = 2, δ = 1e-9, hourly windows of 16\s+days", text)
-    assert int(users.replace(",", "")) == plan_of("kms21").smallest_detectable(0.95)
 
 
 def test_no_document_promises_more_than_the_declared_range() -> None:

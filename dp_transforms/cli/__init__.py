@@ -6,8 +6,7 @@
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
   runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
 - flink_replay: a replay on Flink.
-- show: ``shh show``, its pages and charts. explain: ``shh explain``. load: ``shh load``. What is shown:
-  `dp_transforms.views`.
+- show: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown: `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.
 - ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.

@@ -39,6 +39,7 @@ from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 if TYPE_CHECKING:
     from dp_transforms.monitor.item_domain import ItemDomain
 
+_MODES = tuple(mode for mode in MODES if mode != "kms21")  # of the command
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
@@ -95,17 +96,17 @@ class StreamPlanOptions:
         "What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
         "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
         "threshold. "
-        "hits-with-counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the "
-        f"original paper; its proof needs thousands of times more noise. Default: {DEFAULT_MODE}.",
-        brief="looks (default), hits, hits-with-counts or kms21.",
-        type=click.Choice(MODES),
+        "hits-with-counts: noisy counts, each one charged. Default: "
+        f"{DEFAULT_MODE}.",
+        brief="looks (default), hits or hits-with-counts.",
+        type=click.Choice(_MODES),
         seen_as=lambda mode: mode or DEFAULT_MODE,
     )
     hits_per_user: int | None = opt(
         ADVANCED,
         "Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
         "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in looks "
+        f"Default: {', '.join(f'{RELEASE_MODES[name].default_hits} in {name}' for name in _MODES[:-1])}; in looks "
         "what finds most.",
     )
     max_items_per_user: int | None = opt(
@@ -186,8 +187,8 @@ def _mode_rules() -> Iterator[Rule]:
     options_of: dict[tuple[str, ...], list[str]] = {}
     for name in PLAN_OPTIONS:
         choice = _CHOICES.get(name, name)
-        modes = tuple(mode for mode in MODES if choice in choices_of(mode))
-        if 0 < len(modes) < len(MODES):
+        modes = tuple(mode for mode in _MODES if choice in choices_of(mode))
+        if 0 < len(modes) < len(_MODES):
             options_of.setdefault(modes, []).append(name)
     for modes, options in options_of.items():
         yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
@@ -255,6 +256,8 @@ def read_plan(path: str) -> Plan:
         raise UserError(f"--plan: {error}") from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
+    if plan.mode not in _MODES:
+        raise UserError(f"--plan {path}: plans of mode {plan.mode} run in Python alone (docs/python_api.md).")
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 

@@ -38,7 +38,6 @@ from dp_transforms.cli.replay_request import (
 )
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
-from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
@@ -49,7 +48,6 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.runs.records import Verdict
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
@@ -62,8 +60,8 @@ _ITEMS_PER_WINDOW = 8
 def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob; - for standard
-    input; 'duckdb:///FILE?query=...'. `shh replay LOG` alone shows the whole command.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob.
+    `shh replay LOG` alone shows the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -76,12 +74,10 @@ def command(options: ReplayOptions) -> None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     check_page(options.html)
     titles = options.view.read_titles()
+    if options.dry_run:
+        _say_what_would_be_done(options)
+        return
     with contextlib.ExitStack() as started:
-        logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
-        options = dataclasses.replace(options, logs=logs)
-        if options.dry_run:
-            _say_what_would_be_done(options)
-            return
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
         return
@@ -190,9 +186,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(
-        options.logs, options.log_format, given, fields.reading, tell, Console(stderr=True), fields.item_field[1:]
-    )
+    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 
@@ -200,8 +194,6 @@ def _propose(options: ReplayOptions) -> NoReturn:
 def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, run_id, path = options.output or "", options.run_id or fresh_run_id(), options.part.state
-    if is_database(output):
-        raise UserError("--output must be a file. Copy it to a database then: shh load REPORT --output URL.")
     if output:
         report_format(output)
     if path is None:  # else what exists may be of this part, which was begun before
@@ -252,7 +244,7 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
         os.path.abspath(path),
         str(options.noise_key_file),
         options.fields.user_field,
-        joined_label(options.fields.item_field),
+        joined_label(options.fields.items),
         output,
         until_seconds=options.part.until,
         run_id=options.run_id,

@@ -40,7 +40,6 @@ from dp_transforms.cli.shared_options import (
     FieldOptions,
     StateOptions,
     ViewOptions,
-    log_format_option,
     plan_file_option,
 )
 from dp_transforms.errors import UserError
@@ -126,14 +125,12 @@ class ReplayOptions:
     """The command line of ``shh replay``."""
 
     logs: tuple[str, ...] = argument("LOG...")
-    log_format: str | None = log_format_option(INPUT)
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: PlanOptions = nested(PlanOptions)
     output: str | None = opt(
         OUTPUT,
-        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist. `shh load` "
-        "copies it to a database.",
+        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
         needed="required",
         brief="The report: .avro, .jsonl or .parquet.",
         metavar="FILE|URL",

@@ -29,13 +29,11 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import DEFAULT_TABLE
 from dp_transforms.stores.local_files import open_regular, read_regular, remove_dead_drafts
 
 if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
 
-STANDARD_INPUT = "-"  # a log on it
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
 _FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
 
@@ -110,18 +108,23 @@ class FieldOptions:
     item_field: tuple[str, ...] = opt(
         INPUT,
         "Name of the field with the item: text or a whole number. Several, each with --item-field, make one label of "
-        "their values, such as DE / page.",
+        "their values, such as DE / page. Default: item.",
         brief="Field with the item; several make one label.",
-        default=("item",),
+        default=(),
         multiple=True,
         metavar="NAME",
     )
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The fields of the item."""
+        return self.item_field or ("item",)
+
     def fields(self) -> EventFields:
         """Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field)
+        return self.reading.fields(self.user_field, self.items, self.time_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,35 +149,6 @@ class ViewOptions:
     def read_titles(self) -> dict[str, str]:
         """Label -> title; empty without ``--titles``. Raises UserError."""
         return {} if self.titles is None else read_titles(self.titles)
-
-
-def output_table_option() -> str | None:
-    """The field of a command that writes to a database."""
-    made: str | None = opt(
-        OUTPUT,
-        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
-        metavar="NAME",
-    )
-    return made
-
-
-def in_flags_of_table(message: str) -> str:
-    """The error of a `ReportTable` in words of the command line."""
-    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
-    for word, in_flags in words.items():
-        message = message.replace(word, in_flags)
-    return message
-
-
-def log_format_option(group: str) -> str | None:
-    """The field of a command that takes standard input for a log."""
-    made: str | None = opt(
-        group,
-        "Format of a LOG on standard input, which is named -.",
-        "--format",
-        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
-    )
-    return made
 
 
 def force_option() -> bool:
@@ -262,10 +236,9 @@ class AccountOptions:
     ledger: str | None = opt(
         BUDGET,
         "Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
-        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
-        " postgresql://host/database.",
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run.",
         brief="Keep account over all runs; with --population.",
-        metavar="FILE|URL",
+        metavar="FILE",
     )
     population: str | None = opt(
         BUDGET, "With --ledger: a name for all streams that share users with this one.", metavar="NAME"

@@ -32,7 +32,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
-from dp_transforms.runs.records import UncertainError, VerdictKind
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
@@ -185,8 +185,6 @@ def open_part(
         facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key)
         check(facts)
         account.reserve(facts)
-    except UncertainError:
-        raise  # its run id is found again in the state
     except BaseException as error:
         if is_new and (isinstance(error, Exception) or not account.is_kept):  # a stop may come when the run is charged
             os.unlink(options.path)

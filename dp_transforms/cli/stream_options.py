@@ -29,22 +29,20 @@ from dp_transforms.cli.shared_options import (
     AccountOptions,
     FieldOptions,
     ViewOptions,
-    output_table_option,
     plan_file_option,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, is_topic
 
 R = TypeVar("R")
-_PATH = "PATH"  # what a place is that is neither a topic nor a database
+_PATH = "PATH"  # what a place is that is no topic
 
 
 def _seen_as_place(place: str | None) -> str:
     """What rules take ``--input`` and ``--output`` for."""
     if place is None:
         return ""
-    return "TOPIC" if is_topic(place) else "DATABASE" if is_database(place) else _PATH
+    return "TOPIC" if is_topic(place) else _PATH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,14 +123,12 @@ class SinkOptions:
 
     output: str = opt(
         OUTPUT,
-        f"Where reports go: a folder that every worker has at this path, a topic of Kafka, as {TOPIC}, or a database, "
-        "as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-        brief="Where reports go: folder, topic, database.",
+        f"Where reports go: a folder that every worker has at this path, or a topic of Kafka, as {TOPIC}.",
+        brief="Where reports go: folder, topic.",
         required=True,
         metavar="FOLDER|URL",
         seen_as=_seen_as_place,
     )
-    output_table: str | None = output_table_option()
     output_kafka_config: str | None = opt(
         OUTPUT,
         "Like --kafka-config, for the topic of --output. Default: --kafka-config for the same servers.",
@@ -265,11 +261,6 @@ STREAM_RULES = (
     Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
     Rule("--csv-separator", needs="--input PATH", why="it is for files"),
     Rule("--producer-times", needs="--clock arrival"),
-    Rule(
-        "--output-table",
-        needs="--output DATABASE",
-        remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
-    ),
     Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),

@@ -15,7 +15,7 @@ from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import check_page, in_flags_of_table
+from dp_transforms.cli.shared_options import check_page
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkRest
@@ -161,17 +161,12 @@ def _sink(options: StreamOptions, engine: EngineChoice) -> ReportSink:
     of_sink, of_source = options.sink, options.source
     # Settings such as passwords go only to the servers that they were given for.
     is_same_kafka = have_same_servers(of_source.input, of_sink.output)
-    try:
+    with user_errors(ValueError, prefix="--output "):
         sink = sink_of(
             of_sink.output,
-            table=of_sink.output_table,
             file_format=of_sink.output_format,
             client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
         )
-    except ValueError as error:
-        in_flags = in_flags_of_table(str(error))
-        raise UserError(in_flags if in_flags.startswith("--") else f"--output {in_flags}") from None
-    with user_errors(ValueError, prefix="--output "):
         sink.check_can_be_written(is_local=engine.is_local)
     return sink
 

@@ -195,8 +195,8 @@ class StreamWatch:
             status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
             status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
-        if (show := sink.show_command(self._request.run_id)) is not None:
-            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: {show}")
+        if sink.folder is not None:
+            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: shh show {sink.folder}")
 
 
 def _page_of(request: StreamRequest, status: StreamStatus) -> StreamPage | None:
@@ -288,7 +288,7 @@ class SinkWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._follower = sink.follow(run_id)
-        self._show_command = sink.show_command(run_id)
+        self._folder = sink.folder
         self._seen: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
         self._reports = 0
         self._skips_first = goes_on
@@ -340,7 +340,7 @@ class SinkWatch:
         self._seen.update((report.stream, report.window_start) for report in new)
         if self._skips_first:
             self._skips_first = False
-            see = "" if self._show_command is None else f" See all with: {self._show_command}"
+            see = "" if self._folder is None else f" See all with: shh show {self._folder}"
             self._status.tell(
                 f"{len(new):,} windows with heavy items were reported before, some perhaps while no command watched:"
                 f" they are not shown here.{see}"

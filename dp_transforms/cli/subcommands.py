@@ -34,7 +34,6 @@ _COMMANDS = {
     "doctor": "Look at a log without a run: fields, times, damage, and how to replay it.",
     "explain": "Say in plain words what a report or a plan promises, and what not.",
     "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
-    "load": "Copy a report into a table of a database.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",
     "show": "Print a report file: its guarantee, and which items were heavy when.",

@@ -156,7 +156,6 @@ MISTAKES = {
     "a report": ["show", "LOG"],
     "a page": ["show", "LOG", "--html", "page.html"],
     "an explained report": ["explain", "LOG"],
-    "a loaded report": ["load", "LOG", "--output", "sqlite:///r.db"],
     "an explained plan": ["explain", "--plan", "LOG"],
     "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],

@@ -39,7 +39,6 @@ READ = {
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
     ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
-    ("load", "report"): ["load", "PATH.avro", "--output", "sqlite:///out.db"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],

@@ -14,10 +14,10 @@ from tests.helpers.shh_here import shh
 
 REFUSED = {
     "plan": """
-        --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
+        --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts.
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
-        --forget-after 0 --mode kms21: --forget-after needs --mode looks.
+        --forget-after 0 --mode hits: --forget-after needs --mode looks.
     """,
     "replay": """
         --plan p --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
@@ -62,7 +62,6 @@ REFUSED = {
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
-        --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
@@ -80,7 +79,6 @@ ALLOWED = {
     """,
     "stream": """
         --input kafka://h:1/t --output kafka://h:1/r --output-kafka-config c
-        --input f --output sqlite:///r.db --output-table t
         --input kafka://h:1/t --producer-times --output o
     """,
     "plan": """

@@ -38,7 +38,7 @@ CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
 TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
 
-_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("looks", "hits", "kms21-domain"))
+_LOOKS, _HITS = (TOLD[mode].choices for mode in ("looks", "hits"))
 _NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
 _ROUNDS = {"usual_looks": (1, 16), "most_looks": 40, "rounds": True}
 _KNOWN = {**TOLD["looks-domain"].choices, "known_error": 0.05}
@@ -53,7 +53,6 @@ MODES = {
     "looks-with-hits-domain": Mode("looks", {**_KNOWN, "hits_per_user": 2}, domain=True),
     "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
     "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
-    "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),
 }
 
 

@@ -31,7 +31,6 @@ hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
 hits-with-counts                | twice parquet   | ~nothing avro   | again
-kms21-domain                    | ~early avro     | crumbs jsonl    | crumbs csv
 looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
@@ -41,7 +40,6 @@ looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avr
 looks-with-hits-domain          | ~twice csv      | ~early parquet   | ~early
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
-kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
 """
 
 IN_ORDER_TABLE = """
@@ -54,7 +52,6 @@ hits                            | nothing five    | twice           | late
 hits-sliding                    | whole two       | early avro      | nothing
 hits-domain                     | twice two       | whole jsonl     | whole
 hits-with-counts                | again two       | late            | back
-kms21-domain                    | crumbs each     | crumbs          | late
 looks-from-noise                | early five      | ~early avro     | ~early
 looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -
@@ -64,7 +61,6 @@ looks-with-hits-from-noise      | ~early two      | ~early parquet  | late
 looks-with-hits-domain          | twice five      | ~early avro     | ~nothing
 hits-from-noise-domain          | ~crumbs two     | ~late           | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | late
-kms21-domain-sliding            | back two        | ~again          | ~twice
 """
 
 
