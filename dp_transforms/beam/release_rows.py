@@ -154,7 +154,7 @@ class HeavyHitterRows(beam.PTransform):
         super().__init__()
         if time is None and time_unit is not None:
             raise ValueError("time_unit is the unit of the field time: give time too, or leave time_unit out.")
-        items = [item] if isinstance(item, str) or not item else list(item)
+        items = item if isinstance(item, (list, tuple)) and item else [item]
         for name, value in (("user", user), *(("item", each) for each in items)):
             if not (isinstance(value, str) and value):
                 raise ValueError(f"{name} must be the name of a field, got {value!r}.")

@@ -60,7 +60,7 @@ REFUSED = {
         --input f --output o --detach: --detach needs --flink-master HOST:PORT: an engine that runs on
         --input f --output o --engine flink --resume-from s: --resume-from needs --run-id: it resumes a run.
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
-        --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
+        --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: it is for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
         --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
