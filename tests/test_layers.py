@@ -41,14 +41,14 @@ LAZY = ROOT / "dp_transforms" / "__init__.py"
 # From the lowest: each imports only those before it.
 ROOMS = (
     *("mechanisms", "accounting", "stores", "plan", "monitor", "logs", "reports", "runs", "stages", "audit", "workers"),
-    *("beam", "views", "engines", "cli"),
+    *("beam", "views", "cli"),
 )
 HALL = ("checks", "errors", "html_tables", "lean_imports")  # for all of them
 MOST_ARROWS = 50  # between rooms; may only become fewer
 WITHOUT_BEAM = [
     path
     for path in _sources("dp_transforms")
-    if path != LAZY and path.relative_to(ROOT).parts[1] not in ("beam", "cli", "engines")
+    if path != LAZY and path.relative_to(ROOT).parts[1] not in ("beam", "cli")
 ]
 
 
@@ -109,7 +109,7 @@ def test_importing_all_that_knows_no_beam_loads_no_beam() -> None:
 
 def test_each_module_of_the_folder_beam_imports_beam() -> None:
     for path in _sources("dp_transforms/beam"):
-        if path.name != "__init__.py":
+        if path.name not in ("__init__.py", "on_loopback.py"):  # which is for any program of Beam
             assert _within(_imports(path), "apache_beam"), _relative(path)
 
 
@@ -200,13 +200,6 @@ def test_each_engine_has_a_folder_with_a_short_page() -> None:
         lines = (folder / "README.md").read_text().splitlines()
         assert 15 <= len(lines) <= 40, name
         assert max(map(len, lines)) <= 120, name
-
-
-def test_engines_know_nothing_of_privacy() -> None:
-    for path in _sources("dp_transforms/engines"):
-        hall = {name for name in _imports(path) if re.match(r"dp_transforms\.(checks|errors)\b", name)}
-        ours = _within(_imports(path), "dp_transforms") - {"dp_transforms"} - hall
-        assert ours == _within(ours, "dp_transforms.engines"), _relative(path)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dp_transforms.beam.runner_options import split_words
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 
@@ -40,10 +41,12 @@ def job_parser(description: str) -> argparse.ArgumentParser:
 
 
 def parse_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of the parser, and the words that are left for Beam. Ours may have underscores too, as the parameters
-    of a flex template have: else Beam would drop them, and say so in its log alone. Ends the process as argparse does.
-    """
-    return parser.parse_known_args([_with_hyphens(parser, word) for word in words])
+    """The options of the parser, and the words that are Beam's. Ours may have underscores too, as the parameters of a
+    flex template have. Ends the process as argparse does, also for an option that nobody has: Beam would drop it, and
+    say so in its log alone."""
+    ours = {name: int(action.nargs != 0) for name, action in parser._option_string_actions.items()}
+    rest, beams = split_words([_with_hyphens(parser, word) for word in words], ours)
+    return parser.parse_args(rest), beams
 
 
 def _with_hyphens(parser: argparse.ArgumentParser, word: str) -> str:

@@ -57,7 +57,6 @@ You have a report:
 All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 _FOUND_CONFIG = "shh.toml"  # in the working folder
 _OF_ALL = ("--config", "--log-format")
-_WITH_BEAM_OPTIONS = ("replay", "stream")
 _MOST_BYTES = 1 << 16
 _MOST_DOTS = 100  # of a line: the parser takes the square of the parts of a key, in time and memory
 _COMMAND_LINE_ONLY = ("help", "help-all", "verbose")
@@ -141,17 +140,14 @@ def shh(context: click.Context, config: str | None, log_format: str) -> None:
 @operator_log.veiled_standard_error()
 def run(words: Sequence[str]) -> None:
     """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
-    words, beam_options = list(words), []
+    words = list(words)
     operator_log.use_format(_log_format(words), "")
     if completion.VARIABLE in os.environ:
         completion.complete_files(shh)
-    if "--" in words and next((word for word in words if word in _COMMANDS), "") in _WITH_BEAM_OPTIONS:
-        split = words.index("--")
-        words, beam_options = words[:split], words[split + 1 :]
     _quiet_logs("--verbose" in words)
     try:
         with watched_standard_output():
-            shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+            shh.main(args=words, prog_name="shh", standalone_mode=False)
     except UserError as error:
         _fail(on_one_line(str(error)), error.exit_code)
     except click.ClickException as error:

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from dp_transforms.cli import show, stream_job
+from dp_transforms.cli import show, stream
 from dp_transforms.errors import reason_of_machine
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET, write_log
 
-STREAM = [*("stream", "--input", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"), *BUDGET]
+STREAM = [*("stream", "--input", ".", "--output", "reports", "--clock", "event"), *BUDGET]
 UNREADABLE = [
     ["--no-such-option"],
     ["no-such-command"],
@@ -26,7 +26,7 @@ UNREADABLE = [
     ["audit"],
     ["replay", "log.csv", *BUDGET],
     ["simulate", "--events", "0", "--output", "log.csv"],
-    ["stream", "--engine", "spark"],
+    ["stream", "--clock", "sun"],
     ["stream", *BUDGET],
 ]
 REFUSED = [
@@ -91,7 +91,8 @@ def test_an_engine_that_fails_is_not_blamed_on_standard_output(folder, error, ki
     def start(*_):
         raise error
 
-    monkeypatch.setattr(stream_job, "_start", start)
+    monkeypatch.setattr(stream, "RunningPipeline", lambda _: None)
+    monkeypatch.setattr(stream, "StreamWatch", start)
     ended = shh_here.shh(*STREAM, cwd=folder)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]

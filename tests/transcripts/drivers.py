@@ -31,13 +31,9 @@ from dp_transforms import (
     read_report,
 )
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.cli import flink_replay
-from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
-from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.cli.stream_options import FLINK
-from dp_transforms.engines.portable import pipeline_options
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_run import run_on_runner, run_replay
 from dp_transforms.workers import ProcessPool
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
@@ -100,25 +96,18 @@ def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more:
 
 
 def replay_here(request: ReplayRequest) -> ReplaySummary:
-    return run_replay(request, pipeline_options([]))
+    return run_replay(request)
 
 
 def replay_by_three(request: ReplayRequest) -> ReplaySummary:
     with ProcessPool(3, _POOL_BYTES, libraries=LIBRARIES) as pool:
         read_ahead(pool, request)
-        return run_replay(request, pipeline_options([]), pool=pool)
+        return run_replay(request, pool=pool)
 
 
-def replay_on_flink(run: Run, parallelism: int) -> Left:
-    """On a Flink that is started for it (tests/engines)."""
-    cluster = ClusterReplay(EngineChoice(FLINK, parallelism=parallelism, is_batch=True), (), detach=False)
-
-    def on_flink(request: ReplayRequest) -> ReplaySummary:
-        summary = flink_replay.replay_on_flink(request, cluster)
-        assert summary is not None
-        return summary
-
-    return replayed(run, on_flink)
+def replay_on(run: Run, *words: str) -> Left:
+    """By the job that is submitted to a runner of Beam."""
+    return replayed(run, lambda request: run_on_runner(request, words))
 
 
 def _parts(run: Run) -> Left:
