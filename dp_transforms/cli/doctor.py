@@ -66,19 +66,15 @@ def show_glance(
     reading: ReadingOptions,
     say: Callable[[str], None],
     console: Console,
-    stream_field: str | None = None,
+    more_items: Sequence[str] = (),
 ) -> LogGlance:
     """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
-    roles. console: where it is said. stream_field: that the command names. Raises UserError if there is no log."""
+    roles. console: where it is said. more_items: further fields of the item. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
         with operator_console().status("looking at the log"):
-            sample = sample_log(
-                logs,
-                csv_line_ends_in_cells=reading.csv_line_ends_in_cells,
-                csv_separator=reading.separator,
-            )
+            sample = sample_log(logs, reading.separator)
     except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
@@ -94,8 +90,10 @@ def show_glance(
     proposal = proposal_of(glance)
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
-        fields = field_words(glance, reading.csv_line_ends_in_cells)
-        fields += [] if stream_field is None else ["--stream-field", stream_field]
+        fields = field_words(glance)
+        if more_items and "--item-field" not in fields:
+            fields += ["--item-field", glance.chosen[ITEM]]
+        fields += [word for name in more_items for word in ("--item-field", name)]
         blocks.append(
             [
                 "For a private report, with a range of your own:",

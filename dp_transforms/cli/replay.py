@@ -40,6 +40,7 @@ from dp_transforms.cli.shared_options import StateOptions, check_page, check_sta
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
+from dp_transforms.monitor.joined_labels import joined_label
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -179,9 +180,7 @@ def _range_words(request: ReplayRequest) -> str:
 
     schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    sample = sample_log(
-        request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
-    )
+    sample = sample_log(request.options.logs, reading.separator)
     glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
@@ -199,7 +198,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.stream_field)
+    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
     tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
@@ -257,12 +256,11 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
         os.path.abspath(path),
         str(options.noise_key_file),
         options.fields.user_field,
-        options.fields.item_field,
+        joined_label(options.fields.items),
         output,
         until_seconds=options.part.until,
         run_id=options.run_id,
         population=options.account.population,
-        stream_field=options.fields.stream_field,
     )
 
 

@@ -29,6 +29,7 @@ from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 
 _SECONDS_BETWEEN_UPDATES = 0.2
+_NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
 
 def run_whole(
@@ -117,7 +118,7 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
     groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
     declared = (*fields.time_reading, fields.csv_separator)
-    reading = (*fields.names, *(value or "" for value in declared), str(fields.csv_line_ends_in_cells))
+    reading = (*fields.names, *(value or "" for value in declared), _NO_CHOICE)
     files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
     log = InputFingerprint(files, reading, key, stored)
