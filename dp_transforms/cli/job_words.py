@@ -32,8 +32,7 @@ def job_parser(description: str) -> argparse.ArgumentParser:
     )
     key.add_argument("--noise-key-secret", help="projects/P/secrets/S/versions/N, which workers fetch: for Dataflow")
     made.add_argument("--user-field", default="user")
-    made.add_argument("--item-field", default="item")
-    made.add_argument("--stream-field", help="the field with the stream of an event: its item is then STREAM: ITEM")
+    made.add_argument("--item-field", action="append", help="several, each with --item-field, make one label")
     made.add_argument("--time-field", default="timestamp")
     made.add_argument("--time-unit", choices=("s", "ms", "us"), help="of times that are numbers")
     made.add_argument("--domain-file", help="for a plan with a known domain: the path or URL of its items")
@@ -58,8 +57,7 @@ def _with_hyphens(parser: argparse.ArgumentParser, word: str) -> str:
 
 def fields_of(ours: argparse.Namespace) -> EventFields:
     """Raises ValueError."""
-    names = ours.user_field, ours.item_field, ours.time_field
-    return EventFields(*names, ours.time_unit, stream_field=ours.stream_field)
+    return EventFields(ours.user_field, ours.item_field or "item", ours.time_field, ours.time_unit)
 
 
 def noise_key_of(ours: argparse.Namespace) -> GcpSecret | str | None:

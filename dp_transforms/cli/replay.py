@@ -25,7 +25,7 @@ from dp_transforms.cli.home_workers import (
     shards_of_log,
     sliding_words,
 )
-from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
+from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import MAKE_A_KEY, UNREADABLE, beam_words, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import plan_of_command
@@ -40,6 +40,7 @@ from dp_transforms.cli.shared_options import StateOptions, check_page, check_sta
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
+from dp_transforms.monitor.joined_labels import joined_label
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -111,7 +112,7 @@ def _replay(
             if pool is not None:
                 started.enter_context(pool)
         elif pool is None and not runner and (words := large_log_words(request)):
-            tell(words, WARNING)
+            tell(words)
         if pool is not None:
             request = dataclasses.replace(
                 request,
@@ -179,9 +180,7 @@ def _range_words(request: ReplayRequest) -> str:
 
     schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    sample = sample_log(
-        request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
-    )
+    sample = sample_log(request.options.logs, reading.separator)
     glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
@@ -199,8 +198,8 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.stream_field)
-    tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
+    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
+    tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
 
@@ -257,12 +256,11 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
         os.path.abspath(path),
         str(options.noise_key_file),
         options.fields.user_field,
-        options.fields.item_field,
+        joined_label(options.fields.items),
         output,
         until_seconds=options.part.until,
         run_id=options.run_id,
         population=options.account.population,
-        stream_field=options.fields.stream_field,
     )
 
 
@@ -291,11 +289,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
-    if is_json():
-        tell(read, **dataclasses.asdict(summary))
-        if odd:
-            tell(f"{odd}{remedy}", WARNING)
-        return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[dim]{read}[/]")
     if odd:

@@ -237,7 +237,7 @@ def _absolute(record: R, *names: str) -> R:
 STREAM_RULES = (
     *PLAN_RULES,
     Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
-    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
+    Rule("--csv-separator", needs="--input PATH", why="it is for files"),
     Rule("--producer-times", needs="--clock arrival"),
     Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),

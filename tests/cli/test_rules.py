@@ -45,7 +45,7 @@ REFUSED = {
         --input f --output o --threshold 5: --threshold needs --mode hits or
         --input f --output o --forget-after 5 --mode hits: --forget-after needs --mode looks.
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
-        --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
+        --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: it is for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
         --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
