@@ -13,7 +13,7 @@ import pytest
 
 from dp_transforms.cli import main as cli
 from dp_transforms.cli import operator_log, stream_status
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 
 LOG = "user,item,timestamp\n" + "".join(f"u{n},i,2026-01-01T00:00:00Z\n" for n in range(300)) + "u,i,soon\n"
@@ -97,7 +97,7 @@ def test_a_stream_tells_its_counts(monkeypatch, capsys):
 
 def test_a_signal_says_so_in_the_same_format(folder):
     command = ("-m", "dp_transforms.cli.main", "--log-format", "json", "simulate", "--events", "100000000")
-    with forked.python(*command, "--output", "log.jsonl", cwd=folder, stderr=subprocess.PIPE) as process:
+    with shh_process.python(*command, "--output", "log.jsonl", cwd=folder, stderr=subprocess.PIPE) as process:
         while not list(folder.glob(".log.jsonl*")):
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)

@@ -13,8 +13,8 @@ from dp_transforms.cli.engine_choice import EngineChoice, check_ports, check_wor
 from dp_transforms.cli.stream_job import started_engine
 from dp_transforms.engines.prism import ON_LOOPBACK_MARK
 from dp_transforms.errors import UserError
-from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
