@@ -247,10 +247,10 @@ def test_a_look_at_a_log_waits_for_no_engine(tmp_path: pathlib.Path) -> None:
     assert not loaded & {"apache_beam", "scipy", "dp_accounting", "cryptography"}
 
 
-@pytest.mark.parametrize("file_format", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("file_format", ["avro", "jsonl"])
 def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_format: str) -> None:
     loaded = _loaded_by(["show", str(written(tmp_path, file_format))], "4,021")
-    of_format = {"avro": {"fastavro"}, "jsonl": set(), "parquet": {"pyarrow", "fastavro"}}[file_format]
+    of_format = {"avro": {"fastavro"}, "jsonl": set()}[file_format]
     assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro", "scipy"}) - of_format
 
 

@@ -8,7 +8,7 @@
 - show: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown: `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.
-- ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
+- ledger: ``shh ledger``. simulate: ``shh simulate``.
 - stream: ``shh stream``: runs its pipeline, and watches it.
 
 What a stream needs:
@@ -26,7 +26,7 @@ What several share:
 - output_file: files that appear whole or not at all.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once.
-- operator_log: what the operator is told on stderr, as text or JSON.
+- operator_log: what the operator is told on stderr.
 
 Beside the command:
 

@@ -22,7 +22,7 @@ from dp_transforms.cli.glance_words import (
     wrapped,
 )
 from dp_transforms.cli.log_glance import LogGlance, glance_at
-from dp_transforms.cli.operator_log import is_json, operator_console
+from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import argument, filled_by, nested, opt
 from dp_transforms.cli.shared_options import ReadingOptions
 from dp_transforms.errors import UserError
@@ -101,6 +101,6 @@ def show_glance(
                 "What this would find, and what it needs: the same with --dry-run, which runs nothing.",
             ]
         )
-    width = console.width if console.is_terminal and not is_json() else None
+    width = console.width if console.is_terminal else None
     say("\n\n".join("\n".join(wrapped(without_secrets(line), width) for line in block) for block in blocks))
     return glance

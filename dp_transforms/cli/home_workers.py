@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from dp_transforms.cli.operator_log import WARNING, tell
+from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
@@ -202,7 +202,7 @@ def _number(log_bytes: int, work: WorkOptions) -> int:
 
 def _start(number: int, work: WorkOptions) -> ProcessPool:
     if warning := _too_little_memory(number, work):
-        tell(warning, WARNING)
+        tell(warning)
     stored = max(0, (work.memory or free_memory_bytes()) - _bytes_of_processes(number))
     with user_errors(PoolError):
         return ProcessPool(number, stored, shows_faults=work.verbose, libraries=LIBRARIES)

@@ -25,7 +25,7 @@ from dp_transforms.cli.home_workers import (
     shards_of_log,
     sliding_words,
 )
-from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
+from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import MAKE_A_KEY, UNREADABLE, beam_words, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import plan_of_command
@@ -112,7 +112,7 @@ def _replay(
             if pool is not None:
                 started.enter_context(pool)
         elif pool is None and not runner and (words := large_log_words(request)):
-            tell(words, WARNING)
+            tell(words)
         if pool is not None:
             request = dataclasses.replace(
                 request,
@@ -199,7 +199,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
     show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
-    tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
+    tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
 
@@ -289,11 +289,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
-    if is_json():
-        tell(read, **dataclasses.asdict(summary))
-        if odd:
-            tell(f"{odd}{remedy}", WARNING)
-        return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[dim]{read}[/]")
     if odd:

@@ -101,15 +101,15 @@ class ReplayOptions:
     plan: PlanOptions = nested(PlanOptions)
     output: str | None = opt(
         OUTPUT,
-        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
+        "Where the report goes: a path or URL that ends in .avro or .jsonl and must not exist.",
         needed="required",
-        brief="The report: .avro, .jsonl or .parquet.",
+        brief="The report: .avro or .jsonl.",
         metavar="FILE|URL",
     )
     block_output: str | None = opt(
         OUTPUT,
         "With rounds: a second report, of what many users hold in a whole block, such as a day. It costs nothing more. "
-        "A path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
+        "A path or URL that ends in .avro or .jsonl and must not exist.",
         metavar="FILE|URL",
     )
     noise_key_file: str | None = opt(

@@ -25,7 +25,7 @@ from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_o
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.state_part import StatePart
-from dp_transforms.errors import UserError, check_room
+from dp_transforms.errors import UserError
 from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
@@ -111,7 +111,6 @@ def run_replay(
         block_output = request.options.block_output
         of_blocks = draft(block_output) if block_output else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
-            check_room()
             pipeline = beam.Pipeline(options=local_options())
             if pool is not None:
                 reports, bad_rows, blocks = _release_by(pool, pipeline, request)

@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 
 from dp_transforms.beam.read_events import ReplayProgress
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_progress, tell
+from dp_transforms.cli.operator_log import operator_progress, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
@@ -29,7 +29,6 @@ from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 
 _SECONDS_BETWEEN_UPDATES = 0.2
-_SECONDS_BETWEEN_LINES = 5.0
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
 
@@ -137,9 +136,7 @@ def _run(
     pool: ProcessPool | None = None,
 ) -> ReplaySummary:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and is_json():
-        tell(request.hint, WARNING)
-    elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
+    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
     if runner:
         return run_on_runner(request, runner)
@@ -149,15 +146,11 @@ def _run(
 
 @contextlib.contextmanager
 def show_progress(total_bytes: int) -> Iterator[None]:
-    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take yet;
-    for programs it says so now and then, and at the end."""
+    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
+    yet."""
     with contextlib.ExitStack() as stack:
         progress, bars = stack.enter_context(ReplayProgress()), stack.enter_context(operator_progress())
-        if is_json():
-            say = functools.partial(_say_rows, progress, total_bytes)
-            stack.enter_context(_repeated(say, _SECONDS_BETWEEN_LINES))
-            stack.callback(say)
-        elif not bars.disable:
+        if not bars.disable:
             reading = bars.add_task("reading", total=max(1, total_bytes))
             update = functools.partial(_update, bars, reading, progress)
             stack.callback(update)
@@ -181,12 +174,6 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-
-
-def _say_rows(progress: ReplayProgress, total_bytes: int) -> None:
-    numbers = {"rows": progress.rows, "bytes": progress.bytes, "total_bytes": total_bytes}
-    groups = {"groups": progress.groups, "of_groups": progress.of_groups}
-    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers, **groups)
 
 
 def _update(bars: Progress, reading: TaskID, progress: ReplayProgress) -> None:

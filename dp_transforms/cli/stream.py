@@ -19,6 +19,7 @@ import numpy as np
 from dp_transforms.beam.jobs import RunningPipeline, build_stream
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.cli.exit_signals import Unwinding
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import NothingFoundError, beam_words, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
@@ -58,6 +59,7 @@ def command(options: StreamOptions) -> None:
     status = StreamStatus(plan=json.loads(request.job.plan.to_json()))
     with Unwinding():  # engines are stopped in order
         run_stream(request, status, account)
+    note_done()
 
 
 def run_stream(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:

@@ -28,8 +28,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
     one_look = ("--mode", "looks", "--usual-looks", "1", "1", "--most-looks", "1")
     for output, source, more in (
         ("avro", "logs", ()),
-        ("jsonl", "logs/log.csv", ("--mode", "looks")),
-        ("parquet", "logs/log.csv", one_look),
+        ("jsonl", "logs/log.csv", one_look),
     ):
         ran = shell.run_clean(*replay(source, output=f"report.{output}", more=more))
         assert ran.code == 0, ran.err
@@ -39,7 +38,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
         assert f"file work/report.{output}" in ran.places
         (shell.home.work / "bad.jsonl").unlink()
     for words in (["--all"], ["--json"]):
-        shown = shell.run_clean("show", "report.parquet", *words)
+        shown = shell.run_clean("show", "report.jsonl", *words)
         assert shown.code == 0
         assert SHARED in shown.out
     assert shell.run_clean("show", "report.avro", "--html", "report.html").code == 0

@@ -81,7 +81,7 @@ WRITTEN = {
     ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
-    ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
+    ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
     ("replay", "block_output"): (["replay", "log.jsonl", *IN_ROUNDS, "--output", "windows.avro"], ["out.avro"]),

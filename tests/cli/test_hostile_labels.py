@@ -62,7 +62,7 @@ def misleading(text):
     return {character for character in text if unicodedata.category(character) in MISLEADING} - {"\n"}
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_show_prints_them_harmless(tmp_path, ending):
     """Everything that a file tells: labels, and the names of run and stream, and the guarantee."""
     path = tmp_path / f"report.{ending}"

@@ -17,18 +17,17 @@ from dp_transforms.reports import decode_report, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.report_words import escape_text, label_text
 from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, legend_of, rendered, report
-from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
-from tests.helpers.shh_process import shh
+from tests.helpers.shh_process import python, shh
 from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("terminal")
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_people_see_the_guarantee_and_the_windows(show, ending):
     out, err, code = show(LABELS, ending=ending)
     assert (err, code) == ("", 0)
@@ -166,7 +165,7 @@ def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(many(30), "--json", "--last", "2")
     assert list(map(without_trend, out.splitlines())) == many(30)[-2:]
     assert [json.loads(line)["gone"] for line in out.splitlines()] == [["w27i0"], ["w28i0"]]
-    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
+    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="jsonl")
     assert json.loads(out)["heavy_hitters"] == [
         {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
         | {"rank": 2, "change": None}
@@ -299,8 +298,6 @@ def test_expected_failures_are_one_line(show, tmp_path):
     assert "must end in one of" in refused(show, None, ending="txt")
     (tmp_path / "report.avro").write_bytes(b"Obj\x01junk")
     refused(show, None)
-    (tmp_path / "report.parquet").write_bytes(b"PAR1")
-    refused(show, None, ending="parquet")
 
 
 def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):

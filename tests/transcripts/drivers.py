@@ -10,6 +10,7 @@ import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import apache_beam as beam
 
@@ -31,6 +32,7 @@ from dp_transforms import (
     read_report,
 )
 from dp_transforms.beam.set_up_workers import operator_counts
+from dp_transforms.cli import replay
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_on_runner, run_replay
@@ -119,23 +121,20 @@ def _parts(run: Run) -> Left:
         outputs.append(run.folder / f"{night}.jsonl")
         letters.append(run.folder / f"{night}.bad")
         until = f"2026-01-01T{HOURS // NIGHTS * night:02d}:00:00Z"
-        words = ["--log-format", "json", "replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
+        words = ["replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
         words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
         words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name, "--max-bad-fraction", "0.5"]
         words += ["--ledger", "ledger.db", "--population", "all", "--max-epsilon", "100", "--max-delta", "0.01"]
         words += ["--domain-file", run.domain.name] if run.domain else []
-        done = shh(*words, cwd=run.folder)
+        with mock.patch.object(replay, "_print_summary") as told:
+            done = shh(*words, cwd=run.folder)
         assert done.returncode == 0, done.stderr
-        counts |= {f"night {night}, {name}": number for name, number in _told(done.stderr).items()}
+        for name, number in dataclasses.asdict(told.call_args.args[0]).items():
+            if isinstance(number, int):
+                counts[f"night {night}, {name}"] = number
     reports = [window for output in outputs for window in read_report(output).windows]
     files = b"".join(output.read_bytes() for output in outputs)
     return Left(reports, list(_dead_letter(letters)), counts, read_report(outputs[0]).header, files)
-
-
-def _told(stderr: str) -> dict[str, int]:
-    """The numbers of the rows, as `_replay` has them."""
-    (told,) = [line for line in map(json.loads, stderr.splitlines()) if "rejected" in line]
-    return {name: number for name, number in told.items() if isinstance(number, int) and name != "seconds"}
 
 
 def _dead_letter(paths: Iterable[pathlib.Path]) -> Iterator[tuple[str, int, str]]:
