@@ -87,11 +87,13 @@ def replay(
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
         forgotten. run_id: None draws one. The same key and run id on other rows would show what differs.
     stream: name in the report. domain: of a plan for a known domain, at most 5 MB.
-    allow_empty: make an empty report where no event is in the range, which spends the whole budget.
+    allow_empty: make a report where no event is in the range, or most rows cannot be read: an empty one too spends the
+        whole budget. Then whether there is a report does not depend on the rows, which may be one user's.
     rejected: a list that gets the rows that cannot be read: their numbers, from 1, and why. A warning says how many.
 
-    Raises ValueError for arguments, columns and key files that cannot be used, if most rows cannot be read, and, unless
-    allow_empty, if no event is in the range. Then nothing is drawn.
+    Raises ValueError for arguments, columns and key files that cannot be used, and, unless allow_empty, if most rows
+    cannot be read or no event is in the range. Then nothing is drawn. A column of Arrow's type null, as an empty frame
+    of pandas has it, is one whose cells are all missing.
     """
     fields = EventFields(
         user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
@@ -173,10 +175,10 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
         why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")
     found = "; ".join(words) or "the table has no rows"
-    if reasons.total() > _MOST_REJECTED * rows:
+    if reasons.total() > _MOST_REJECTED * rows and not allow_empty:
         raise ValueError(
             f"{found}; no report was made. Give a list as rejected to see which. Check how times are read (time_unit,"
-            " time_format), and mend or leave out such rows."
+            " time_format), and mend or leave out such rows; or give allow_empty=True, which spends the whole budget."
         )
     if not inside and not allow_empty:
         raise ValueError(

@@ -91,8 +91,10 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
 
 
 def id_type(branches: list[Branch]) -> pa.DataType | None:
-    """The type of a column of ids; None for a field that cannot be one."""
-    if not branches or any(kind not in _ID_KINDS or logical == "decimal" for kind, logical in branches):
+    """The type of a column of ids; null where it never has a value; None for a field that cannot be one."""
+    if not branches:
+        return pa.null()
+    if any(kind not in _ID_KINDS or logical == "decimal" for kind, logical in branches):
         return None
     return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
 
@@ -112,7 +114,10 @@ def _amount_type(branches: list[Branch]) -> pa.DataType:
 
 
 def time_type(branches: list[Branch]) -> pa.DataType | None:
-    """The type of a column of times, or of numbers that need a unit; None for a field that cannot be one."""
+    """The type of a column of times, or of numbers that need a unit; null where it never has a value; None for a field
+    that cannot be one."""
+    if not branches:
+        return pa.null()
     if len(branches) != 1 or branches[0][1] == "decimal":
         return None
     ((kind, logical),) = branches

@@ -293,6 +293,9 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
     found = []
     for name in names:
         arrow_type = schema.field(name).type
+        if id_columns.is_null_type(arrow_type):
+            found.append(FieldSample(name, OTHER, pa.nulls(table.num_rows)))
+            continue
         if name not in looked_at:
             found.append(FieldSample(name, kind_of(arrow_type) if name in flat else OTHER, None))
             continue

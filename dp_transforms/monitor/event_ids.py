@@ -126,7 +126,10 @@ def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> 
         array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+        kinds = (
+            *(pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+            pa.types.is_null,  # of no rows, or of rows without a value
+        )
         if any(is_kind(array.type) for is_kind in kinds):
             return array.cast(pa.string()).dictionary_encode()
     except (pa.ArrowException, TypeError):

@@ -14,6 +14,7 @@ import nbclient
 import nbformat
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -175,6 +176,37 @@ def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, mo
 def test_an_empty_report_is_made_where_it_is_asked_for() -> None:
     report = replay(table().slice(2), **WORDS, allow_empty=True)
     assert (len(report), report.header.plan["epsilon"]) == (0, 4.0)
+
+
+def nothing_of(kind: str) -> Any:
+    """Tables without rows, and without a type where the library has found no value."""
+    if kind == "a header alone":
+        return pa.csv.read_csv(io.BytesIO(b"user,item,timestamp\n"))
+    library = pytest.importorskip(kind.split()[0])
+    if kind == "polars":
+        return library.DataFrame({"user": [], "item": [], "timestamp": []})
+    frame = library.DataFrame({"user": ["u"], "item": ["i"], "timestamp": ["2026-01-01"]}).iloc[:0]
+    return frame.astype("category") if kind == "pandas categories" else frame
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pandas categories", "polars", "a header alone"])
+def test_no_rows_of_any_type_are_no_rows(kind: str) -> None:
+    report = replay(nothing_of(kind), **WORDS, allow_empty=True)
+    assert len(report) == 0
+    with pytest.raises(ValueError, match="no event is in the range: the table has no rows"):
+        replay(nothing_of(kind), **WORDS)
+
+
+@pytest.mark.parametrize("column", ["user", "item", "timestamp"])
+@pytest.mark.parametrize("null", [pa.null(), pa.dictionary(pa.int8(), pa.null())], ids=str)
+def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(
+    column: str, null: pa.DataType
+) -> None:
+    said = f"missing {'time' if column == 'timestamp' else column}: 2"
+    with pytest.warns(UserWarning, match=said):
+        assert len(replay(table(**{column: pa.nulls(2, null)}), **WORDS, allow_empty=True)) == 0
+    with pytest.raises(ValueError, match=rf"{said}\); no report was made.*allow_empty"):
+        replay(table(**{column: pa.nulls(2, null)}), **WORDS)
 
 
 def test_beam_runs_in_this_process_and_says_nothing(tmp_path: pathlib.Path) -> None:

@@ -21,6 +21,8 @@ IDS = pa.array(["a", "b", "a"]).dictionary_encode()
         pa.array([7, 8, 7], pa.uint16()),
         pa.chunked_array([pa.array([7]), pa.array([8, 7])]),
         pa.chunked_array([], pa.string()),
+        pa.nulls(0),
+        [],
         ["7", "8", "7"],
         np.array([7, 8, 7]),
     ],
@@ -50,6 +52,12 @@ def test_what_would_blur_identities_is_refused(column, named):
         EventBatch(column, IDS, TIMES)
     with pytest.raises(ValueError, match=named.replace("user", "item")):
         EventBatch(IDS, column, TIMES)
+
+
+def test_no_rows_have_no_types():
+    assert len(EventBatch.of_columns([], [], [])) == 0
+    with pytest.raises(ValueError, match="none of them null"):
+        EventBatch.of_columns(pa.nulls(3), IDS, TIMES)
 
 
 def test_times_and_types_are_checked():

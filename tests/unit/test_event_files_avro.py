@@ -65,6 +65,9 @@ def test_text_ids_in_blocks_of_any_size(tmp_path, monkeypatch, codec, interval):
         (("string", "string", "double"), [("u", "i", 1.25), ("u", "i", float("nan")), ("u", "i", 1e300)], "ms"),
         (("string", "string", _nullable("string")), [("u", "i", "2017-10-01"), ("u", "i", None)], None),
         (("string", "string", "string"), [("u", "i", "1506826800"), ("u", "i", "x")], "s"),
+        (("null", "string", MICROS), [(None, "i", 5)] * 2, "us"),
+        (("string", ["null"], MICROS), [("u", None, 5)] * 2, "us"),
+        (("string", "string", "null"), [("u", "i", None)] * 2, None),
     ],
 )  # fmt: skip
 def test_types_of_ids_and_times(tmp_path, types, rows, unit):
@@ -126,7 +129,6 @@ def test_other_fields_of_every_type_are_passed_over(tmp_path):
     [
         (("double", "string", MICROS), None, ["'user' has type double", "Convert it"]),
         (("string", ["null", "boolean"], MICROS), None, ["'item' has type boolean"]),
-        (("string", "null", MICROS), None, ["'item' has type null"]),
         (({"type": "enum", "name": "E", "symbols": ["A"]}, "string", MICROS), None, ["'user' has type enum"]),
         (("string", {"type": "bytes", "logicalType": "decimal", "precision": 3}, MICROS), None, ["bytes (decimal)"]),
         (("string", "string", "long"), None, ["--time-unit s, ms or us"]),

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.cli.log_glance import glance_at
 from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, parquet, read_log_chunk
+from dp_transforms.logs.samples import sample_log
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC
@@ -56,6 +58,42 @@ def test_whole_numbers_are_their_decimal_text(tmp_path, id_type):
     rows = [(int(info.max), int(info.min), 5), (None, 7, 6), (7, 7, 7)]
     path = write_parquet(tmp_path / "log.parquet", rows, (id_type, id_type, pa.int64()))
     assert read_all(path, EventFields(time_unit="ms")) == expected(rows, "ms")
+
+
+@pytest.mark.parametrize("unit", [None, "s", "iso"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_column_that_never_has_a_value_is_one_of_missing_cells(tmp_path, unit, count):
+    """Which writers do where no row has one: so one user may decide about the type."""
+    null = pa.null()
+    for types, row in (
+        ((null, pa.string(), pa.string()), (None, "i", "2017-10-01")),
+        ((pa.int8(), null, pa.string()), (7, None, "2017-10-01")),
+        ((pa.string(), pa.string(), null), ("u", "i", None)),
+        ((null, null, null), (None, None, None)),
+    ):
+        path = write_parquet(tmp_path / "log.parquet", [row] * count, types)
+        assert read_all(path, EventFields(time_unit=unit)) == expected([row] * count, unit)
+
+
+def test_a_file_without_a_user_is_no_fault_of_its_folder(tmp_path):
+    """Hours as pandas writes them: with events, without, of anonymous readers alone, and without times."""
+    pandas = pytest.importorskip("pandas")
+    times = pandas.date_range("2026-02-20T08:00", periods=40, freq="min", tz="UTC")
+    hour = pandas.DataFrame({"user": [f"u{n}" for n in range(40)], "item": ["/p"] * 40, "timestamp": times})
+    frames = {
+        "08": hour.iloc[:10].assign(user=None),
+        "09": hour,
+        "10": hour.iloc[:0],
+        "11": hour.iloc[:0].assign(item=hour.item.iloc[:0].astype("category")),
+        "12": hour.iloc[:10].assign(timestamp=None),
+    }
+    for name, frame in frames.items():
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    events, rejected = read_all(str(tmp_path))
+    assert len(events) == 40
+    assert rejected == {"missing user": [*range(1, 11)], "missing time": [*range(1, 11)]}
+    glance = glance_at(sample_log([str(tmp_path)]), {}, (None, None, None))
+    assert glance.is_complete, "the file without a value says nothing of the type of a field"
 
 
 def test_slices_of_a_row_group_count_on(tmp_path, monkeypatch):
