@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from dp_transforms.logs import id_columns, text_files, times
-from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
+from dp_transforms.logs.csv_rows import BEHIND_QUOTE, RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -142,6 +142,8 @@ def likely_separator(path: str, head: bytes) -> str | None:
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
     for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
+        if rejected.reason == BEHIND_QUOTE:
+            raise EventFileError(path, f"its header has {rejected.reason}.")
         raise EventFileError(
             path,
             f"its header has a {rejected.reason}. Write one row per line; if names or cells contain line ends, add"
