@@ -28,7 +28,7 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, NUMBER, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
+from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values, is_uuid_type, uuid_texts
 from dp_transforms.plan.facets import FULL_VALUE, columns_of_facets, weight_of
 
 _LOOKED_AT_ROWS = 1 << 14
@@ -90,7 +90,7 @@ def is_id_type(column_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can hold ids."""
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
-    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type) or is_uuid_type(column_type)
 
 
 def is_null_type(column_type: pa.DataType) -> bool:
@@ -146,8 +146,10 @@ def is_text_type(column_type: pa.DataType) -> bool:
 
 
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of whole numbers or text of any layout (see `is_id_type`), or of type null. Raises ValueError
-    if an index is outside of its dictionary."""
+    """Ids from a column of a type of `is_id_type`, of any layout, or of type null. Raises ValueError if an index is
+    outside of its dictionary."""
+    if is_uuid_type(array.type):
+        array = uuid_texts(array)
     if pa.types.is_dictionary(array.type):
         encoded = array
     elif pa.types.is_integer(array.type):

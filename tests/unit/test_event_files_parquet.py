@@ -5,6 +5,7 @@ import datetime
 import pathlib
 import subprocess
 import sys
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.cli.log_glance import glance_at
-from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, parquet, read_log_chunk
-from dp_transforms.logs.samples import sample_log
+from dp_transforms.logs import (
+    EventFields,
+    EventFileError,
+    estimate_log,
+    find_log_chunks,
+    id_columns,
+    parquet,
+    read_log_chunk,
+)
+from dp_transforms.logs.samples import sample_file, sample_log
+from dp_transforms.logs.tables import read_table
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC
@@ -96,6 +106,32 @@ def test_a_file_without_a_user_is_no_fault_of_its_folder(tmp_path):
     assert glance.is_complete, "the file without a value says nothing of the type of a field"
 
 
+IDS = [uuid.UUID(int=number << 90) for number in (0, 1, 2**38 - 1)]
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["by Arrow", "by others"])
+@pytest.mark.parametrize("group", [1, 100])
+def test_a_uuid_is_its_text(tmp_path, stored, group):
+    """Of the same user in a file of text and in one of UUIDs, as DuckDB and pandas write them."""
+    rows = [*((str(one), str(one), MOMENT) for one in IDS), (None, str(IDS[0]), MOMENT), (str(IDS[1]), None, MOMENT)]
+    columns = [
+        pa.array([None if row[at] is None else uuid.UUID(row[at]).bytes for row in rows], pa.uuid()) for at in (0, 1)
+    ]
+    table = pa.table({"user": columns[0], "item": columns[1], "timestamp": pa.array([MOMENT] * 5, MICROS)})
+    path = str(tmp_path / "log.parquet")
+    pq.write_table(table, path, row_group_size=group, store_schema=stored)
+    assert read_all(path) == expected(rows)
+    fields = {field.name: field for field in sample_file(path).fields}
+    assert fields["user"].kind == "text"
+    assert fields["user"].values[0].as_py() == str(IDS[0])
+    parts = [part for block in read_table(table, EventFields()) for part in block.batch.user.to_pylist()]
+    assert parts == [str(one) for one in IDS]
+    encoded = pa.DictionaryArray.from_arrays(pa.array([2, None, 0]), columns[0])
+    assert id_columns.encode_ids(encoded).faults.tolist() == [0, 1, 0]
+    assert id_columns.encode_ids(encoded).values.to_pylist()[:3] == [str(one) for one in IDS]
+    assert id_columns.encode_ids(columns[0][1:4]).values.to_pylist()[:2] == [str(one) for one in IDS[1:]]
+
+
 def test_slices_of_a_row_group_count_on(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 11)
     for size in (1, 4, 1000):
@@ -168,6 +204,7 @@ def test_times_of_every_kind(tmp_path):
     [
         ((pa.float64(), pa.string(), MICROS), None, ["'user' has type double", "Convert it"]),
         ((pa.decimal128(9, 0), pa.string(), MICROS), None, ["'user' has type decimal128"]),
+        ((pa.binary(16), pa.string(), MICROS), None, ["'user' has type fixed_size_binary"]),
         ((pa.list_(pa.string()), pa.string(), MICROS), None, ["'user' has type list"]),
         ((pa.string(), pa.string(), pa.int64()), None, ["'timestamp' holds numbers", "--time-unit s, ms or us"]),
         ((pa.string(), pa.string(), pa.time64("us")), "s", ["'timestamp' has type time64"]),
