@@ -41,6 +41,11 @@ class Visit(typing.NamedTuple):
     article: str
 
 
+class Fields(typing.TypedDict):
+    who: str
+    what: str
+
+
 beam.coders.registry.register_coder(Visit, beam.coders.RowCoder)
 
 
@@ -67,6 +72,20 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
     rows = events | "Rows" >> stamp(lambda user, item: beam.Row(u=user, i=item)).with_output_types(
         row_type.RowTypeConstraint.from_fields([("u", str), ("i", str)])
     )
+    def as_dict(user, item):
+        return {"who": user, "what": item}
+
+    def as_fields(user, item) -> Fields:
+        return {"who": user, "what": item}
+
+    dicts = {
+        "plain": stamp(as_dict).with_output_types(dict),
+        "of text": stamp(as_dict).with_output_types(dict[str, str]),
+        "of anything": stamp(as_dict).with_output_types(typing.Mapping[str, typing.Any]),
+        "with keys": stamp(as_fields).with_output_types(Fields),
+        "or nothing": stamp(as_dict).with_output_types(dict[str, str] | None),
+        "of no known type": stamp(as_dict).with_output_types(typing.Any),
+    }
     untyped = events | "Untyped" >> stamp(lambda user, item: {"who": user, "what": item}).with_output_types(dict)
     batches = pipeline | "Batches" >> beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
     fields = {"user": "reader", "item": "article"}
@@ -83,6 +102,11 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
         "rows": (rows, {"user": "u", "item": "i"}),
         "functions": (rows, {"user": lambda row: row.u, "item": lambda row: row.i}),
         "a name and a function": (rows, {"user": "u", "item": lambda row: row.i}),
+        "a function and a name of dicts": (untyped, {"user": lambda row: row["who"], "item": "what"}),
+        **{
+            f"dicts {name}": (events | f"Dicts {name}" >> step, {"user": "who", "item": "what"})
+            for name, step in dicts.items()
+        },
         "functions of anything": (untyped, {"user": lambda row: row["who"], "item": lambda row: row["what"]}),
     }
     inputs |= without_windows if sliding == 1 else {}
@@ -275,11 +299,10 @@ def test_global_windows_are_no_declared_windows():
         (Visit, {}, "user='user' is not a field of the input, which has reader, article"),
         (Visit, {"user": "reader"}, "item='item' is not a field"),
         (Visit, {"user": "reader", "item": "Article"}, "item='Article' is not a field"),
-        (dict, {}, "must have a schema, or be pairs"),
-        (str, {}, "must have a schema, or be pairs"),
-        (tuple[str, str, str], {}, "must have a schema, or be pairs"),
-        (tuple[str, ...], {}, "must have a schema, or be pairs"),
-        (dict, {"user": len}, "give functions for both user and item"),
+        (str, {}, "must have a schema, or be dicts, pairs"),
+        (tuple[str, str, str], {}, "must have a schema, or be dicts, pairs"),
+        (tuple[str, ...], {}, "must have a schema, or be dicts, pairs"),
+        (str, {"user": len}, "give functions for both user and item"),
         (Pair, {"item": len}, "give functions for both user and item"),
     ],
 )
