@@ -75,7 +75,7 @@ def _rows_in_order(group: Gathered) -> Iterator[TimestampedValue]:
     for report in in_file_order(gathered_reports(group)):
         timestamp = Timestamp(micros=report.window_end - 1)
         for row in rows_of_report(report):
-            yield TimestampedValue(row, timestamp)
+            yield TimestampedValue[HeavyHitterRow](row, timestamp)
 
 
 def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
