@@ -29,7 +29,7 @@ from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Choices, Plan
-from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
 _BUDGET = ("start", "end", "window", "epsilon", "delta")
@@ -41,10 +41,10 @@ _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows
 class BudgetWords(Choices, total=False):
     """What stands in the place of a plan: the words of the command, as arguments."""
 
-    start: int | str
-    end: int | str
-    window: int | str
-    slide: int | str | None
+    start: Moment
+    end: Moment
+    window: Length
+    slide: Length | None
     epsilon: float
     delta: float
     mode: str | None
@@ -78,7 +78,8 @@ def replay(
     the operator and are not covered.
 
     table: a row for each event. A DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB,
-        or any object with the Arrow PyCapsule interface (``__arrow_c_stream__``). Its events must fit into memory.
+        any object with the Arrow PyCapsule interface (``__arrow_c_stream__``), or a list of these. Its events must fit
+        into memory.
     plan: a `Plan`; or in its place the words of the command:
         ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
         `Plan.calibrate`.
