@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
+from dp_transforms.logs.discovery import cut_chunks
 from dp_transforms.logs.samples import sample_file
-from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_csv
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
@@ -117,6 +118,24 @@ def test_rows_with_a_wrong_number_of_cells_are_told_by_line(tmp_path, monkeypatc
     path.write_bytes(("\n".join(lines) + "\n").encode())
     fields = EventFields(csv_line_ends_in_cells=over_lines)
     assert read_all(str(path), fields) == (good, {"wrong number of cells": wrong, "empty user": empty})
+
+
+@pytest.mark.parametrize("block", [16, 4 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+def test_a_line_of_separators_is_a_row_of_empty_cells(tmp_path, monkeypatch, separator, block, end):
+    """Also where they are tabs, which else are blanks. It is counted, and other lines are what they are without it."""
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
+    lines = ["user,item,timestamp", ",,", GOOD[:-1], "", " ", " \r", ",,", ",", f"u,,{TIME}", GOOD[:-1], *[",,"] * 9]
+    path = tmp_path / ("log.tsv" if separator == "\t" else "log.csv")
+    path.write_bytes((end.join(lines) + end).replace(",", separator).encode())
+    fields = EventFields(csv_separator=None if separator == "\t" else separator)
+    events = [("u", "i", MICROS)] * 2
+    rejected = {"empty user": [2, 7, *range(11, 20)], "wrong number of cells": [8], "empty item": [9]}
+    assert read_all(str(path), fields) == (events, rejected)
+    assert sample_file(str(path), None, fields).looked_at == 15
+    parts = cut_chunks(find_log_chunks([str(path)], fields), fields, 4)
+    assert read_chunks(parts, fields) == (events, rejected)
 
 
 def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
