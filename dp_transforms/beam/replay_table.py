@@ -65,6 +65,7 @@ def replay(
     time_zone: str | None = None,
     noise_key: str | os.PathLike[str] | None = None,
     run_id: str | None = None,
+    resume: bool = False,
     stream: str = "events",
     domain: ItemDomain | None = None,
     allow_empty: bool = False,
@@ -86,7 +87,8 @@ def replay(
     user, item, time, stream_field: names of columns. time_unit, time_format, time_zone: how times are read; a
         timestamp without a zone is UTC. All as in `EventFields`.
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
-        forgotten. run_id: None draws one. The same key and run id on other rows would show what differs.
+        forgotten. run_id: None draws one. Both together are refused without ``resume=True``, which says that the run
+        was begun before and that these are its rows: the same key and run id on other rows would show what differs.
     stream: name in the report. domain: of a plan for a known domain, at most 5 MB.
     allow_empty: make a report where no event is in the range, or most rows cannot be read: an empty one too spends the
         whole budget. Then whether there is a report does not depend on the rows, which may be one user's.
@@ -99,6 +101,7 @@ def replay(
     fields = EventFields(
         user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
     )
+    _check_name(noise_key, run_id, resume=resume)
     plan = _plan_of(plan, domain, dict(budget))
     fields = dataclasses.replace(fields, facets=plan.facets)
     run_id = fresh_run_id() if run_id is None else run_id
@@ -142,6 +145,21 @@ def _as_outside_of_a_notebook() -> Iterator[None]:
     finally:
         if ipython is not None:
             ipython.get_ipython = before  # type: ignore[attr-defined]
+
+
+def _check_name(noise_key: object, run_id: object, *, resume: object) -> None:
+    """Raises ValueError for the name of an old run and its key, unless the caller says that it is that run."""
+    if not isinstance(resume, bool):
+        raise ValueError(f"resume must be True or False, got {type(resume).__name__}.")
+    is_named = run_id is not None and noise_key is not None
+    if is_named and not resume:
+        raise ValueError(
+            "run_id cannot be used with noise_key: if both were used again on a log that has changed, both runs would"
+            " draw the same noise, and the two reports would show what changed. Leave run_id out: a fresh one is drawn."
+            " Only to make the report of a run again, from the same rows, give resume=True."
+        )
+    if resume and not is_named:
+        raise ValueError("resume needs noise_key and run_id: those of a run that was begun. Give both, or none.")
 
 
 def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:

@@ -102,6 +102,7 @@ def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
             plan=plan_of(mode),
             noise_key=folder / "noise.key",
             run_id=of_command.header.run_id,
+            resume=True,
             rejected=rejected,
             **COLUMNS,
         )
@@ -177,6 +178,17 @@ def mixed() -> Any:
         (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
         (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
         (lambda: table(), {"noise_key": "nowhere.key"}, "nowhere.key"),
+        (
+            lambda: table(),
+            {"noise_key": "noise.key", "run_id": "nightly"},
+            "run_id cannot be used with noise_key: if both were used again on a log that has changed, both runs would"
+            " draw the same noise, .* Leave run_id out: .* give resume=True",
+        ),
+        *(
+            (lambda: table(), {"resume": True, **more}, "resume needs noise_key and run_id")
+            for more in ({}, {"run_id": "nightly"}, {"noise_key": "noise.key"})
+        ),
+        (lambda: table(), {"noise_key": "noise.key", "run_id": "r", "resume": "yes"}, "resume must be True or False"),
     ],
 )
 def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, more: dict[str, Any], said: str) -> None:
