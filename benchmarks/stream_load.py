@@ -21,7 +21,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -216,7 +215,7 @@ def _stream_command(engines: Engines, topic: str, reports: str, start: int, end:
         ),
         *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
-        *("--noise-key-file", str(engines.folder / "noise.key"), "--run-id", uuid.uuid4().hex),
+        *("--noise-key-file", str(engines.folder / "noise.key")),
         *("--engine", "flink", "--flink-master", engines.cluster.address, "--worker-pool", engines.pool.address),
         *("--checkpoint-dir", str(engines.folder / "checkpoints" / topic), "--checkpoint-interval", "10s"),
     ]

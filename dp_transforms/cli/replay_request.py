@@ -34,6 +34,7 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import (
+    NAMED_WITH_KEY,
     STATE_RULES,
     AccountOptions,
     FieldOptions,
@@ -238,14 +239,7 @@ REPLAY_RULES = (
         remedy="Leave it out.",
     ),
     *STATE_RULES,
-    Rule(
-        "--run-id",
-        excludes="--noise-key-file",
-        unless="--state",
-        why="if both were used again on a log that has changed, both runs would draw the same noise, and the two"
-        " reports would show what changed",
-        remedy="Leave --run-id out: a fresh one is drawn.",
-    ),
+    dataclasses.replace(NAMED_WITH_KEY, unless="--state"),
 )
 
 

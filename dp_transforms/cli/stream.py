@@ -247,16 +247,6 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
     status.announce(request.plan.guarantee)
     keep = " Keep this name and the noise key: both are needed to resume it." if request.engine.name == FLINK else ""
     status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
-    if (
-        request.options.run_id is not None
-        and request.state is None
-        and request.noise_key is not None
-        and not request.engine.goes_on
-    ):
-        status.tell(
-            f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
-            " Then both runs draw the same noise, and together they show what changed: stop, and leave --run-id out."
-        )
     if request.stop_file is not None and request.options.job.cluster.detach:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 

@@ -255,8 +255,8 @@ class StreamOptions:
     )
     run_id: str | None = opt(
         ADVANCED,
-        "Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
-        "a run, give its own.",
+        "Name of the run. Default: that of --state, or a fresh one. Not of a new run with --noise-key-file, unless "
+        "--ledger knows which names were used; to resume a run, give its own.",
     )
     allow_empty: bool = switch(
         OUTPUT,

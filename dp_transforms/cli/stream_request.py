@@ -14,7 +14,7 @@ from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import StateOptions, check_state_file, in_flags_of_table
+from dp_transforms.cli.shared_options import NAMED_WITH_KEY, StateOptions, check_state_file, in_flags_of_table
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkRest
@@ -104,6 +104,7 @@ def stream_request(options: StreamOptions) -> StreamRequest:
         _check_stop_file(request)
         if request.state is None:
             _check_new_or_resumed(request)
+            _check_name(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
@@ -303,6 +304,17 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
             " --output."
         )
     check_same_run("--output", header, request.header)
+
+
+def _check_name(request: StreamRequest) -> None:
+    """A run begins under a name of the operator's only where a ledger knows which names were used with its key."""
+    options = request.options
+    is_named = options.run_id is not None and options.noise_key_file is not None
+    if is_named and not request.engine.goes_on and options.account.ledger is None:
+        raise UserError(
+            f"{NAMED_WITH_KEY.words('--run-id', but=NAMED_WITH_KEY.excludes)} A ledger knows which names were used:"
+            " with --ledger a run may be named."
+        )
 
 
 def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_local: bool) -> str | None:

@@ -31,8 +31,8 @@ def levels_and_sizes(
     """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users". most_weight: or
     so much of amounts, of which a user adds at most this.
 
-    Weights of early rounds are small: levels count what users would add with the largest of all rounds, so that they
-    compare. terms: of the round.
+    Weights of early rounds are small: levels count what users would add with the largest of all rounds in windows, so
+    that they compare. Where round 0 has larger ones, the first levels of its blocks are one. terms: of the round.
     """
     spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
     boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
@@ -41,7 +41,7 @@ def levels_and_sizes(
     else:
         at_least = stated_amounts(boundaries, terms.likely_noise, terms.largest_weight, most_weight)
     in_largest = boundaries * largest // terms.largest_weight
-    return 1 + (in_largest - thresholds) // spacing, at_least
+    return np.maximum(1, 1 + (in_largest - thresholds) // spacing), at_least
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def report(folder):
     key = key_file(folder)
-    return replay(log(), user="who", item="what", time="when", noise_key=key, run_id="run", by=BY, **WORDS)
+    return replay(log(), user="who", item="what", time="when", noise_key=key, run_id="run", resume=True, by=BY, **WORDS)
 
 
 def test_items_have_their_facets_in_every_form_of_a_report(report, tmp_path):
@@ -93,7 +93,7 @@ def test_the_command_gives_the_same_and_parts_go_on(folder):
         whole.stderr.split()
     )
     of_file, key = read_report(folder / "whole.avro"), key_file(folder)
-    again = {"noise_key": key, "run_id": of_file.header.run_id, **WORDS}
+    again = {"noise_key": key, "run_id": of_file.header.run_id, "resume": True, **WORDS}
     assert replay(log(), user="who", item="what", time="when", by=BY, **again) == of_file
     for output, until in (("1.avro", ("--until", "2026-01-02")), ("2.avro", ())):
         part = shh(*given, "--state", "run.state", *until, "--output", output, cwd=folder)

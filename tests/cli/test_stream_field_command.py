@@ -64,7 +64,7 @@ def report_of_table(folder, table, like, **more):
     """Of a replay of a table with the noise of that other one."""
     key, run_id = folder / "noise.key", json.loads(like.splitlines()[0])["header"]["run_id"]
     (folder / "table.jsonl").unlink(missing_ok=True)
-    replay(table, noise_key=key, run_id=run_id, **WORDS, **more).write(folder / "table.jsonl")
+    replay(table, noise_key=key, run_id=run_id, resume=True, **WORDS, **more).write(folder / "table.jsonl")
     return (folder / "table.jsonl").read_bytes()
 
 

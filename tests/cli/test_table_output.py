@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_stream_writes_to_sqlite_what_it_shows(folder, capsys):
-    words = [*FOLDER, *PLAN, *KEY, *HISTORY, *IN_PROCESS, "--output", "sqlite:///reports.db", "--output-table", "news"]
+    words = [*FOLDER, *PLAN, *HISTORY, *IN_PROCESS, "--output", "sqlite:///reports.db", "--output-table", "news"]
     code, out, err = run([*words, "--run-id", "run-1"], capsys)
     assert code == 0, err
     table = ReportTable(f"sqlite:///{folder}/reports.db", "news")

@@ -41,7 +41,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(folder):
-    return replay(log(), noise_key=key_file(folder), run_id="run", weight="seconds", most_weight=100, **WORDS)
+    return replay(
+        log(), noise_key=key_file(folder), run_id="run", resume=True, weight="seconds", most_weight=100, **WORDS
+    )
 
 
 def test_items_have_their_weight_in_every_form_of_a_report(report, tmp_path):
@@ -86,8 +88,8 @@ def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder):
         made = shh("replay", *sources, *given, "--output", f"{name}.avro", cwd=folder)
         assert made.returncode == 0, made.stderr
         found = read_report(folder / f"{name}.avro")
-        again = {"noise_key": key, "run_id": found.header.run_id, "weight": "seconds", "most_weight": 100}
-        assert replay(log(), **again, **WORDS) == found
+        again = {"noise_key": key, "run_id": found.header.run_id, "resume": True}
+        assert replay(log(), **again, weight="seconds", most_weight=100, **WORDS) == found
     told = " ".join(made.stderr.split())
     assert "for the seconds of their users together, each at most 100 in a window, for 20% of each purse" in told
     for output, until in (("1.avro", ("--until", "2026-01-02")), ("2.avro", ())):

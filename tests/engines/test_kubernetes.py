@@ -38,6 +38,8 @@ CASE = (
     "--checkpoint-interval",
     "1s",
 )
+# A run may have a name where a ledger knows which names were used.
+ACCOUNT = ("--ledger", "ledger.db", "--population", "all", "--max-epsilon", "100", "--max-delta", "0.01")
 
 
 def _made(name: str) -> pathlib.Path:
@@ -193,7 +195,7 @@ def test_its_commands_run_on_a_cluster_of_two_processes(kafka, cluster, key_path
 
     def handed_over(*more: str) -> str:
         known = cluster.job_ids()
-        started = shh(*words, *CASE, *HISTORY, *more, cwd=tmp_path)
+        started = shh(*words, *CASE, *ACCOUNT, *HISTORY, *more, cwd=tmp_path)
         assert started.returncode == 0, started.stderr
         return cluster.newest_job(known)
 

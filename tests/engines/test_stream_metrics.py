@@ -86,6 +86,11 @@ def stream(folder: pathlib.Path, *words: object) -> Iterator[Streamed]:
             process.wait(120)
 
 
+def account(folder: pathlib.Path) -> tuple[object, ...]:
+    """A run may have a name where a ledger knows which names were used."""
+    return "--ledger", folder / "ledger.db", "--population", "all", "--max-epsilon", "8", "--max-delta", "1e-6"
+
+
 def visits(window: int, users: int, start: int = START, item: str = "news") -> list[bytes]:
     at = start + window * HOUR + HOUR // 4
     return [json.dumps({"user": f"{window}-{n}", "item": item, "timestamp": at}).encode() for n in range(users)]
@@ -170,7 +175,8 @@ def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaSe
     kafka.produce(clicks, [*visits(0, 400), b'{"user": "broken', *visits(1, 400), *visits(2, 1)])
     address = f"kafka://{kafka.bootstrap}/{reports}"
     words = [
-        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", address, "--run-id", "page"),
+        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", address),
+        *("--run-id", "page", *account(tmp_path)),
         *("--allowed-lateness", "0s", "--out-of-order", "0s", "--end", "2020-01-02", "--window", "1h"),
         *("--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address),
         *("--checkpoint-interval", "1s", "--idle-timeout", "1h"),
@@ -211,7 +217,8 @@ def test_what_is_to_worry_about_happens_and_its_alert_fires(kafka: KafkaServer, 
         kafka.produce(clicks, visits(window, 100), 0)
     kafka.produce(clicks, [*visits(0, 100), *many], 1)
     words = [
-        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", tmp_path / "reports", "--run-id", "worry"),
+        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", tmp_path / "reports"),
+        *("--run-id", "worry", *account(tmp_path)),
         *("--allowed-lateness", "0s", "--out-of-order", "0s", "--end", "2020-01-02", "--window", "1h"),
         *("--most-looks", "20", "--engine", "flink", "--flink-master", cluster.flink.address),
         *("--worker-pool", cluster.pool.address, "--parallelism", "2", "--checkpoint-interval", "1s"),
