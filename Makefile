@@ -7,9 +7,8 @@ LOCK := .ci/requirements.lock
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
-VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported \
-  --ignore=tests/unit/test_benchmark_replays.py
-VERSION_EXTRAS := accounting engines kafka metrics postgres s3 serve
+VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
+VERSION_EXTRAS := accounting engines kafka s3
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -28,8 +27,6 @@ FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 KUBERNETES := $(SHH_ENGINES)/kubernetes
-JAVA_EXAMPLE := $(SHH_ENGINES)/java-example/.made
-GO_EXAMPLE := $(SHH_ENGINES)/go-example/heavyitems
 AZURITE_VERSION := 3.35.0
 AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
@@ -37,7 +34,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install lock demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
-  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs test-wheels
+  azurite demo-flink demo-stream audit sbom mutants planted fuzz docs test-wheels
 
 install: $(INSTALLED)
 
@@ -150,7 +147,7 @@ planted: $(INSTALLED)
 # What this machine's tools allow; tests of the others are skipped with a reason. SHH_LOCKED=1: what cannot be made with
 # the tools that are there is an error, since CI would pass without its tests.
 engines: $(INSTALLED)
-	@failed=; for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN) java-example:java:$(MVN) go-example:$(GO):$(GO); do \
+	@failed=; for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -203,24 +200,6 @@ $(KAFKA_LIBRARIES): runners/kafka/pom.xml
 	@mkdir -p $(@D)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
 	@touch $@
-
-# examples/java with its libraries, for tests alone.
-java-example: $(JAVA_EXAMPLE)
-
-$(JAVA_EXAMPLE): examples/java/pom.xml $(shell find examples/java/src -name '*.java')
-	@rm -rf $(@D)
-	@mkdir -p $(@D)
-	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< -Dbuild.folder=$(@D)/build package dependency:copy-dependencies \
-	  -DincludeScope=runtime -DoutputDirectory=$(@D)/lib
-	@mv $(@D)/build/java-example.jar $(@D)/lib
-	@rm -rf $(@D)/build
-	@touch $@
-
-go-example: $(GO_EXAMPLE)
-
-$(GO_EXAMPLE): examples/go/main.go examples/go/go.mod examples/go/go.sum
-	@mkdir -p $(@D)
-	cd examples/go && $(GO) build -ldflags='-s -w' -o $@ .
 
 # The emulator of Azure Blob Storage, for tests alone.
 azurite: $(AZURITE_MADE)

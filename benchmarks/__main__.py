@@ -8,41 +8,20 @@ import sys
 
 from benchmarks.report import Figure
 
-_NAMES = (
-    "speed",
-    "memory",
-    "cores",
-    "peers",
-    "start",
-    "finding",
-    "by_value",
-    "dp_sqlp",
-    "accounting",
-    "noise_comparison",
-    "linear_queries",
-    "run_state",
-    "scale",
-    "replay_on_flink",
-    "stream_load",
-    "stream_users",
-)  # in this order: a large process would count toward the peak of its children
+_NAMES = ("speed", "finding", "stream_load")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures; exit code 1: a target missed.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
-    parser.add_argument(
-        "--full", action="store_true", help="larger logs, and all of Beam's element path: takes minutes more"
-    )
+    parser.add_argument("--full", action="store_true", help="speed: all of Beam's element path, minutes more")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long stream_load holds its rate; default: 10")
     parser.add_argument(
         "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of finding, cores and peers; default: 3")
+    parser.add_argument("--rounds", type=int, default=3, help="of finding; default: 3")
     parser.add_argument("--methods", nargs="+", default=(), help="finding: run these alone, keep the other rows")
-    parser.add_argument("--scale", type=int, default=20, help="dp_sqlp: a so much smaller log; default: 20")
-    parser.add_argument("--parts", nargs="+", default=(), help="scale: run these alone, keep the other rows")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:
@@ -53,14 +32,9 @@ def main() -> int:
             continue
         more = {
             "speed": {"full": options.full},
-            "cores": {"full": options.full, "rounds": options.rounds},
-            "peers": {"full": options.full, "rounds": options.rounds},
-            "scale": {"full": options.full, "parts": options.parts},
-            "replay_on_flink": {"full": options.full},
             "finding": {"rounds": options.rounds, "methods": options.methods},
-            "dp_sqlp": {"scale": options.scale},
             "stream_load": {"minutes": options.minutes, "rates": options.rates},
-        }.get(name, {})
+        }[name]
         figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)
         missed += [figure for figure in figures or () if figure.passed is False]
     for figure in missed:

@@ -27,9 +27,6 @@ _WANTED = {
     ("simulated, 28 days", "looks, nightly in rounds"): 6_000,
     ("globo_news, hourly", "looks, stream order"): 6200,
     ("globo_news, 30 users merged", "looks, stream order"): 2450,
-    ("globo_news, hourly", "looks, stream order in rounds"): 8450,
-    ("globo_news, 30 users merged", "looks, stream order in rounds"): 3050,
-    ("simulated, 28 days", "looks, stream order, users stay"): 3250,
 }
 _WANTED_RECALL = {("globo_news, hourly", "looks, replay"): 0.99}  # of pairs with at least 100 users
 _NOT_BELOW_PEERS = 0.97

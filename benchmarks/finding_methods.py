@@ -23,8 +23,6 @@ EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS_ALONE,
     "looks, rounds": {"usual_looks": (1, 1000), "rounds": True},
-    "looks, window rounds": {"usual_looks": (1, 1000), "window_rounds": True},
-    "looks, users stay": {**found_names.LOOKS_ALONE, "users_stay": True},
     "hits": {"hits_per_user": 3},
     "hits-with-counts": {"hits_per_user": 10},
 }
@@ -57,14 +55,9 @@ def _names_in_stream_order(mode: str) -> Callable[[LogPairs, np.random.Generator
     return choose
 
 
-def _names_in_rounds(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
-    """With rounds in each window a replay publishes what a stream does."""
-
-    def choose(log: LogPairs, _: np.random.Generator) -> Chosen:
-        plan = _plan(log, mode)
-        return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
-
-    return choose
+def _names_in_rounds(log: LogPairs, _: np.random.Generator) -> Chosen:
+    plan = _plan(log, "looks, rounds")
+    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
 
 
 def _nightly(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
@@ -167,12 +160,10 @@ def _pipeline_dp(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "looks, replay": _names_replay,
-    "looks, replay in rounds": _names_in_rounds("looks, rounds"),
+    "looks, replay in rounds": _names_in_rounds,
     "looks, nightly": _nightly("looks"),
     "looks, nightly in rounds": _nightly("looks, rounds"),
     "looks, stream order": _names_in_stream_order("looks"),
-    "looks, stream order, users stay": _names_in_stream_order("looks, users stay"),
-    "looks, stream order in rounds": _names_in_rounds("looks, window rounds"),
     "hits": _charging("hits"),
     "hits-with-counts": _charging("hits-with-counts"),
     "weighted Gaussian": _weighted_gaussian,

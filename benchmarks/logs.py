@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from benchmarks.processes import run_measured
 
@@ -22,13 +21,6 @@ BUDGET = ("--epsilon", "2", "--delta", "1e-9")
 USERS_PER_EVENT = 0.1
 ITEMS = 50_000
 SEED = 7
-SKEW = {
-    "even": "as it is",
-    "one item": "every second event is of one item, which nearly all users have",
-    "one user": "a million events are of one user",
-    "one partition": "nine tenths of the rows are in one row group",
-}
-_MANY = 1_000_000
 _ROW_GROUP = 250_000
 
 
@@ -39,17 +31,14 @@ def data_folder() -> Path:
     return folder
 
 
-def simulated_log(
-    events: int, ending: str = "parquet", *, users_per_event: float = USERS_PER_EVENT, items: int = ITEMS
-) -> Path:
-    """``shh simulate``: 16 days from START; by default a tenth as many users as events and 50,000 items; text."""
-    usual = (users_per_event, items) == (USERS_PER_EVENT, ITEMS)
-    path = data_folder() / f"events_{events}{'' if usual else f'_{users_per_event:g}_{items}'}.{ending}"
+def simulated_log(events: int, ending: str = "parquet") -> Path:
+    """``shh simulate``: 16 days from START; a tenth as many users as events and 50,000 items; text."""
+    path = data_folder() / f"events_{events}.{ending}"
     if not path.exists():
         run_measured(
             *(COMMAND, "simulate"),
-            "--events", str(events), "--users", str(max(1, int(events * users_per_event))),
-            "--items", str(items), "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
+            "--events", str(events), "--users", str(max(1, int(events * USERS_PER_EVENT))),
+            "--items", str(ITEMS), "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
         )  # fmt: skip
     return path
 
@@ -64,17 +53,9 @@ def replay(
     return (COMMAND, *words, "--output", str(output))
 
 
-def rows_of(log: Path) -> int:
-    """Of a Parquet log."""
-    import pyarrow.parquet as pq
-
-    return int(pq.ParquetFile(log).metadata.num_rows)
-
-
 def derived_log(kind: str, source: Path, rows: int = 0) -> Path:
-    """``prefix``: the first rows of a Parquet log. ``shuffled``: all its rows in random order. Or a kind of `SKEW`.
-    Kept beside its source."""
-    path = source.with_name(f"{source.stem}_{kind.replace(' ', '_')}{rows or ''}.parquet")
+    """``prefix``: the first rows of a Parquet log. ``shuffled``: all in random order. Kept beside its source."""
+    path = source.with_name(f"{source.stem}_{kind}{rows or ''}.parquet")
     if not path.exists():
         run_measured("benchmarks.logs", kind, str(source), str(path), str(rows))
     return path
@@ -84,33 +65,15 @@ def _derive(kind: str, source: str, target: str, rows: int) -> None:
     import numpy as np
     import pyarrow.parquet as pq
 
-    table, large = pq.read_table(source), 0
+    table = pq.read_table(source)
     if kind == "prefix":
         table = table.slice(0, rows)
     elif kind == "shuffled":
         table = table.take(np.random.default_rng(SEED).permutation(len(table)))
-    elif kind == "one item":
-        table = _every(table, 2, "item", "everybody's")
-    elif kind == "one user":
-        table = _every(table, max(1, len(table) // _MANY), "user", "the busy one")
-    elif kind == "one partition":
-        large = len(table) * 9 // 10
     partial = f"{target}.partial"
     with pq.ParquetWriter(partial, table.schema, compression="zstd") as writer:
-        if large:
-            writer.write_table(table.slice(0, large), row_group_size=large)
-        writer.write_table(table.slice(large), row_group_size=_ROW_GROUP)
+        writer.write_table(table, row_group_size=_ROW_GROUP)
     os.replace(partial, target)
-
-
-def _every(table: Any, step: int, column: str, value: str) -> Any:
-    """The table with this value in every so many rows."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    changed = pc.if_else(pa.array(np.arange(len(table)) % step == 0), value, table[column])
-    return table.set_column(table.column_names.index(column), column, changed)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from dp_transforms.plan.plan_comparison import gaussian_sigma
+from benchmarks.other_methods import gaussian_sigma
 
 Floats = npt.NDArray[np.float64]
 

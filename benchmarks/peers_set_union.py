@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from dp_transforms.plan.plan_comparison import gaussian_sigma, weighted_gaussian_threshold
+from benchmarks.other_methods import gaussian_sigma, weighted_gaussian_threshold
 
 Floats = npt.NDArray[np.float64]
 

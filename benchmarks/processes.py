@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import pathlib
 import re
 import statistics
 import subprocess
@@ -15,8 +13,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
-
-import psutil
 
 OUTPUT = "{OUTPUT}"
 
@@ -58,31 +54,8 @@ class Watch:
         self._thread.join()
 
 
-class PeakOfAll(Watch):
-    """Of the memory of all descendants of this process."""
-
-    bytes = 0
-
-    def look(self) -> None:
-        self.bytes = max(self.bytes, sum(self._sizes()))
-
-    @staticmethod
-    def _sizes() -> list[int]:
-        sizes, shared = [], {}
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error, OSError):
-                sizes.append(process.memory_full_info().pss)
-                for descriptor in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
-                    if os.readlink(descriptor).startswith("/memfd:shh"):
-                        status = os.stat(descriptor)
-                        shared[status.st_ino] = 512 * status.st_blocks
-        return [*sizes, *shared.values()]
-
-
-def run_measured(module: str, *arguments: str, python: str = sys.executable) -> Measurement:
+def run_measured(module: str, *arguments: str) -> Measurement:
     """``python -m module arguments``. Raises RuntimeError, with the end of what it printed, if it fails.
-
-    A module of shh is the one that is installed for ``python``, also where the current folder has one of its name.
 
     OUTPUT in an argument becomes the path of a new file, in a folder that is removed afterwards.
     Keep this process small: Linux counts what a parent holds when it starts a child toward the child's peak.
@@ -90,8 +63,7 @@ def run_measured(module: str, *arguments: str, python: str = sys.executable) -> 
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder, tempfile.TemporaryFile() as output:
         arguments = tuple(word.replace(OUTPUT, os.path.join(folder, "output")) for word in arguments)
         started = time.perf_counter()
-        safe_path = ["-P"] if module.startswith("dp_transforms.") else []
-        child = subprocess.Popen([python, *safe_path, "-m", module, *arguments], stdout=output, stderr=output)
+        child = subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=output, stderr=output)
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - started
         child.returncode = os.waitstatus_to_exitcode(status)

@@ -9,17 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.found_pairs import SIZES
-from benchmarks.peers import OURS
 from benchmarks.report import RESULTS, Figure, format_value
 
 
 def main(name: str) -> None:
     document = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     print(f"Measured at {document['measured_at']}, {document['cpus']} CPUs.\n")
-    if name == "finding":
-        lines = _of_finding(document)
-    else:
-        lines = of_peers(document["rows"]) if name == "peers" else _of_figures(document["figures"])
+    lines = _of_finding(document) if name == "finding" else _of_figures(document["figures"])
     print("\n".join(lines))
 
 
@@ -43,32 +39,6 @@ def _of_finding(document: dict[str, Any]) -> Iterator[str]:
             recalls = [_percent(row[f"recall_{size}"]) for size in SIZES]
             shares = [f"{row['below_half']:.2%}".replace("%", " %"), f"{row['of_nobody']:.1f}"]
             yield _row(row["method"], f"{row['pairs']:,.0f}", *recalls, *shares, row["note"])
-
-
-def of_peers(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """rows: of `peers.Row`. Beside ours on the same log: clock by that of two processes, CPU by that of one. A rest of
-    less than a tenth is left out: rounds differ by as much."""
-    yield _row("", "events", "clock, s", "without start", "events/s", "without start", "CPU of an event, us",
-               "without start", "peak", "published", "clock / ours", "CPU without start / ours")  # fmt: skip
-    yield _row(*["---"] * 12)
-    by_name = {(row["peer"], row["events"]): row for row in rows}
-    for row in rows:
-        events, seconds, cpu = row["events"], row["seconds"], row["cpu"]
-        rest_seconds, rest_cpu = _rest(row)
-        one, two = (by_name[name, events] for name in OURS)
-        is_ours, is_sure = row["peer"] in OURS, rest_seconds > seconds / 10
-        yield _row(
-            row["peer"], f"{events:,}", f"{seconds:.1f}", f"{rest_seconds:.1f}" if is_sure else "-",
-            f"{events / seconds:,.0f}", f"{events / rest_seconds:,.0f}" if is_sure else "-",
-            f"{1e6 * cpu / events:.2f}", f"{1e6 * rest_cpu / events:.2f}", f"{row['peak_bytes'] / 1e9:.2f} GB",
-            "-" if row["published"] is None else f"{row['published']:,}",
-            "" if is_ours else f"{seconds / two['seconds']:.2f}",
-            "" if is_ours or _rest(one)[1] <= 0 else f"{rest_cpu / _rest(one)[1]:.1f}",
-        )  # fmt: skip
-
-
-def _rest(row: dict[str, Any]) -> tuple[float, float]:
-    return row["seconds"] - row["start_seconds"], row["cpu"] - row["start_cpu"]
 
 
 def _of_figures(figures: list[dict[str, Any]]) -> Iterator[str]:

@@ -15,8 +15,8 @@ Public names, loaded when first used:
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
-  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder`, a `ReportTopic` or a
-  `ReportTable`, under a `ReportHeader`.
+  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
+  under a `ReportHeader`.
 - `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
   Beam YAML and Java.
 - `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
@@ -30,16 +30,16 @@ errors, html_tables and lean_imports are for all of them.
 - mechanisms: laws of the noise, keyed randomness, exact noise, release rules. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
 - accounting: from a budget to plain numbers.
-- stores: where bytes lie: local files, object stores, databases, Kafka.
+- stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
 - monitor: the streaming core on numpy columns: looks and hits, purses and counters, thresholds and names.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
   answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
 - stages: the algorithm as three stages, which any driver runs.
-- audit: what the worst streams attain, exactly and by running the core, against a plan's claim.
+- audit: what the worst streams attain, exactly, against a plan's claim.
 - workers: worker processes of this machine.
-- beam: wires the folders above to Beam. views: what people look at: tables, pages, the live page.
+- beam: wires the folders above to Beam. views: what people look at: tables, pages.
 - engines: starts Flink, Prism and Kafka on this machine, and knows the options of each engine. Knows no privacy.
 - cli: the command ``shh``. Of all these only beam, engines and cli import Beam.
 
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from dp_transforms.plan.window_schedule import WindowSchedule
     from dp_transforms.reports import Report, ReportHeader, read_report
     from dp_transforms.reports.report_folder import ReportFolder
-    from dp_transforms.reports.report_table import ReportTable
     from dp_transforms.reports.report_topic import ReportTopic
 
 _HOME = {
@@ -93,7 +92,6 @@ _HOME = {
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
-    "ReportTable": "reports",
     "ReportTopic": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "StreamClock": "logs.streams.partition_progress",
@@ -122,7 +120,6 @@ __all__ = [
     "Report",
     "ReportFolder",
     "ReportHeader",
-    "ReportTable",
     "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",

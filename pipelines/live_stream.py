@@ -38,7 +38,6 @@ from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.reports import ReportSink, sink_of
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
 
 _PATHS = ("input", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
@@ -115,7 +114,7 @@ def check_paths(ours: argparse.Namespace, options: PipelineOptions) -> None:
     """What workers must share, by names that do not depend on their current folder. Raises UserError and
     ValueError."""
     given = {name: path for name in _PATHS if (path := getattr(ours, name)) is not None}
-    paths = [name for name, path in given.items() if not is_topic(path) and not is_database(path)]
+    paths = [name for name, path in given.items() if not is_topic(path)]
     if paths and options.view_as(StandardOptions).runner == DATAFLOW:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in paths)
         raise UserError(f"workers of Dataflow share no disk: give topics and --noise-key-secret, not {flags}.")

@@ -151,7 +151,7 @@ def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathl
 
 
 @pytest.mark.waits
-@pytest.mark.parametrize("page", ["choose_a_budget", "read_a_report", "stores"])
+@pytest.mark.parametrize("page", ["choose_a_budget", "read_a_report"])
 def test_the_guides_print_what_they_show(page: str, tmp_path: pathlib.Path) -> None:
     shown = examples((ROOT / "docs" / f"{page}.md").read_text())
     assert len(shown) >= 3
@@ -161,7 +161,7 @@ def test_the_guides_print_what_they_show(page: str, tmp_path: pathlib.Path) -> N
 
 def test_all_pages_with_examples_are_run() -> None:
     having = {path.stem for path in DOCUMENTS if examples(path.read_text())}
-    assert having == {"choose_a_budget", "first_report", "read_a_report", "stores", "tutorial"}
+    assert having == {"choose_a_budget", "first_report", "read_a_report", "tutorial"}
 
 
 def command_lines(text: str) -> list[str]:

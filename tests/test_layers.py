@@ -19,7 +19,6 @@ pytestmark = pytest.mark.xdist_group("sources")  # one process parses them
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = (
     "apache_beam",
-    "sqlalchemy",
     "numpy",
     "scipy",
     "pyarrow",
@@ -183,19 +182,6 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
     assert _run(code) == "[]"
 
 
-def test_the_live_page_is_made_of_what_was_released() -> None:
-    for path in _sources("dp_transforms/views/serving"):
-        names = _imports(path)
-        for other in ("mechanisms", "logs", "engines", "beam"):
-            assert not _within(names, f"dp_transforms.{other}"), _relative(path)
-        of_requests = _within(names, "starlette") | _within(names, "uvicorn")
-        assert not of_requests or path.stem in ("access", "connections", "web_app"), _relative(path)
-    code = "import dp_transforms.cli.serve, dp_transforms.views.serving.web_app, sys; "
-    code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'sqlalchemy', 'scipy'))])"
-    assert _run(code) == "[]"
-    assert not _loaded_by(["serve", "--help"], "--token-file") & {"starlette", "uvicorn", "numpy"}
-
-
 def test_what_is_submitted_is_short_and_nobody_imports_it() -> None:
     scripts = _sources("pipelines")
     assert {path.stem for path in scripts} == {"live_stream", "replay_log"}
@@ -245,7 +231,7 @@ def _loaded_by(words: list[str], said: str) -> set[str]:
 
 
 BUDGET = ["--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]
-NEVER_BEFORE_A_LOG = {"apache_beam", "pyarrow", "dp_accounting", "sqlalchemy", "cryptography"}
+NEVER_BEFORE_A_LOG = {"apache_beam", "pyarrow", "dp_accounting", "cryptography"}
 
 
 def test_help_loads_no_library_but_that_of_the_command_line() -> None:
@@ -265,7 +251,7 @@ def test_plan_loads_no_library_that_it_does_not_use() -> None:
 def test_a_look_at_a_log_waits_for_no_engine(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-01-01\n")
     loaded = _loaded_by(["doctor", str(tmp_path / "log.csv")], "--user-field user")
-    assert not loaded & {"apache_beam", "scipy", "dp_accounting", "sqlalchemy", "cryptography"}
+    assert not loaded & {"apache_beam", "scipy", "dp_accounting", "cryptography"}
 
 
 @pytest.mark.parametrize("file_format", ["avro", "jsonl", "parquet"])
@@ -275,16 +261,16 @@ def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_for
     assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro", "scipy"}) - of_format
 
 
-def test_a_replay_loads_no_engine_no_database_library_and_no_solver_before_it_begins_to_read() -> None:
+def test_a_replay_loads_no_engine_and_no_solver_before_it_begins_to_read() -> None:
     loaded = _loaded_by(["replay", "--help-all"], "--noise-key-file")
-    assert not loaded & {"apache_beam", "sqlalchemy", "scipy", "dp_accounting"}
+    assert not loaded & {"apache_beam", "scipy", "dp_accounting"}
 
 
 def test_worker_processes_of_a_replay_load_no_engine() -> None:
     code = f"import dp_transforms.workers.worker, {', '.join(LIBRARIES)}, sys; print(*sorted(sys.modules))"
     loaded = set(_run(code).split())
     assert "pyarrow.parquet" in loaded
-    assert not loaded & {"apache_beam", "click", "rich", "scipy", "sqlalchemy"}
+    assert not loaded & {"apache_beam", "click", "rich", "scipy"}
 
 
 def test_no_module_of_the_tests_imports_a_test_module() -> None:

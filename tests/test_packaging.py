@@ -73,7 +73,7 @@ def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> Non
         text = path.read_text()
         assert "shifting-heavy-hitters[" not in text, path
         named |= set(re.findall(r"""how_to_install\(["'](\w+)["']\)""", text))
-    assert {"kafka", "metrics", "serve"} <= named <= set(extras)
+    assert {"kafka"} <= named <= set(extras)
 
 
 EACH_MODULE = """

@@ -17,7 +17,6 @@ From a budget to the noise:
 
 - `release_modes`: what each mode needs, with its accountant: one object for each mode; the noise of one count.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
-- `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For mode `looks`. What a look costs is in
   its `look_prices`, and the list of a plan in its `price_list`.
 

@@ -4,7 +4,6 @@ Nothing is random or sampled, and no number comes from the accounting. Each is a
 a claim, the claim is wrong. docs/audit.md says what is tried.
 
 And what workers get of a plan (`run_violations`): what it says of sizes, computed again by another law of the noise.
-The sampled runs have thresholds and windows of their own, and would not see others in it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from dp_transforms.audit.look_law import (
     LookLaw,
     NoiseLaw,
     WorstLook,
-    divergence,
     reach_of_prices,
     static_delta,
 )
@@ -39,7 +37,6 @@ MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
 _STATIC_REACH, _STATIC_STEPS = 3.6, 20  # of their margins, in scales; and for each unit of scale
 _FINELY = 4  # weights whose worst count is searched among all integers, besides the first and the last
-_GAUSSIAN = 2.0  # the shape of the noise of counts
 _COUNT_REACH, _COUNT_STEPS = 12, 200  # of that noise, in scales; and outcomes for each unit of scale
 _SPLITS = 8  # of a purse between items that a user holds alone and others
 _PAIRS_IN_ROUNDS = (1, 3, 10)  # of more, all transcripts are too many: each round is tried alone
@@ -84,12 +81,10 @@ class LooksExactAudit:
     """All that is attained.
 
     worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
-    purse_delta: what all that a user can pay proves, by its formula. most_looks: that a purse pays for; most_paid: if
-    counts are set aside for, too; in rounds of one round.
-    count: the divergence of a count of one more user, at the order of the claim; 0 without counts. count_claimed: what
-    it pays. few, static: of looks on items that others hold too; in_rounds: of all rounds of them. lone_delta: an item
-    of the user alone is named in one of lone_looks looks. together_delta: of both, at the claimed epsilon. violations:
-    a sentence for each claim that is exceeded.
+    purse_delta: what all that a user can pay proves, by its formula. most_looks: that a purse pays for; most_paid: in
+    rounds in one of them. few, static: of looks on items that others hold too; in_rounds: of all rounds of them.
+    lone_delta: an item of the user alone is named in one of lone_looks looks. together_delta: of both, at the claimed
+    epsilon. violations: a sentence for each claim that is exceeded.
     """
 
     worst_price: AuditedPrice
@@ -97,8 +92,6 @@ class LooksExactAudit:
     purse_delta: float
     most_looks: int
     most_paid: int
-    count: float
-    count_claimed: float
     few: tuple[FewLooks, ...]
     static: tuple[StaticLooks, ...]
     lone_delta: float
@@ -145,8 +138,6 @@ def audit_looks_exactly(
         purse_delta=claim.delta_of(claim.price(mechanism.units_of_user, mechanism.purse)),
         most_looks=mechanism.most_looks,
         most_paid=mechanism.most_paid,
-        count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
-        count_claimed=claim.price(mechanism.looks_list.count_units, mechanism.purse),
         few=tuple(few),
         static=tuple(static),
         lone_delta=lone_delta,
@@ -181,16 +172,6 @@ def _price(
     return AuditedPrice(weight, units, claim.price(units, purse), look, listed.hits > 0)
 
 
-def _count(mechanism: LooksMechanism, order: float) -> float:
-    """The divergence of order `order` of one count with a user and without, where others hold the item too often for a
-    count of 0. The noise is symmetric, so both directions have one value. Outcomes are joined where there are many."""
-    scale = mechanism.count_scale
-    law = NoiseLaw(_GAUSSIAN, scale, math.ceil(order) + _COUNT_REACH * scale)
-    low = np.arange(order - law.reach, law.reach, max(1, scale // _COUNT_STEPS)).astype(np.int64)
-    masses = [law.log_mass(low[:-1] - moved, low[1:] - moved) for moved in (1, 0)]
-    return float(divergence(masses[0], masses[1], order)) * (1 - ROUNDING)
-
-
 def _numbers(most: int) -> list[int]:
     """1, 3, 10, 30, ... and the last one."""
     powers = [10**exponent for exponent in range(len(str(most)))]
@@ -213,7 +194,7 @@ def _static(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float
     reach = math.ceil(_STATIC_REACH * law.scale)
     found = []
     for listed, highest in zip(mechanism.purses, mechanism.highest_margins, strict=True):
-        if mechanism.rounds and looks > listed.most_paid:
+        if mechanism.rounds and looks > listed.most_looks:
             continue
         weight = listed.replay_weight(looks)
         margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
@@ -229,15 +210,11 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
     best = (0.0, 0)
-    for together in mechanism.open_looks if mechanism.tests_lone_items else ():
-        looks = np.arange(1, max(listed.most_paid for listed, _ in together) + 1)
-        of_none = np.zeros(len(looks))
-        for listed, threshold in together:
-            paid = np.minimum(looks, listed.most_paid)
-            places = np.searchsorted(listed.units, listed.purse_of(paid) // paid, side="right") - 1
-            log_tails = law.log_tail(threshold - np.array(listed.weights)[places])
-            of_none += paid * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16))
-        deltas = -np.expm1(of_none)
+    for listed in mechanism.open_looks if mechanism.tests_lone_items else ():
+        looks = np.arange(1, listed.most_looks + 1)
+        places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
+        log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
+        deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
         worst = int(np.argmax(deltas))
         best = max(best, (float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])))
     return best
@@ -250,10 +227,9 @@ def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float
     each = law.tail(mechanism.boundaries[0] - mechanism.looks_list.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
-        looks = mechanism.looks_list.most_paid * part // _SPLITS
+        looks = mechanism.looks_list.most_looks * part // _SPLITS
         named = -math.expm1(looks * math.log1p(-min(each, 1 - 1e-16)))
-        purse = int(mechanism.looks_list.purse_of(np.array(looks + 1)))
-        place = mechanism.looks_list.payable(purse - looks * mechanism.looks_list.units[0])
+        place = mechanism.looks_list.payable(mechanism.looks_list.purse - looks * mechanism.looks_list.units[0])
         weight = 0 if place is None else mechanism.looks_list.weights[place]  # of which nothing can be seen
         best = max(best, with_lone_items(named, epsilon, functools.partial(_one_look, law, mechanism, weight)))
     return best * (1 - ROUNDING)
@@ -275,11 +251,6 @@ def _violations(audit: LooksExactAudit, claim: LooksClaim) -> list[str]:
         found.append(
             f"a look of weight {price.weight:,}{who} has a divergence of {price.look.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
-        )
-    if audit.count > audit.count_claimed:
-        found.append(
-            f"a count has a divergence of {audit.count:.6g} at order {claim.order:.4g}, but its price is "
-            f"{audit.count_claimed:.6g}"
         )
     if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
         found.append(
@@ -312,10 +283,6 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
     horizon = plan.schedule.horizon
     unheld = plan.domain_size * horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
-    if plan.window_rounds is not None:
-        each_round = zip(of_run.terms_in_windows, mechanism.rounds, strict=True)
-        wrong = sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
-        return wrong + _wrong_of_all(law, of_run.terms_of_second_looks, horizon, parts=[1])
     if plan.rounds is None:
         numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)

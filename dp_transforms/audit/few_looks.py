@@ -66,8 +66,7 @@ class FewLooksAdversary:
 
     def play(self, looks: int) -> FewLooks:
         """The best that it can do. looks: at most 3 or so."""
-        rest = int(self._prices.purse_of(np.array(looks)))
-        delta, path = self._attained(looks, rest, self._prices.hits, 0.0)
+        delta, path = self._attained(looks, self._prices.purse, self._prices.hits, 0.0)
         weights, margins = (tuple(each[column] for each in path) for column in (0, 1))
         return FewLooks(looks, delta * (1 - ROUNDING), weights, margins, self._adds_user)
 

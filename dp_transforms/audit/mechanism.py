@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from dp_transforms.audit.look_law import Whole
-from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
+from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
     FEWEST_BESIDE,
-    FEWEST_WEIGHTED,
     SECOND_LOOKS,
     SECOND_PART,
     TO_LEAVE_OUT,
@@ -136,7 +130,7 @@ class Mechanism:
     tests_lone_items: whether an item is tested only if somebody holds it (an open domain).
     """
 
-    law: QueryLaw
+    law: ThresholdLaw
     threshold: int
     hits_per_user: int
     horizon: int
@@ -146,13 +140,10 @@ class Mechanism:
     @classmethod
     def of_plan(cls, plan: Plan) -> Mechanism:
         hits = plan.charged_hits
-        law: QueryLaw = ThresholdLaw(hits.epsilon_per_query, hits.zone_width)
         if hits.wide is not None:
-            law = CappedSumLaw(
-                wide_epsilon=hits.wide.epsilon_per_query, narrow_epsilon=hits.epsilon_per_query, cap=hits.wide.cap
-            )
+            raise ValueError(f"there is no audit of plans of mode {plan.mode}.")
         return cls(
-            law=law,
+            law=ThresholdLaw(hits.epsilon_per_query, hits.zone_width),
             threshold=plan.threshold,
             hits_per_user=hits.per_user,
             horizon=plan.schedule.horizon,
@@ -167,8 +158,6 @@ class PricesOfUser:
 
     weights, units: rising, and what a look with each costs. purse: in units, without what is taken out for hits.
     hits: after so many a user on this list no longer counts, 0: hits are free; hit_units: what it pays for each.
-    counts: so many counted pairs of a user count, and are set aside for; count_units: what each costs.
-    is_of_weight: whether they are looks at amounts, here all full.
     """
 
     weights: tuple[int, ...]
@@ -176,9 +165,6 @@ class PricesOfUser:
     purse: int
     hits: int = 0
     hit_units: int = 0
-    counts: int = 0
-    count_units: int = 0
-    is_of_weight: bool = False
 
     @property
     def prices(self) -> Iterator[tuple[int, int]]:
@@ -190,16 +176,6 @@ class PricesOfUser:
         """A purse pays for no more looks than this."""
         return self.purse // self.units[0]
 
-    @functools.cached_property
-    def most_paid(self) -> int:
-        """The same of a user of a replay: so many pairs are paid for, with what is set aside for their counts."""
-        looks = np.arange(1, self.most_looks + 1)
-        return int(np.count_nonzero(looks * self.units[0] <= self.purse_of(looks)))
-
-    def purse_of(self, looks: Whole) -> Whole:
-        """What users with so many pairs in the whole run have left for looks, when counts are set aside for."""
-        return self.purse - np.minimum(looks, self.counts) * self.count_units
-
     def payable(self, amount: int) -> int | None:
         """Where in the list the largest weight is that costs at most this; None if none does."""
         place = bisect.bisect_right(self.units, amount) - 1
@@ -207,9 +183,7 @@ class PricesOfUser:
 
     def replay_weight(self, looks: int) -> int:
         """Of a user of this list with so many pairs in the whole run."""
-        looks = max(looks, FEWEST_WEIGHTED) if self.is_of_weight else looks
-        purse = int(self.purse_of(np.array(looks)))
-        place = self.payable(purse // min(looks, purse // self.units[0]))
+        place = self.payable(self.purse // min(looks, self.most_looks))
         assert place is not None
         return self.weights[place]
 
@@ -221,11 +195,9 @@ class LooksMechanism:
 
     boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not known and if it is; in
     rounds, of the first round and of later ones, the highest ones that these can have.
-    tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
-    Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
-    later_open: where rounds are in each window, from where on those after the first one name an item that is not known.
-    size_error: with which a size that is stated is wrong in one round, or by second looks. most_of_second: units that
-    one of these costs at most. patience: for how many times as long a user of a stream is expected to go on, at most.
+    tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). rounds: of each round of
+    looks, the looks list with its own purse. size_error: with which a size that is stated is wrong in one round, or by
+    second looks. most_of_second: units that one of these costs at most.
     """
 
     shape: float
@@ -235,13 +207,9 @@ class LooksMechanism:
     known_boundaries: tuple[int, ...]
     tests_lone_items: bool = True
     hits_list: PricesOfUser | None = None
-    count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
-    facets: PricesOfUser | None = None
-    later_open: tuple[int, ...] = ()
     size_error: float = 0.01
     most_of_second: int = 0
-    patience: int = 16
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
@@ -251,29 +219,22 @@ class LooksMechanism:
         if hits is not None:
             left = PURSE_UNITS - hits.per_user * hits.units
             hits_list = PricesOfUser(hits.weights, hits.look_units, left, hits.per_user, hits.units)
-        counts = (0, 0) if plan.counts is None else (plan.counts.per_user, plan.counts.units)
         known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
-        of_facets = PricesOfUser(looks.weights, looks.units, plan.units_of_rounds[-1])
-        of_facets = dataclasses.replace(of_facets, is_of_weight=weight_of(plan.facets) is not None)
-        rounds = plan.rounds or plan.window_rounds
+        rounds = plan.rounds
         units_of_rounds = () if rounds is None else rounds.units
         return cls(
             looks.shape,
             looks.scale,
-            PricesOfUser(looks.weights, looks.units, PURSE_UNITS, counts=counts[0], count_units=counts[1]),
+            PricesOfUser(looks.weights, looks.units, PURSE_UNITS),
             boundaries=tuple(plan.threshold + level * looks.spacing for level in levels),
             known_boundaries=tuple(known_threshold + level * looks.spacing for level in levels),
             tests_lone_items=plan.domain is None,
             hits_list=hits_list,
-            count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
-            facets=of_facets if plan.facets else None,
-            later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
-            size_error=looks.size_error / (1 + (0 if rounds is None else len(rounds.all_units))),
+            size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
-            patience=looks.patience or 16,
         )
 
     @property
@@ -288,8 +249,8 @@ class LooksMechanism:
 
     @property
     def purses(self) -> tuple[PricesOfUser, ...]:
-        """What all looks of a user may be paid from: that of a list, or of each round its own, that of facets last."""
-        return (*(self.rounds or self.lists), *(() if self.facets is None else (self.facets,)))
+        """What all looks of a user may be paid from: that of a list, or of each round its own."""
+        return self.rounds or self.lists
 
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
@@ -302,28 +263,21 @@ class LooksMechanism:
 
     def leaves_out(self, number: int) -> bool:
         """Whether what stays a spacing below the threshold of this round is not drawn for in the last one."""
-        if self.in_windows or not 0 < number == len(self.rounds) - 2:
+        if not 0 < number == len(self.rounds) - 2:
             return False
         return TO_LEAVE_OUT * self.rounds[-2].purse >= self.rounds[-1].purse
 
     @property
-    def in_windows(self) -> bool:
-        """Whether all rounds are of each window, and none of blocks."""
-        return len(self.later_open) > 0
-
-    @property
-    def open_looks(self) -> tuple[tuple[tuple[PricesOfUser, int], ...], ...]:
-        """What looks at items that the user alone holds are paid from, and their thresholds: one list or the other; in
-        rounds all of the rounds that make such looks."""
-        if not self.rounds:
-            return tuple(((listed, self.boundaries[0]),) for listed in self.lists)
-        return (tuple(zip(self.rounds, (self.boundaries[0], *self.later_open), strict=False)),)
+    def open_looks(self) -> tuple[PricesOfUser, ...]:
+        """What looks at items that the user alone holds may be paid from: one list or the other; in rounds the purse of
+        the first, the only one that makes such looks."""
+        return self.rounds[:1] or self.lists
 
     @property
     def highest_margins(self) -> tuple[int, ...]:
         """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
         later = self.known_boundaries if self.rounds else self.boundaries
-        return (self.boundaries[0], *(self.later_open or later[:1] * (len(self.purses) - 1)))
+        return (self.boundaries[0], *later[:1] * (len(self.purses) - 1))
 
     @property
     def units_of_user(self) -> int:
@@ -339,7 +293,7 @@ class LooksMechanism:
     @property
     def most_paid(self) -> int:
         """So many pairs of a user of a replay are paid for, in one round of looks."""
-        return max(listed.most_paid for listed in self.purses)
+        return max(listed.most_looks for listed in self.purses)
 
     @property
     def pairs_in_rounds(self) -> int:

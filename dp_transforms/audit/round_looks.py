@@ -35,7 +35,7 @@ class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
     weights: in each round, while all pairs are left. margins: the threshold of each round, then that of second looks,
-    and that of facets, less what others add.
+    less what others add.
     """
 
     pairs: int
@@ -90,40 +90,32 @@ def _refined(
 
 
 def together_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float:
-    """Some items that the user alone holds, in all rounds that look at such, and one that others hold, which all rounds
+    """Some items that the user alone holds, at which the first round looks, and one that others hold, which all rounds
     draw for."""
     if not mechanism.tests_lone_items:
         return 0.0
-    first, ((*open_looks,),) = mechanism.rounds[0], mechanism.open_looks
-    margins = _worst(law, mechanism, 1, epsilon)[0].margins
-    if not mechanism.in_windows:
-        # In round 0 others make its name certain: what is left of it there counts for nothing.
-        margins = (-law.smallest_margin(_SURE), *margins[1:])
+    first, margins = mechanism.rounds[0], _worst(law, mechanism, 1, epsilon)[0].margins
+    # In round 0 others make its name certain: what is left of it there counts for nothing.
+    transcripts = _transcripts(law, mechanism, 1)((-law.smallest_margin(_SURE), *margins[1:]))
+    delta_of = functools.partial(_delta, transcripts, adds_user=True)
     best = 0.0
     for part in range(_SPLITS + 1):
         looks = (first.most_looks - 1) * part // _SPLITS
-        of_none = 0.0  # if it is named, more is left for them: that can but show more
-        for listed, threshold in open_looks:
-            each = law.tail(threshold - listed.replay_weight(looks + 1))
-            of_none += looks * math.log1p(-min(each, 1 - 1e-16))
-        transcripts_at = _transcripts(law, mechanism, 1, looks if mechanism.in_windows else 0)
-        delta_of = functools.partial(_delta, transcripts_at(margins), adds_user=True)
+        each = law.tail(mechanism.boundaries[0] - first.replay_weight(looks + 1))
+        of_none = looks * math.log1p(-min(each, 1 - 1e-16))
         best = max(best, with_lone_items(-math.expm1(of_none), epsilon, delta_of))
     return best * (1 - ROUNDING)
 
 
-def _transcripts(
-    law: NoiseLaw, mechanism: LooksMechanism, pairs: int, others: int = 0
-) -> Callable[[tuple[int, ...]], Values]:
+def _transcripts(law: NoiseLaw, mechanism: LooksMechanism, pairs: int) -> Callable[[tuple[int, ...]], Values]:
     """At these margins ``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says
     of each round how many of the pairs are named, and how many left out; of how many of those that are named a second
-    look shows a size; and of how many the one facet of each. others: so many other pairs of the user are paid for in
-    each round, too."""
+    look shows a size."""
     last = len(mechanism.rounds) - 1
 
     @functools.cache
     def weight_of(number: int, drawn: int, done: int) -> int:
-        looks = max(1, drawn + others)
+        looks = max(1, drawn)
         return mechanism.rounds[number].replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
 
     def after_round(number: int, before: _States, margin: int, margin_of_second: int = 0) -> _States:
@@ -131,11 +123,11 @@ def _transcripts(
         for (drawn, done), logs in before.items():
             of_named = _log_binomial(law, weight_of(number, drawn, done), drawn, margin)
             if number == last and done:
-                of_last = mechanism.last_weight(drawn + others, done, is_second=True)
+                of_last = mechanism.last_weight(drawn, done, is_second=True)
                 of_second = _log_binomial(law, of_last, done, margin_of_second)
                 logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
-                left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
+                left, again = (drawn - named, done + named) if number else (named, 0)
                 to, here = again if pairs <= _MOST_SECOND else 0, logs + of_named[:, named, None]
                 if not mechanism.leaves_out(number):
                     after[left, to].append(here)
@@ -153,15 +145,8 @@ def _transcripts(
         return after_round(len(margins) - 1, after_rounds(margins[:-1]), margins[-1])
 
     def transcripts_at(margins: tuple[int, ...]) -> Values:
-        found, facets = [], mechanism.facets
-        for (_, done), logs in after_round(
-            last, after_rounds(margins[:last]), margins[last], margins[last + 1]
-        ).items():
-            if facets is not None and done:
-                of_facets = _log_binomial(law, facets.replay_weight(done), done, margins[-1])
-                logs = (logs[:, :, None] + of_facets[:, None]).reshape(2, -1)
-            found.append(logs)
-        return np.concatenate(found, axis=1)
+        states = after_round(last, after_rounds(margins[:last]), margins[last], margins[last + 1])
+        return np.concatenate([*states.values()], axis=1)
 
     return transcripts_at
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -67,11 +67,11 @@ def run_at_once(
 
 
 def merge_pairs(
-    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep, *, facets: tuple[str, ...]
+    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep
 ) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again. step: one of these."""
-    merging = MergePairs(facets) if pool is None else MergePairs(facets, sys.maxsize)  # in a pool, they do not travel
+    merging = MergePairs() if pool is None else MergePairs(sys.maxsize)  # in a pool, they do not travel
     merge = beam.ParDo(_do_fn_of(merging, noise_key, pool, len(_keys(step)))).with_output_types(Packed)
     return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
 
@@ -185,17 +185,6 @@ class RunInPoolDoFn(beam.DoFn):
                 self._pool.release(blob)
         for output in result.outputs:
             yield beam.pvalue.TaggedOutput(REJECTED, output) if isinstance(output, RejectedEvents) else output
-
-
-class FetchColumnsDoFn(beam.DoFn):
-    """Groups with handles of a pool -> the same with their packed columns, for a step that runs here."""
-
-    def __init__(self, pool: str) -> None:
-        self._token = pool
-
-    def process(self, group: tuple[Any, Iterable[bytes]]) -> Iterator[tuple[Any, list[bytes]]]:
-        get = ProcessPool.of(self._token).store.get
-        yield group[0], [bytes(get(blob)) for blob in group[1]]
 
 
 def _lists(*named: _Named) -> list[list[bytes]]:

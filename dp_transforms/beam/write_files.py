@@ -30,7 +30,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, wr
 from dp_transforms.monitor.counted_messages import Key
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
-from dp_transforms.monitor.window_report import Facet, HeavyHitter, WindowReport
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, report_writer, write_error
 from dp_transforms.reports.report_records import checked_report
@@ -41,9 +41,8 @@ _ROWS = struct.Struct("<qq")  # events, rejected
 Gathered = tuple[Key, Iterable[bytes]]
 
 
-def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> beam.PCollection:
-    """All elements, opaque bytes, as one group with this key, which also exists when there are none. It then holds an
-    empty element.
+def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
+    """All elements, opaque bytes, as one group, which also exists when there are none. It then holds an empty element.
 
     transform: the name of the one that needs it, for errors. Raises ValueError for unbounded input.
     """
@@ -52,7 +51,7 @@ def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> 
             f"{transform} needs bounded input, because its file appears when the input ends."
             " Use WriteReportStream or WriteRejectedFolder for a stream."
         )
-    keyed = beam.Map(_with_key, key).with_output_types(tuple[Key, bytes])
+    keyed = beam.Map(_with_one_key).with_output_types(tuple[Key, bytes])
     # An empty element, as an impulse is, stands for "the input has ended": what is gathered is never empty. It has a
     # step of its own, since Flink cannot flatten an impulse.
     sentinel = encoded.pipeline | "Impulse" >> beam.Impulse() | "EvenIfEmpty" >> keyed
@@ -60,8 +59,8 @@ def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> 
     return (elements, sentinel) | "AddSentinel" >> beam.Flatten() | "Gather" >> beam.GroupByKey()
 
 
-def _with_key(blob: bytes, key: Key) -> tuple[Key, bytes]:
-    return key, blob
+def _with_one_key(blob: bytes) -> tuple[Key, bytes]:
+    return (0, 0), blob
 
 
 def gather_reports(reports: beam.PCollection, transform: str) -> beam.PCollection:
@@ -82,9 +81,7 @@ def _pack_report(report: WindowReport) -> bytes:
 
 def _unpack_report(packed: bytes) -> WindowReport:
     stream, start, end, found, *budget = json.loads(packed)
-    hitters = map(HeavyHitter._make, found)
-    whole = [hitter._replace(facets=tuple(map(Facet._make, hitter.facets))) for hitter in hitters]
-    return WindowReport(stream, start, end, whole, *budget)
+    return WindowReport(stream, start, end, [*map(HeavyHitter._make, found)], *budget)
 
 
 class WriteReports(beam.PTransform):

@@ -1,24 +1,21 @@
 """The command ``shh``. Each subcommand has a module of its name.
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
-- plan: ``shh plan``. plan_from_log: its ``--from-log``, how active users are.
+- plan: ``shh plan``.
 - audit: ``shh audit``. audit_report, audit_mode_reports: how its result is shown.
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
   runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
 - flink_replay: a replay on Flink.
-- show: ``shh show``, its pages and charts. explain: ``shh explain``. load: ``shh load``. What is shown:
-  `dp_transforms.views`.
+- show: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown: `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.
 - ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
-- serve: ``shh serve``, a live page of the same parts.
 - stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.
 
 What a stream needs:
 
 - stream_options: its options, and which ones need or exclude each other. stream_request: from the options to all that
   a run needs.
-- stream_state: a stream with ``--state``, as a part of a run.
 - stream_watch: watches a run to its end. stream_status: what a person sees of it, and
   Prometheus.
 

@@ -12,25 +12,17 @@ from dp_transforms.audit.exact_hits import ChargedAudit, ExactAudit
 from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, LooksExactAudit
 from dp_transforms.audit.few_looks import FewLooks
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.round_looks import RoundLooks
-from dp_transforms.audit.sampled_hits import StreamDesign
-from dp_transforms.audit.sampled_looks import LooksDesign
-from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
-from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
+from dp_transforms.cli.audit_report import AuditReport, add_claim, finite, rounded_down, table_of
 from dp_transforms.plan.plan import Plan
 
 _NEVER_TRIED = (
+    "the code itself: counting, charging and drawing are held against these laws by tests, and so are reading, "
+    "hashing, Beam, retries, late events and what one part of a run hands to the next",
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
     "a log that shares users with other runs, a user that is several people, groups of users",
     "the secrecy of the noise key, timing, and what only the operator sees",
-)
-_NEVER_TRIED_OF_HITS = (
-    "noise that does not follow the holders, and hits that one part of a run hands to the next: these have tests of "
-    "their own",
-    "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
-    *_NEVER_TRIED,
 )
 
 
@@ -38,11 +30,10 @@ _NEVER_TRIED_OF_HITS = (
 class HitsReport(AuditReport):
     plan: Plan
     exact: ExactAudit
-    sampled: SampledAudit[StreamDesign] | None = None
 
     @property
     def violations(self) -> list[str]:
-        return [*self.exact.violations, *(self.sampled.violations if self.sampled else ())]
+        return [*self.exact.violations]
 
     @property
     def _enough_items(self) -> int:
@@ -90,22 +81,11 @@ class HitsReport(AuditReport):
         return texts
 
     def not_tried(self) -> list[str]:
-        limits = [self._untried_streams()]
-        if self.plan.domain_size:
-            limits.append(
-                "how items of the domain that nobody holds are drawn (EmptyItems): every item of a sampled run "
-                "has holders; that draw has tests of its own"
-            )
-        return [*limits, *_NEVER_TRIED_OF_HITS]
+        return [self._untried_streams(), *_NEVER_TRIED]
 
     def _untried_streams(self) -> str:
         """The ceilings hold by a theorem of docs/audit.md for so many items: no more is claimed than was computed."""
         others = "streams in which other items of the user, or the budgets of others, change what is tested"
-        if self.plan.mode == "kms21":
-            return (
-                f"{others}, and all except a few fixed numbers of holders: for kms21 nothing here shows that no other "
-                "stream is worse"
-            )
         sides, worst = (self.exact.adding, self.exact.removing), self.exact.worst
         limits = []
         if worst.items < self._enough_items:
@@ -113,7 +93,7 @@ class HitsReport(AuditReport):
         if all(side.is_settled for side in sides):
             limits.append(f"{others}: by the theorem in docs/audit.md none on {worst.items:,} items attains more")
         else:
-            ceiling = max(side.ceiling_delta or 0.0 for side in sides)
+            ceiling = max(side.ceiling_delta for side in sides)
             limits.append(
                 f"{others} within a window: none on {worst.items:,} items attains a delta above {ceiling:.4g}, by the "
                 f"theorem in docs/audit.md; whether one attains more than the {worst.attained:.4g} above is open"
@@ -142,28 +122,13 @@ class HitsReport(AuditReport):
             "epsilon_at_delta_accounting": side.epsilon,
             "best_adaptive_delta": side.best_delta,
             "best_adaptive_delta_with_half_the_rounds": side.best_delta_of_half,
-            "no_adversary_exceeds": None
-            if side.ceiling_delta is None
-            else {"delta_at_claimed_epsilon": side.ceiling_delta, "items": side.items},
+            "no_adversary_exceeds": {"delta_at_claimed_epsilon": side.ceiling_delta, "items": side.items},
             "best_static": {"distance": side.static_distance, "delta_at_claimed_epsilon": side.static_delta},
             "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in side.curve],
         }
 
     def _stream_record(self, stream: AttackStream) -> dict[str, Any]:
         return {**dataclasses.asdict(stream), "in_words": _stream_text(stream, self.plan)}
-
-    def sampled_parts(self, sampled: SampledAudit[StreamDesign]) -> SampledParts:
-        return SampledParts(
-            note="The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the "
-            "same number, since only their difference matters. The user holds one item a window, in as many windows as "
-            "it takes or the plan has.",
-            event=f"loss >= {sampled.design.event_loss:.4f}",
-            agreement="agreement with the exact law",
-            adds_user=False,
-            stream=self._stream_record(sampled.design.stream),
-            of_event={"loss_at_least": sampled.design.event_loss},
-            of_tests={},
-        )
 
 
 def _stream_text(stream: AttackStream, plan: Plan) -> str:
@@ -183,11 +148,9 @@ def _stream_text(stream: AttackStream, plan: Plan) -> str:
 
 
 def _confidence_text(worst: ChargedAudit) -> str:
-    text = f"The worst that never changes its distance attains delta {worst.static_delta:.3g}"
-    if worst.best_delta is None or worst.best_delta_of_half is None or worst.ceiling_delta is None:
-        return text + "."
-    text += (
-        f"; the best adversary that chooses a distance for each window {worst.best_delta:.4g}, in half as many windows "
+    text = (
+        f"The worst that never changes its distance attains delta {worst.static_delta:.3g}; the best adversary that "
+        f"chooses a distance for each window {worst.best_delta:.4g}, in half as many windows "
         f"{worst.best_delta_of_half:.3g}. "
     )
     if worst.is_settled:
@@ -207,25 +170,10 @@ def _distance_text(distance: int, plan: Plan) -> str:
     return f"{others}, {abs(distance):,} {'more' if distance >= 0 else 'fewer'} than the threshold"
 
 
-_NEVER_TRIED_OF_LOOKS = (
-    "noise that does not follow the weights of the holders, but who they are",
-    "reading logs, hashing ids, Beam, shards, state that engines keep, retries and late events: these have tests of "
-    "their own",
-    *_NEVER_TRIED,
-)
-_OF_HITS = (
-    "streams in which a user goes from one price list to the other: in payments alone",
-    "hits of a group in a stream, and hits that one part of a run hands to the next: these have tests of their own",
-)
+_OF_HITS = ("streams in which a user goes from one price list to the other",)
 _OF_ROUNDS = (
     "other counts and weights in rounds than equal ones of up to 10 pairs, and of more than that one round alone; that "
     "no stream attains more than delta_looks is the theorem of docs/guarantee.md",
-    "blocks that two parts of a run share, and their thresholds: these have tests of their own",
-)
-_OF_COUNTS = (
-    "streams of counts and looks together: each is held against its price, and that a purse pays for both is proved in "
-    "docs/guarantee.md",
-    "which of the named items are counted: tests show that it follows from the names alone",
 )
 
 
@@ -233,13 +181,10 @@ _OF_COUNTS = (
 class LooksReport(AuditReport):
     plan: Plan
     exact: LooksExactAudit
-    payments: PaymentAudit | None = None
-    sampled: SampledAudit[LooksDesign] | None = None
 
     @property
     def violations(self) -> list[str]:
-        parts = (self.exact, self.payments, self.sampled)
-        return [text for part in parts if part is not None for text in part.violations]
+        return [*self.exact.violations]
 
     def plan_text(self) -> str:
         plan, looks = self.plan, self.plan.paid_looks
@@ -247,22 +192,13 @@ class LooksReport(AuditReport):
         further = ""
         if len(plan.units_of_rounds) > 1:
             known = "in the first round" if plan.rounds else f"in the first round; {known}"
-            first, last = len(plan.units_of_rounds) - bool(plan.facets), plan.units_of_rounds[-1]
-            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds[:first])
+            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
-            if plan.facets:
-                further += f" Facets of what is named, or amounts, cost up to {100 * last / looks.purse:.4g} %."
         if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
                 f"{plan.paid_hits.units / looks.purse:.3g} of a purse each, and then for looks of weight "
                 f"{plan.paid_hits.weights[0]:,} to {plan.paid_hits.weights[-1]:,}."
-            )
-        if plan.counts is not None:
-            further = (
-                f" The {plan.counts.items:,} largest items of a window are counted, of a user up to "
-                f"{plan.counts.per_user:,} pairs, {plan.counts.units / looks.purse:.3g} of a purse each, with noise of "
-                f"scale {plan.counts.scale:,}."
             )
         return (
             f"Plan {plan.fingerprint[:16]}: looks, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
@@ -281,8 +217,6 @@ class LooksReport(AuditReport):
         who = ", for hits" if price.pays_hits else ""
         worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
         add(f"price of a look, {worst}", price.claimed, price.look.divergence)
-        if plan.counts is not None:
-            add("price of a count", exact.count_claimed, exact.count)
         add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
             add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
@@ -320,7 +254,7 @@ class LooksReport(AuditReport):
         tried = exact.tried
         limits: list[str] = []
         if exact.in_rounds:
-            limits += _OF_ROUNDS if plan.rounds else _OF_ROUNDS[:1]
+            limits += _OF_ROUNDS
         elif tried > MOST_FEW:
             limits.append(
                 f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
@@ -330,11 +264,8 @@ class LooksReport(AuditReport):
             limits.append(
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
-        limits += (*_OF_HITS,) if plan.hits_per_user else ()
-        limits += (*_OF_COUNTS,) if plan.counts else ()
-        if plan.paid_looks.activity_epsilon:
-            limits.append("the histogram of activity from which the plan was made: it has tests of its own")
-        return [*limits, *_NEVER_TRIED_OF_LOOKS]
+        limits += _OF_HITS if plan.hits_per_user else ()
+        return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:
         exact = self.exact
@@ -342,7 +273,6 @@ class LooksReport(AuditReport):
             "exact": {
                 "worst_price": _price_record(exact.worst_price),
                 "prices_compared": exact.prices,
-                "count": {"claimed_divergence": exact.count_claimed, "attained_divergence": exact.count},
                 "full_purse": {"delta_at_claimed_epsilon": exact.purse_delta},
                 "most_looks": exact.most_looks,
                 "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],
@@ -351,22 +281,7 @@ class LooksReport(AuditReport):
                 "lone_items": {"delta": exact.lone_delta, "looks": exact.lone_looks},
                 "together": {"delta_at_claimed_epsilon": exact.together_delta},
             },
-            "payments": None if self.payments is None else _plain(dataclasses.asdict(self.payments)),
         }
-
-    def sampled_parts(self, sampled: SampledAudit[LooksDesign]) -> SampledParts:
-        design = sampled.design
-        return SampledParts(
-            note="The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts "
-            "are smaller by the same number, since only their difference matters."
-            + (" All rounds of looks are run." if self.exact.in_rounds else ""),
-            event=f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named",
-            agreement=f"agreement with the exact law, {sampled.tests} tests",
-            adds_user=True,
-            stream={name: getattr(design, name) for name in ("looks", "others", "weight", "margin")},
-            of_event={"named_at_least": design.event},
-            of_tests={"tests": sampled.tests, "worst_test": sampled.worst_test},
-        )
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:

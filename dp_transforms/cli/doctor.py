@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,8 +24,7 @@ from dp_transforms.cli.glance_words import (
 from dp_transforms.cli.log_glance import LogGlance, glance_at
 from dp_transforms.cli.operator_log import is_json, operator_console
 from dp_transforms.cli.options import argument, filled_by, nested, opt
-from dp_transforms.cli.shared_options import STANDARD_INPUT, ReadingOptions, log_format_option
-from dp_transforms.cli.spooled_logs import spooled_logs
+from dp_transforms.cli.shared_options import ReadingOptions
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log
@@ -39,7 +37,6 @@ class DoctorOptions:
     """The command line of ``shh doctor``."""
 
     logs: tuple[str, ...] = argument("LOG...")
-    log_format: str | None = log_format_option("")
     user_field: str | None = opt("", "Look at this field as the user. Default: one is proposed.", metavar="NAME")
     item_field: str | None = opt("", "Look at this field as the item. Default: one is proposed.", metavar="NAME")
     time_field: str | None = opt("", "Look at this field as the time. Default: one is proposed.", metavar="NAME")
@@ -58,14 +55,13 @@ def command(options: DoctorOptions) -> None:
     """
     roles = {USER: options.user_field, ITEM: options.item_field, TIME: options.time_field}
     given = {role: name for role, name in roles.items() if name is not None}
-    glance = show_glance(options.logs, options.log_format, given, options.reading, click.echo, Console())
+    glance = show_glance(options.logs, given, options.reading, click.echo, Console())
     if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
 def show_glance(
     logs: Sequence[str],
-    log_format: str | None,
     given: Mapping[str, str],
     reading: ReadingOptions,
     say: Callable[[str], None],
@@ -77,10 +73,9 @@ def show_glance(
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
-        with contextlib.ExitStack() as started, operator_console().status("looking at the log"):
-            files = spooled_logs(logs, log_format, None, started)
+        with operator_console().status("looking at the log"):
             sample = sample_log(
-                files,
+                logs,
                 csv_line_ends_in_cells=reading.csv_line_ends_in_cells,
                 csv_separator=reading.separator,
             )
@@ -100,8 +95,7 @@ def show_glance(
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
         fields = field_words(glance, reading.csv_line_ends_in_cells)
-        more = {"--format": log_format, "--stream-field": stream_field}
-        fields += [word for option, value in more.items() if value is not None for word in (option, value)]
+        fields += [] if stream_field is None else ["--stream-field", stream_field]
         blocks.append(
             [
                 "For a private report, with a range of your own:",
@@ -110,8 +104,5 @@ def show_glance(
             ]
         )
     width = console.width if console.is_terminal and not is_json() else None
-    shown = {file: "standard input" if log == STANDARD_INPUT else log for file, log in zip(files, logs, strict=True)}
-    for file, name in shown.items():
-        blocks = [[line.replace(file, name) for line in block] for block in blocks]
     say("\n\n".join("\n".join(wrapped(without_secrets(line), width) for line in block) for block in blocks))
     return glance

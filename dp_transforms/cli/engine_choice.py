@@ -90,7 +90,7 @@ ENGINE_RULES = (
     Rule("--detach", needs="--flink-master HOST:PORT", why="an engine that runs on after this command"),
     Rule(
         "--resume-from",
-        needs="--run-id | --state",
+        needs="--run-id",
         why="it resumes a run",
         remedy="Give the run's name with --run-id (the run printed it).",
     ),

@@ -9,7 +9,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
@@ -17,7 +17,6 @@ from dp_transforms.beam.set_up_workers import NAMESPACE
 from dp_transforms.cli.operator_log import operator_progress, tell
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkJob, FlinkRest
-from dp_transforms.engines.portable import NamedRun, job_name
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import counts_and_gauges
 
@@ -283,39 +282,6 @@ class FlinkProgress:
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
-
-
-class OperatorNumbers:
-    """Numbers of one cluster beside a live page, for the operator: exact, and not covered by the guarantee. Other
-    engines tell nothing to other processes."""
-
-    def __init__(self, address: str) -> None:
-        self._flink = FlinkRest(address, _SECONDS_TO_ANSWER)
-        self._watch: tuple[str, FlinkWatch] | None = None
-
-    def ask(self, run: NamedRun, now: float) -> dict[str, Any]:
-        """rows: names and values, as text. warning: empty while all is well. Never raises for a cluster that is away.
-
-        now: seconds of a clock that never goes back.
-        """
-        name = job_name(run)
-        if self._watch is None or self._watch[0] != name:
-            self._watch = name, FlinkWatch(self._flink, name, _CHECKPOINT_SECONDS)
-        rows = [("Flink", self._flink.address)]
-        try:
-            managers = self._flink.task_managers()
-            job = self._flink.newest(name)
-            rows.append(("task managers", f"{managers:,}"))
-            if job is None:
-                return {"rows": rows, "warning": f"Flink has no job of this run: none is named {name}."}
-            rows.append(("job", f"{job.job_id}: {job.state}"))
-            rows.append(("completed checkpoints", f"{self._flink.completed_checkpoints(job.job_id):,}"))
-        except _NO_ANSWER:
-            return {"rows": rows, "warning": f"Flink at {self._flink.address} does not answer."}
-        numbers = self._watch[1].numbers(now)
-        of_job = sorted({**numbers.counts, **numbers.gauges}.items())
-        rows += [(each.replace("_", " "), f"{value:,}") for each, value in of_job]
-        return {"rows": rows, "warning": numbers.warning}
 
 
 def cancel_job(flink: FlinkRest, name: str, seconds: float) -> None:

@@ -38,7 +38,7 @@ _SECONDS_BETWEEN_LOOKS = 2.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
 _GROUPS_OF_WINDOWS = 128  # as `stages.stage` cuts them
-# Measured by `python -m benchmarks replay_on_flink` (docs/engines.md) and rounded up: what a worker holds beside the
+# Measured (docs/engines.md) and rounded up: what a worker holds beside the
 # part that it works on (code, a block of the log, what waits to be sent), and what it holds for each event of two
 # parts, since a task manager may begin one while another ends.
 _FIXED_MEGABYTES = 1200

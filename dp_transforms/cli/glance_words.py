@@ -25,7 +25,6 @@ from dp_transforms.cli.field_roles import (
 )
 from dp_transforms.cli.log_glance import LogGlance
 from dp_transforms.cli.output_file import free_report_name
-from dp_transforms.cli.shared_options import STANDARD_INPUT
 from dp_transforms.logs.samples import OTHER, FileSample
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
@@ -99,7 +98,7 @@ def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
 
 def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal) -> str:
     """For a shell, on several lines."""
-    named = [f"./{log}" if log.startswith("-") and log != STANDARD_INPUT else log for log in logs]
+    named = [f"./{log}" if log.startswith("-") else log for log in logs]
     output = ["--output", free_report_name()]
     start, end = proposal.as_texts()
     budget = ["--window", length_text(proposal.window * MICROS_PER_SECOND), *_BUDGET]

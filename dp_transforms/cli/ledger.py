@@ -14,18 +14,17 @@ from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
-from dp_transforms.plan.lifetime_cost import NOTHING, RULES, from_epsilon_units
+from dp_transforms.plan.lifetime_cost import RULES
 from dp_transforms.runs.ledger import Ledger, PartRequest, StateMark
-from dp_transforms.runs.records import amount
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_LEDGER_HELP = "The ledger: a file, or postgresql://host/database."
+_LEDGER_HELP = "The ledger: a file."
 
 
 def _ledger_option(function: _F) -> _F:
-    return click.option("--ledger", "place", metavar="FILE|URL", help=_LEDGER_HELP)(function)
+    return click.option("--ledger", "place", metavar="FILE", help=_LEDGER_HELP)(function)
 
 
 @click.group(name="ledger", invoke_without_command=True)
@@ -108,17 +107,9 @@ def reserve(
 @_ledger_option
 @click.argument("run_id")
 def release(place: str | None, run_id: str) -> None:
-    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing. What the
-    histogram took that its plan was made from stays spent.
-    """
-    kept = _opened(place).release(run_id)
-    if kept == NOTHING:
-        click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
-        return
-    click.echo(
-        f"Run {run_id} is released: it drew nothing. But its plan was made from a histogram of the same users, which"
-        f" stays spent: {amount(from_epsilon_units(kept.epsilon))}."
-    )
+    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing."""
+    _opened(place).release(run_id)
+    click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
 
 
 @command.command("abandon")
@@ -178,5 +169,5 @@ def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -
     """The ledger of the command or of its subcommand."""
     place = place or click.get_current_context().meta.get("shh.ledger")
     if place is None:
-        raise click.UsageError("--ledger is missing: a file, or postgresql://host/database.")
+        raise click.UsageError("--ledger is missing: name a file.")
     return Ledger.open(place, create=create, rebuild=rebuild)

@@ -113,8 +113,15 @@ def publish_output(finished: Path, output: Path) -> None:
     note_done()
 
 
-def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None], *, force: bool = False) -> None:
-    """content: all of it, or a function that writes the file. force: in the place of a file that is there."""
+def write_output(
+    output: Path,
+    content: str | bytes | Callable[[BinaryIO], None],
+    *,
+    force: bool = False,
+    is_all: bool = True,
+) -> None:
+    """content: all of it, or a function that writes the file. force: in the place of a file that is there. is_all: the
+    command has then done what it was asked for."""
     data = content.encode() if isinstance(content, str) else content
     write = data if callable(data) else lambda file: file.write(data)
     with write_errors(output):
@@ -124,7 +131,8 @@ def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None]
                 (put_over if force else put_new)(os.fspath(output), file)
         else:
             write_whole(output, write, may_replace=force)
-    note_done()
+    if is_all:
+        note_done()
 
 
 @contextlib.contextmanager

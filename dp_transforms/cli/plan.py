@@ -8,22 +8,12 @@ from typing import Any
 
 import click
 
-from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import OUTPUT, filled_by, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_from_log import FROM_LOG_RULES, Activity, FromLogOptions, plan_with_activity
-from dp_transforms.cli.plan_options import MODE_RULES, PlanOptions
+from dp_transforms.cli.plan_options import MODE_RULES, PlanOptions, plan_from_options
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
-from dp_transforms.views.plan_tables import (
-    alternatives,
-    as_record,
-    chart_looks,
-    chart_svg,
-    print_comparison,
-    print_sentence,
-)
-from dp_transforms.views.plan_words import in_a_sentence, why
+from dp_transforms.views.plan_tables import alternatives, as_record, chart_looks, chart_svg, print_plan
+from dp_transforms.views.plan_words import LOOKS, FoundFrom, found_from, in_a_sentence, why
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +21,6 @@ class PlanCommand:
     """The command line of ``shh plan``."""
 
     plan: PlanOptions = nested(PlanOptions)
-    log: FromLogOptions = nested(FromLogOptions)
     output: str | None = opt(
         OUTPUT,
         "Write the chosen plan to this file, as JSON; it must not exist.",
@@ -48,54 +37,42 @@ class PlanCommand:
     as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
 
 
-@filled_by(PlanCommand, "plan", (*FROM_LOG_RULES, *MODE_RULES))
+@filled_by(PlanCommand, "plan", MODE_RULES)
 def command(options: PlanCommand) -> None:
-    """Show what a budget buys: from how many users on an item is found, beside other methods.
-
-    Reads no data but the log of --from-log.
+    """Show what a budget buys: from how many users on an item is found. Reads no data.
 
     \b
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 \\
         --end 2017-10-17
-    shh plan ... --from-log 2017-09.parquet --from-log-users other \\
-        --from-log-start 2017-09-01
     """
     output, chart = options.output, options.chart
     if output is not None and output == chart:
         raise click.UsageError("--output and --chart name the same file. Name another one.")
     check_output(output)
     check_output(chart, "--chart")
-    plan, activity = plan_with_activity(options.plan, options.log)
-    if not options.as_json:
-        print_sentence(plan)  # at once: the other methods take as long again
-    with operator_console().status("comparing"):
-        comparison = Comparison(plan)
-        found = comparison.found_from(LOOKS)
-        choices = alternatives(plan) if plan.looks is None else []
-        drawn = None if chart is None else comparison.found_from(chart_looks(plan))
+    plan = plan_from_options(options.plan)
+    found = found_from(plan, LOOKS)
+    choices = alternatives(plan) if plan.looks is None else []
     if output is not None:
         write_output(output, plan.to_json() + "\n")
-    if chart is not None and drawn is not None:
+    if chart is not None:
         title = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows"
-        write_output(chart, chart_svg(title, drawn))
+        write_output(chart, chart_svg(title, found_from(plan, chart_looks(plan))))
     if options.as_json:
-        click.echo(json.dumps(_as_json(plan, found, choices, activity), indent=2))
+        click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
         return
-    print_comparison(plan, found, choices)
-    if activity is not None:
-        click.echo(activity.in_a_sentence)
+    print_plan(plan, found, choices)
     for what, path in (("Plan", output), ("Chart", chart)):
         if path is not None:
             click.echo(f"{what} written to {path}.")
 
 
-def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan], activity: Activity | None) -> dict[str, Any]:
+def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
-        **({"why": reason} if (reason := why(plan, found)) else {}),
-        "found_from": as_json(found),
+        **({"why": reason} if (reason := why(plan)) else {}),
+        "found_from": found,
         "plans": [as_record(choice, plan) for choice in choices],
-        "activity": None if activity is None else dataclasses.asdict(activity),
         "chosen": json.loads(plan.to_json()),
         "fingerprint": plan.fingerprint,
         "guarantee": plan.guarantee,

@@ -30,7 +30,6 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.errors import UserError, check_room
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.facets import facet_labels, labels_of
 from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, DEFAULT_MODE, MODES, Plan, choices_of
 from dp_transforms.plan.rounds import units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -40,6 +39,7 @@ from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 if TYPE_CHECKING:
     from dp_transforms.monitor.item_domain import ItemDomain
 
+_MODES = tuple(mode for mode in MODES if mode != "kms21")  # of the command
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
@@ -49,13 +49,6 @@ def _percents(text: str) -> tuple[int, ...]:
     shares = tuple(int(each) if each.strip().isdecimal() else 0 for each in text.split(","))
     units_of_shares(shares)
     return shares
-
-
-def _by(text: str) -> tuple[str, tuple[str, ...]]:
-    column, _, values = text.partition("=")
-    found = column.strip(), tuple(value.strip() for value in values.split(","))
-    facet_labels(dict([found]))
-    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,17 +96,17 @@ class StreamPlanOptions:
         "What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
         "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
         "threshold. "
-        "hits-with-counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the "
-        f"original paper; its proof needs thousands of times more noise. Default: {DEFAULT_MODE}.",
-        brief="looks (default), hits, hits-with-counts or kms21.",
-        type=click.Choice(MODES),
+        "hits-with-counts: noisy counts, each one charged. Default: "
+        f"{DEFAULT_MODE}.",
+        brief="looks (default), hits or hits-with-counts.",
+        type=click.Choice(_MODES),
         seen_as=lambda mode: mode or DEFAULT_MODE,
     )
     hits_per_user: int | None = opt(
         ADVANCED,
         "Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
         "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in looks "
+        f"Default: {', '.join(f'{RELEASE_MODES[name].default_hits} in {name}' for name in _MODES[:-1])}; in looks "
         "what finds most.",
     )
     max_items_per_user: int | None = opt(
@@ -140,16 +133,6 @@ class StreamPlanOptions:
         f"windows; 0: each window is judged alike. Default: {DEFAULT_FORGET_AFTER}.",
         metavar="WINDOWS",
     )
-    window_rounds: bool = switch(
-        ADVANCED,
-        "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
-        "rounds. Finds less where users stay.",
-    )
-    users_stay: bool = switch(
-        ADVANCED,
-        "With looks, for a stream or parts: most users are there for most of the run, such as devices, so that a purse "
-        "is kept for longer.",
-    )
     domain_file: str | None = opt(
         INPUT,
         "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
@@ -173,12 +156,6 @@ class StreamPlanOptions:
 class PlanOptions(StreamPlanOptions):
     """The same of a replay, which knows all events."""
 
-    counts_for: int | None = opt(
-        BUDGET,
-        "With looks: publish a noisy count of users for the N largest named items of a window. "
-        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
-        metavar="N",
-    )
     rounds: bool = switch(
         BUDGET,
         "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
@@ -198,46 +175,6 @@ class PlanOptions(StreamPlanOptions):
         type=ParsedText("percents", _percents),
         metavar="N,N,...",
     )
-    by: tuple[tuple[str, tuple[str, ...]], ...] = opt(
-        BUDGET,
-        "With looks: also look at named items by these public values of a column. For example country=DE. "
-        "For one or two columns, and 100 values in all. Takes a fifth of each purse and turns on --rounds. Events with "
-        "other values count for the item alone.",
-        brief="Also by public values: country=DE,FR.",
-        default=(),
-        multiple=True,
-        type=ParsedText("values", _by),
-        metavar="COLUMN=VALUE,...",
-    )
-    weight: str | None = opt(
-        BUDGET,
-        "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
-        "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
-        brief="Also how much of it; with --most-weight.",
-        metavar="COLUMN",
-    )
-    most_weight: int | None = opt(
-        BUDGET,
-        "With --weight: the most that a user adds in a window. Declare it, never take it from the log.",
-        metavar="N",
-    )
-
-    @property
-    def values_by_column(self) -> dict[str, tuple[str, ...]]:
-        """Of ``--by``. Raises UserError for a column that is named twice."""
-        found = dict(self.by)
-        if len(found) < len(self.by):
-            raise UserError("--by names a column twice. Name all of its values at once: --by country=DE,FR.")
-        return found
-
-    @property
-    def facets(self) -> tuple[str, ...]:
-        """The same as `Plan.facets` has it, or of --weight. Raises UserError."""
-        given = {"by": self.values_by_column or None, "weight": self.weight, "most_weight": self.most_weight}
-        try:
-            return labels_of(given)
-        except ValueError as error:
-            raise option_error(error) from None
 
 
 PLAN_OPTIONS = names_of(PlanOptions)
@@ -250,18 +187,14 @@ def _mode_rules() -> Iterator[Rule]:
     options_of: dict[tuple[str, ...], list[str]] = {}
     for name in PLAN_OPTIONS:
         choice = _CHOICES.get(name, name)
-        modes = tuple(mode for mode in MODES if choice in choices_of(mode))
-        if 0 < len(modes) < len(MODES):
+        modes = tuple(mode for mode in _MODES if choice in choices_of(mode))
+        if 0 < len(modes) < len(_MODES):
             options_of.setdefault(modes, []).append(name)
     for modes, options in options_of.items():
         yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
 
 
-MODE_RULES = (
-    *_mode_rules(),
-    Rule("--weight", needs="--most-weight", excludes="--by", is_usage=True),
-    Rule("--most-weight", needs="--weight", is_usage=True),
-)
+MODE_RULES = (*_mode_rules(),)
 PLAN_RULES = (
     Rule(
         flags(name for name in PLAN_OPTIONS if name != "domain_file"),
@@ -283,22 +216,18 @@ def schedule_from_options(options: StreamPlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None = None) -> Plan:
-    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
+def plan_from_options(options: StreamPlanOptions) -> Plan:
+    """The calibrated plan.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
     check_room()
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
-    choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
+    choices = dataclasses.asdict(options)
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
-    for name in ("window_rounds", "users_stay"):
-        choices[name] = choices[name] or None
-    if isinstance(options, PlanOptions):
-        choices["by"] = options.values_by_column or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}
@@ -327,6 +256,8 @@ def read_plan(path: str) -> Plan:
         raise UserError(f"--plan: {error}") from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
+    if plan.mode not in _MODES:
+        raise UserError(f"--plan {path}: plans of mode {plan.mode} run in Python alone (docs/python_api.md).")
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
@@ -376,7 +307,6 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end|block)_seconds\b", r"--\1", str(error))
-    message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)

@@ -38,21 +38,18 @@ from dp_transforms.cli.replay_request import (
 )
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
-from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.runs.records import Verdict
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
-from dp_transforms.views.plan_words import MORE_BY_ROUNDS, in_a_sentence, rounds_in_words
-from dp_transforms.views.report_words import counted, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
+from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
@@ -62,8 +59,8 @@ _ITEMS_PER_WINDOW = 8
 def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob; - for standard
-    input; 'duckdb:///FILE?query=...'. `shh replay LOG` alone shows the whole command.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob.
+    `shh replay LOG` alone shows the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -76,14 +73,10 @@ def command(options: ReplayOptions) -> None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     check_page(options.html)
     titles = options.view.read_titles()
+    if options.dry_run:
+        _say_what_would_be_done(options)
+        return
     with contextlib.ExitStack() as started:
-        facets = options.plan.facets
-        names = options.fields.fields(facets).names if options.plan_file is None else None  # which it may have more of
-        logs = spooled_logs(options.logs, options.log_format, names, started)
-        options = dataclasses.replace(options, logs=logs)
-        if options.dry_run:
-            _say_what_would_be_done(options)
-            return
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
         return
@@ -194,9 +187,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(
-        options.logs, options.log_format, given, fields.reading, tell, Console(stderr=True), fields.stream_field
-    )
+    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.stream_field)
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 
@@ -204,8 +195,6 @@ def _propose(options: ReplayOptions) -> NoReturn:
 def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, run_id, path = options.output or "", options.run_id or fresh_run_id(), options.part.state
-    if is_database(output):
-        raise UserError("--output must be a file. Copy it to a database then: shh load REPORT --output URL.")
     if output:
         report_format(output)
     if path is None:  # else what exists may be of this part, which was begun before
@@ -217,18 +206,11 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
         check_state_file(path, {"--output": options.output, **others, **inputs})
     plan = plan_of_command(options.plan, options.plan_file)
-    fields = options.fields.fields(plan.facets)
+    fields = options.fields.fields()
     if plan.rounds is not None and (options.plan_file is None or options.dry_run):
         tell(rounds_in_words(plan))
-    if options.plan.window_rounds and path is None:
-        tell(f"--window-rounds are for streams. {MORE_BY_ROUNDS}")
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
-    if path is not None and plan.counts is not None:
-        raise UserError(
-            "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
-            " are known. Make a plan without it."
-        )
     if path is None or not os.path.lexists(path):
         # A state is of a run that has paid, or is refused.
         account.check_fits(plan, options.stream, options.run_id)
@@ -281,15 +263,12 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         else "pairs (window, item) beyond --most-looks"
     )
     unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
-    weight = weight_of(request.plan.facets)
-    column, without = label_text(weight.column) if weight else "", summary.without_weight
-    of_cells = f" {without:,} of {summary.events:,} cells of {column} are no number above 0," if without else ""
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     read = (
         f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if request.domain_file else ''}"
-        f"{unpaid if summary.unpaid else ''}{of_cells}{rejected}"
+        f"{unpaid if summary.unpaid else ''}{rejected}"
     )
     odd, remedy = "", ""
     if not rows:
@@ -300,9 +279,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
-    elif weight and summary.events == without:
-        odd = f"No cell of {column} is a number above 0, so nothing is said of it."
-        remedy = " Check --weight, and write numbers as 31.6."
     if is_json():
         tell(read, **dataclasses.asdict(summary))
         if odd:

@@ -25,6 +25,7 @@ from dp_transforms.cli.options import (
     INPUT,
     MAKE_A_KEY,
     OUTPUT,
+    UTC_TIME,
     ParsedText,
     Rule,
     argument,
@@ -34,14 +35,12 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import (
+    ACCOUNT_RULES,
     NAMED_WITH_KEY,
-    STATE_RULES,
     AccountOptions,
     FieldOptions,
-    PartOptions,
     StateOptions,
     ViewOptions,
-    log_format_option,
     plan_file_option,
 )
 from dp_transforms.errors import UserError
@@ -104,18 +103,35 @@ class WorkOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """Which part of a run is taken."""
+
+    state: str | None = opt(
+        ADVANCED,
+        "Take the range in parts, one command after the other, for one budget: a private file with what one "
+        "part hands to the next, made by the first one (mode 0600). The budget options and the key are the "
+        "same in all parts. With --mode looks users spend at their own pace, as in a stream.",
+        metavar="FILE",
+    )
+    until: int | None = opt(
+        ADVANCED,
+        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+        "Default: --end.",
+        type=UTC_TIME,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
     """The command line of ``shh replay``."""
 
     logs: tuple[str, ...] = argument("LOG...")
-    log_format: str | None = log_format_option(INPUT)
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: PlanOptions = nested(PlanOptions)
     output: str | None = opt(
         OUTPUT,
-        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist. `shh load` "
-        "copies it to a database.",
+        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
         needed="required",
         brief="The report: .avro, .jsonl or .parquet.",
         metavar="FILE|URL",
@@ -196,6 +212,16 @@ class ReplayOptions:
         return self.plan == PlanOptions() and all(value is None for value in others)
 
 
+_STATE_RULES = (
+    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
+    Rule(
+        "--state",
+        needs="--noise-key-file",
+        why="all parts of a run have one key, since users are recognised by it",
+        remedy=MAKE_A_KEY,
+    ),
+)
+
 REPLAY_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
@@ -231,14 +257,8 @@ REPLAY_RULES = (
         why="the ledger must hear how the run ended",
         remedy="Leave --detach out, or reserve the run by hand (shh ledger reserve).",
     ),
-    Rule(
-        "--users-stay",
-        needs="--state",
-        unless="--dry-run",
-        why="a replay of a whole run knows how long users stay",
-        remedy="Leave it out.",
-    ),
-    *STATE_RULES,
+    *_STATE_RULES,
+    *ACCOUNT_RULES,
     dataclasses.replace(NAMED_WITH_KEY, unless="--state"),
 )
 
@@ -312,13 +332,11 @@ class ReplayRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ReplaySummary:
-    """For the operator alone. unpaid: pairs of users with more than a purse pays for. without_weight: events that add
-    nothing of it. seconds: of the pipeline."""
+    """For the operator alone. unpaid: pairs of users with more than a purse pays for. seconds: of the pipeline."""
 
     events: int
     outside_range: int
     outside_domain: int
     rejected: int
     unpaid: int
-    without_weight: int
     seconds: float

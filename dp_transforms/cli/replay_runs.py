@@ -68,7 +68,7 @@ def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | Non
     """One part of a run with a state; None if it was done before."""
     assert request.state is not None
 
-    def check(facts: PartFacts) -> PartFacts:
+    def check(facts: PartFacts) -> None:
         """Raises UserError if the files of a new part exist, or cannot be written."""
         if facts.how in (VerdictKind.NEW, VerdictKind.CONTINUES):
             check_output(request.output)
@@ -76,7 +76,6 @@ def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | Non
             check_output(request.options.block_output, "--block-output")
         if account.is_kept and facts.how == VerdictKind.NEW:
             _check_range(request, is_part=True)
-        return facts
 
     with hold_state(request.state.path):
         log = fingerprint_of_log(request, input_key(secret_of_run(request.state.noise_key_file)))

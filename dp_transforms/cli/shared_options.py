@@ -17,13 +17,10 @@ import click
 
 from dp_transforms.checks import is_utf8
 from dp_transforms.cli.options import (
-    ADVANCED,
     BUDGET,
     INPUT,
-    MAKE_A_KEY,
     OUTPUT,
     TIME_ZONE,
-    UTC_TIME,
     Rule,
     flag,
     nested,
@@ -32,13 +29,11 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import DEFAULT_TABLE
 from dp_transforms.stores.local_files import open_regular, read_regular, remove_dead_drafts
 
 if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
 
-STANDARD_INPUT = "-"  # a log on it
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
 _FLAGS_OF_FIELDS |= {
     name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator", "stream_field")
@@ -91,7 +86,6 @@ class ReadingOptions:
         user: str = "user",
         item: str = "item",
         time: str = "time",
-        facets: tuple[str, ...] = (),
         stream_field: str | None = None,
     ) -> EventFields:
         """These fields, read so. Raises UserError."""
@@ -107,7 +101,6 @@ class ReadingOptions:
                 time_format=self.time_format,
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
-                facets=facets,
                 stream_field=stream_field,
             )
         except ValueError as error:
@@ -135,9 +128,9 @@ class FieldOptions:
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
-    def fields(self, facets: tuple[str, ...] = ()) -> EventFields:
-        """facets: of `--by`. Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets, self.stream_field)
+    def fields(self) -> EventFields:
+        """Raises UserError."""
+        return self.reading.fields(self.user_field, self.item_field, self.time_field, self.stream_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,35 +155,6 @@ class ViewOptions:
     def read_titles(self) -> dict[str, str]:
         """Label -> title; empty without ``--titles``. Raises UserError."""
         return {} if self.titles is None else read_titles(self.titles)
-
-
-def output_table_option() -> str | None:
-    """The field of a command that writes to a database."""
-    made: str | None = opt(
-        OUTPUT,
-        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
-        metavar="NAME",
-    )
-    return made
-
-
-def in_flags_of_table(message: str) -> str:
-    """The error of a `ReportTable` in words of the command line."""
-    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
-    for word, in_flags in words.items():
-        message = message.replace(word, in_flags)
-    return message
-
-
-def log_format_option(group: str) -> str | None:
-    """The field of a command that takes standard input for a log."""
-    made: str | None = opt(
-        group,
-        "Format of a LOG on standard input, which is named -.",
-        "--format",
-        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
-    )
-    return made
 
 
 def force_option() -> bool:
@@ -257,8 +221,7 @@ class StateOptions:
 
     path: of the state. noise_key_file: the key of the run. user_field, item_field, stream_field: of what is read.
     output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
-    run_id: of ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
-    ``--run-id``. population: of ``--population``; None without a ledger.
+    run_id: of ``--run-id``; None: a fresh one for a new run. population: of ``--population``; None without a ledger.
     """
 
     path: str
@@ -268,29 +231,8 @@ class StateOptions:
     output: str
     until_seconds: int | None = None
     run_id: str | None = None
-    is_named: bool = True
     population: str | None = None
     stream_field: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartOptions:
-    """Which part of a run is taken."""
-
-    state: str | None = opt(
-        ADVANCED,
-        "Take the range in parts, one command after the other, for one budget: a private file with what one "
-        "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
-        "budget options and the key are the same in all parts. With --mode looks users spend at their own pace, "
-        "as in a stream.",
-        metavar="FILE",
-    )
-    until: int | None = opt(
-        ADVANCED,
-        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
-        "Default: --end.",
-        type=UTC_TIME,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -300,10 +242,9 @@ class AccountOptions:
     ledger: str | None = opt(
         BUDGET,
         "Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
-        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
-        " postgresql://host/database.",
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run.",
         brief="Keep account over all runs; with --population.",
-        metavar="FILE|URL",
+        metavar="FILE",
     )
     population: str | None = opt(
         BUDGET, "With --ledger: a name for all streams that share users with this one.", metavar="NAME"
@@ -323,14 +264,7 @@ NAMED_WITH_KEY = Rule(
     " would show what changed",
     remedy="Leave --run-id out: a fresh one is drawn.",
 )
-STATE_RULES = (
-    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
-    Rule(
-        "--state",
-        needs="--noise-key-file",
-        why="all parts of a run have one key, since users are recognised by it",
-        remedy=MAKE_A_KEY,
-    ),
+ACCOUNT_RULES = (
     Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
     Rule(
         "--ledger",

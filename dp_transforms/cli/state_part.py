@@ -9,8 +9,7 @@ At most one answer exists for each window, and the same command repairs a run th
 4. The state and `RunAccount.publishing` say which state is to follow: from here on the report may be read.
 5. The report is published, then the new state, without the intent. `RunAccount.finish`.
 
-A stream publishes its reports while it runs, so for it the first of these moments is the intent.
-`replay_run` has what is a replay's own, `stream_state` what is a stream's.
+`replay_run` has how a report is published.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
-from dp_transforms.runs.records import UncertainError, VerdictKind
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
@@ -71,16 +70,12 @@ class PartFacts:
 
 
 class StatePart:
-    """A part that may be taken. Use it while the state is held (`hold_state`).
-
-    facts: of the part; once it is published, its record says where it has ended. is_empty: it has closed no window.
-    """
+    """A part that may be taken. Use it while the state is held (`hold_state`)."""
 
     def __init__(self, facts: PartFacts) -> None:
         self.facts = facts
         self._account = RunAccount()
         self._publishes = False
-        self.is_empty = False
 
     @property
     def run_part(self) -> RunPart:
@@ -119,10 +114,7 @@ class StatePart:
                         self._write_header(facts.header.with_intent(None))
                 account.fail(facts, forget=forget)
             raise
-        if self.is_empty:
-            account.fail(facts, forget=True)
-        else:
-            account.finish(self.facts, StateFile(facts.state_path).fingerprint)
+        account.finish(self.facts, StateFile(facts.state_path).fingerprint)
 
     def _is_of_the_log(self, error: BaseException) -> bool:
         """Whether the log alone is why the part failed, and this process has published nothing."""
@@ -164,14 +156,12 @@ def open_part(
     stream: str,
     input_fingerprint: str,
     account: RunAccount,
-    check: Callable[[PartFacts], PartFacts],
+    check: Callable[[PartFacts], None],
 ) -> PartFacts:
     """Decides what this command is to its run, and reserves it. A state is made where there is none.
 
-    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published; returns the
-    facts, to which it may add where the log begins.
-    Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be
-    taken.
+    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published.
+    Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be taken.
     """
     secret = secret_of_run(options.noise_key_file)
     fingerprint, key = key_fingerprint(secret), sealing_key(secret)
@@ -192,10 +182,9 @@ def open_part(
             version=_VERSION,
         )
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
-        facts = check(PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key))
+        facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key)
+        check(facts)
         account.reserve(facts)
-    except UncertainError:
-        raise  # its run id is found again in the state
     except BaseException as error:
         if is_new and (isinstance(error, Exception) or not account.is_kept):  # a stop may come when the run is charged
             os.unlink(options.path)
@@ -251,7 +240,7 @@ def part_is_taken(facts: PartFacts) -> str:
 
 def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
     """A state before the first window, of a run with a fresh id."""
-    if options.run_id is not None and options.is_named and options.population is None:
+    if options.run_id is not None and options.population is None:
         raise UserError(
             "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
             " with the same key on another log, both runs would draw the same noise, and their reports would show what"

@@ -7,10 +7,8 @@ whole run when it starts, once for all its restarts.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -23,21 +21,17 @@ from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
-from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli import operator_log
-from dp_transforms.cli.courier import sent_on
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch, StartedJob
 from dp_transforms.cli.options import NothingFoundError, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import part_is_done, part_is_taken
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
-from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
-from dp_transforms.cli.stream_status import LOOPBACK, OperatorMetrics, StreamStatus, served_metrics
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import StreamWatch
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
@@ -46,8 +40,6 @@ from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
 from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
-from dp_transforms.runs.records import VerdictKind
-from dp_transforms.runs.state_file import hold_state
 
 _NOTHING_STARTED = "nothing was started"
 
@@ -67,70 +59,26 @@ def command(options: StreamOptions) -> None:
     beam_words = click.get_current_context().obj or []
     request = stream_request(options)
     account, plan = RunAccount.of_options(options.account), json.loads(request.plan.to_json())
-    status = StreamStatus(plan=plan) if request.state is None else StreamStatus("this part", plan)
+    status = StreamStatus(plan=plan)
     # Engines are stopped in order.
-    with Unwinding(), sent_on(options.news, request.sink, request.run_id, status.tell):
-        if request.state is None:
-            run_stream(request, beam_words, status, account)
-        else:
-            run_stream_part(request, beam_words, status, account)
+    with Unwinding():
+        run_stream(request, beam_words, status, account)
 
 
-def run_stream_part(
-    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: RunAccount
-) -> None:
-    """One part of a run with a state. Returns when it has handed its state over, or was done before.
-
-    Raises UserError and SystemExit like `run_stream`.
-    """
-    assert request.state is not None
-    with hold_state(request.state.path):
-        with errors_in_one_line(_NOTHING_STARTED):
-            if account.is_kept and not os.path.lexists(request.state.path):
-                _check_that_something_counts(request, is_part=True)
-            part = part_of_stream(request, account)
-        if part.facts.how == VerdictKind.DONE:
-            account.finish(part.facts, part.facts.state_fingerprint)
-            status.tell(part_is_done(part.facts))
-            return
-        part.prepare()
-        with errors_in_one_line(_NOTHING_STARTED):
-            source = part.source(request.source)
-            request.sink.open(request.header).close()  # whose header shows later that the output is still there
-        request = dataclasses.replace(request, source=source)
-        if part.is_published:  # by a process that was killed then
-            with part.account_of(account):
-                part.publish(part.found_end)
-        else:
-            run_stream(request, beam_words, status, account, part)
-    status.tell(no_window_was_over(part.facts) if part.is_empty else part_is_taken(part.facts))
-
-
-def run_stream(
-    request: StreamRequest,
-    beam_words: Sequence[str],
-    status: StreamStatus,
-    account: RunAccount,
-    part: StreamPart | None = None,
-) -> None:
+def run_stream(request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: RunAccount) -> None:
     """Returns when the run has ended, was drained, or was left running with --detach.
-    part: of a run with a state.
 
     Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
     """
     with errors_in_one_line(_NOTHING_STARTED):
         _check_clock(request, status)
-        if part is None:
-            _check_that_something_counts(request)
+        _check_that_something_counts(request)
         _announce(request, status)
-    with quiet_workers(), served_metrics(request.options.metrics_port, _labels(request)) as served:
-        if served is not None:
-            status.tell(f"Numbers for the operator, for Prometheus: http://{LOOPBACK}:{served[1]}/metrics")
-        metrics = served and served[0]
+    with quiet_workers():
         if request.engine.runs_already:
-            _watch_on(request, status, account, metrics)
+            _watch_on(request, status, account)
         else:
-            _start(request, beam_words, status, account, part, metrics)
+            _start(request, beam_words, status, account)
 
 
 def _start(
@@ -138,17 +86,15 @@ def _start(
     beam_words: Sequence[str],
     status: StreamStatus,
     account: RunAccount,
-    part: StreamPart | None,
-    metrics: OperatorMetrics | None,
 ) -> None:
     """Starts the job, and watches it to its end unless it is left running."""
     with started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
         with errors_in_one_line(_NOTHING_STARTED):
             pipeline = beam.Pipeline(options=options)
-            build_pipeline(pipeline, request, part)
+            build_pipeline(pipeline, request)
         # Before anything is charged: a cluster that does not answer gets no job.
         start = None if flink is None or request.engine.is_local else FlinkStart(flink, job_name(request))
-        with _accounted(request, account) if part is None else part.account_of(account):
+        with _accounted(request, account):
             if request.options.job.cluster.detach:
                 assert start is not None
                 with errors_in_one_line(_NOTHING_STARTED):
@@ -162,29 +108,25 @@ def _start(
                 print(job_id)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            ended = StreamWatch(StreamJob(pipeline), request, status, watch, part, metrics).to_the_end()
-            if part is not None:
-                part.publish(ended)
+            StreamWatch(StreamJob(pipeline), request, status, watch).to_the_end()
 
 
-def _watch_on(
-    request: StreamRequest, status: StreamStatus, account: RunAccount, metrics: OperatorMetrics | None
-) -> None:
+def _watch_on(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:
     """Watches a job that an earlier command of this run has started, to its end."""
     flink, name = FlinkRest(request.engine.flink_master), job_name(request)
     status.tell(f"The job {name} runs already at http://{flink.address}: this command watches it.")
     watch = FlinkWatch(flink, name, request.engine.checkpoint_seconds)
     with _accounted(request, account):
-        StreamWatch(StartedJob(flink, name), request, status, watch, None, metrics).to_the_end()
+        StreamWatch(StartedJob(flink, name), request, status, watch).to_the_end()
 
 
-def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: StreamPart | None = None) -> None:
-    """Input, monitor, outputs; of a part also its state. Raises StreamError and ValueError."""
+def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
+    """Input, monitor, outputs. Raises StreamError and ValueError."""
     stream = MonitorStream(
         request.source,
         request.plan,
         clock=request.clock,
-        noise_key=request.noise_key if part is None else part.facts.noise_key,
+        noise_key=request.noise_key,
         run_id=request.run_id,
         stream=request.stream,
         shards=request.options.job.shards,
@@ -192,27 +134,16 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
         driver="loop" if request.engine.reads_once else "timers",
         confirm=request.engine.recovers,
         stop_file=request.stop_file,
-        part=None if part is None else part.run_part,
     )
-    reports, ended, rejected, *states = pipeline | "MonitorStream" >> stream
-    if part is not None:
-        _ = states[0] | "WriteState" >> WriteState(
-            part.draft,
-            part.begun,
-            part.run_part,
-            request.plan.known_for,
-            part.facts.state_path,
-            part.facts.noise_key,
-            stream.state_senders,
-        )
+    reports, ended, rejected = pipeline | "MonitorStream" >> stream
     _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
     if request.options.sink.dead_letter is not None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.options.sink.dead_letter)
 
 
-def _check_that_something_counts(request: StreamRequest, *, is_part: bool = False) -> None:
+def _check_that_something_counts(request: StreamRequest) -> None:
     """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
-    event counts. Raises NothingFoundError if none does. is_part: a log without any event is one of a quiet night."""
+    event counts. Raises NothingFoundError if none does."""
     if not request.options.job.once or request.options.allow_empty or request.engine.goes_on:
         return
     schedule, clock, now_micros = request.plan.schedule, request.clock, time.time_ns() // 1000
@@ -229,18 +160,13 @@ def _check_that_something_counts(request: StreamRequest, *, is_part: bool = Fals
                     return
                 events, outside, is_at_end = events + len(polled.batch), outside + taken.outside, polled.is_at_end
                 rejected += polled.records - len(polled.batch)
-    if events or not is_part:
-        start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
-        raise NothingFoundError(
-            f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
-            f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was"
-            " published, and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock"
-            " event), or give --allow-empty, which spends the whole budget."
-        )
-
-
-def _labels(request: StreamRequest) -> dict[str, str]:
-    return {"run_id": request.run_id, "stream": request.stream, "engine": request.engine.name}
+    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+    raise NothingFoundError(
+        f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
+        f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was published,"
+        " and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock event), or give"
+        " --allow-empty, which spends the whole budget."
+    )
 
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:

@@ -25,26 +25,24 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
 from dp_transforms.cli.shared_options import (
-    STATE_RULES,
+    ACCOUNT_RULES,
     AccountOptions,
     FieldOptions,
-    PartOptions,
-    output_table_option,
+    ViewOptions,
     plan_file_option,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, is_topic
 
 R = TypeVar("R")
-_PATH = "PATH"  # what a place is that is neither a topic nor a database
+_PATH = "PATH"  # what a place is that is no topic
 
 
 def _seen_as_place(place: str | None) -> str:
     """What rules take ``--input`` and ``--output`` for."""
     if place is None:
         return ""
-    return "TOPIC" if is_topic(place) else "DATABASE" if is_database(place) else _PATH
+    return "TOPIC" if is_topic(place) else _PATH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,22 +57,6 @@ class SourceOptions:
         required=True,
         metavar="FOLDER|URL",
         seen_as=_seen_as_place,
-    )
-    record_format: str = opt(
-        INPUT,
-        "Format of a Kafka record. The format of a file is known from its ending.",
-        "--format",
-        type=click.Choice(["json", "avro"]),
-        default="json",
-    )
-    avro_schema: str | None = opt(INPUT, "The Avro schema of the records (.avsc); with --format avro.", metavar="FILE")
-    avro_framing: str | None = opt(
-        INPUT,
-        "What is before each Avro record: nothing, or the id of a schema registry. Default: none.",
-        type=click.Choice(["none", "confluent"]),
-    )
-    avro_schema_id: int | None = opt(
-        INPUT, "With confluent framing: the only schema id that is accepted.", type=click.IntRange(min=0)
     )
     kafka_config: str | None = opt(
         INPUT,
@@ -141,45 +123,33 @@ class SinkOptions:
 
     output: str = opt(
         OUTPUT,
-        f"Where reports go: a folder that every worker has at this path, a topic of Kafka, as {TOPIC}, or a database, "
-        "as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-        brief="Where reports go: folder, topic, database.",
+        f"Where reports go: a folder that every worker has at this path, or a topic of Kafka, as {TOPIC}.",
+        brief="Where reports go: folder, topic.",
         required=True,
         metavar="FOLDER|URL",
         seen_as=_seen_as_place,
     )
-    output_table: str | None = output_table_option()
     output_kafka_config: str | None = opt(
         OUTPUT,
         "Like --kafka-config, for the topic of --output. Default: --kafka-config for the same servers.",
         metavar="FILE",
     )
-    output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
+    output_format: str = opt(
+        OUTPUT, "Format of the files of reports.", type=click.Choice(["json", "avro"]), default="json"
+    )
+    html: str | None = opt(
+        OUTPUT,
+        "Write the page of `shh show --html` anew at each window, with the newest 200 windows, in the place of a file "
+        "that is there.",
+        brief="A page that is written anew at each window.",
+        metavar="FILE.html",
+    )
+    view: ViewOptions = nested(ViewOptions)
     dead_letter: str | None = opt(
         OUTPUT,
         "Folder for lists of the records that cannot be read (files of mode 0600).",
         brief="For lists of records that cannot be read.",
         metavar="FOLDER",
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NewsOptions:
-    """Who is told of each new window."""
-
-    on_new: str | None = opt(
-        OUTPUT,
-        "Run this for each new window, with its JSON as standard input: what `shh show --json` prints, and the "
-        "run_id. Windows come in order, once they are in --output. Exit code 0 within 30 s takes one; else it is run "
-        "again, and later ones wait.",
-        brief="Run this for each new window.",
-        metavar="COMMAND",
-    )
-    sent_file: str | None = opt(
-        OUTPUT,
-        "Notes which windows were taken. With --state the same command again sends the others. Default: beside the "
-        "folder of --output; else it is required.",
-        metavar="FILE",
     )
 
 
@@ -190,17 +160,16 @@ class JobOptions:
     stop_file: str | None = opt(
         ENGINE,
         "When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
-        "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
-        "it there until the run has ended. Default: beside the folder of --output; else "
-        "a temporary file if all workers run on this machine.",
+        "ends. Workers look for it: leave it there until the run has ended. Default: beside the folder of "
+        "--output; else a temporary file if all workers run on this machine.",
         metavar="FILE",
     )
     once: bool = switch(
         ENGINE,
         "Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
-        "by then counts and all windows close, also those that are not over; with --state only those that are. It "
-        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If "
-        "no event that is there counts, nothing is published or spent (exit code 4).",
+        "by then counts and all windows close, also those that are not over. It waits --out-of-order, --shown-within "
+        "and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If no event that is there counts, "
+        "nothing is published or spent (exit code 4).",
         brief="Read what is there now, and end.",
     )
     engine: str | None = opt(
@@ -227,7 +196,7 @@ class JobOptions:
     )
     checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
     resume_from: str | None = opt(
-        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id or --state.", metavar="SAVEPOINT"
+        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id.", metavar="SAVEPOINT"
     )
 
 
@@ -239,11 +208,9 @@ class StreamOptions:
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: StreamPlanOptions = nested(StreamPlanOptions)
-    part: PartOptions = nested(PartOptions)
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
-    news: NewsOptions = nested(NewsOptions)
     stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
@@ -255,7 +222,7 @@ class StreamOptions:
     )
     run_id: str | None = opt(
         ADVANCED,
-        "Name of the run. Default: that of --state, or a fresh one. Not of a new run with --noise-key-file, unless "
+        "Name of the run. Default: a fresh one. Not of a new run with --noise-key-file, unless "
         "--ledger knows which names were used; to resume a run, give its own.",
     )
     allow_empty: bool = switch(
@@ -263,13 +230,6 @@ class StreamOptions:
         "With --once: publish also if no event that is there counts. Give it where others see whether a run publishes.",
     )
     job: JobOptions = nested(JobOptions)
-    metrics_port: int | None = opt(
-        ENGINE,
-        "Serve the numbers for the operator to Prometheus while this command runs, on the loopback address alone "
-        "(0: any free port). Needs the extra metrics.",
-        type=click.IntRange(0, 65535),
-        metavar="PORT",
-    )
     verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
 
     def with_absolute_paths(self) -> StreamOptions:
@@ -277,11 +237,11 @@ class StreamOptions:
         sink = _absolute(self.sink, "output_kafka_config", "dead_letter")
         if _seen_as_place(sink.output) == _PATH:
             sink = _absolute(sink, "output")
-        source = _absolute(self.source, "avro_schema", "kafka_config")
+        source = _absolute(self.source, "kafka_config")
         if source.folder is not None:
             source = _absolute(source, "input")
-        part, job = _absolute(self.part, "state"), _absolute(self.job, "stop_file")
-        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, part=part, job=job)
+        job = _absolute(self.job, "stop_file")
+        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, job=job)
 
 
 def _absolute(record: R, *names: str) -> R:
@@ -299,28 +259,16 @@ def _absolute(record: R, *names: str) -> R:
 STREAM_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
-    Rule(
-        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times, --partitions",
-        needs="--input TOPIC",
-    ),
-    Rule("--format avro", needs="--input TOPIC", why="the ending of a file says its format"),
+    Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
     Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
     Rule("--producer-times", needs="--clock arrival"),
-    Rule("--format avro", needs="--avro-schema"),
-    Rule("--avro-schema, --avro-framing", needs="--format avro"),
-    Rule("--avro-schema-id", needs="--avro-framing confluent"),
-    Rule(
-        "--output-table",
-        needs="--output DATABASE",
-        remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
-    ),
-    Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
+    Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
-    Rule("--sent-file", needs="--on-new"),
-    *STATE_RULES,
+    Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
+    *ACCOUNT_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--state, --once, --on-new, --metrics-port",
+        "--once, --html",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

@@ -8,13 +8,14 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Mapping
 
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import NAMED_WITH_KEY, StateOptions, check_state_file, in_flags_of_table
+from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_page
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkRest
@@ -23,13 +24,12 @@ from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, ReportSink, sink_of
 from dp_transforms.reports.report_writer import check_same_run
-from dp_transforms.runs.state_file import StateFile
 from dp_transforms.stores.kafka_client import have_same_servers, topic_of
 from dp_transforms.stores.local_files import check_folder, open_regular
 
@@ -39,7 +39,7 @@ _LONGEST_NAME = 80
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """All that a run needs: what was asked for, and what that comes to. stop_file: None where nobody can request a
-    stop. state: for a run that is taken in parts; else None."""
+    stop. titles: of the items on the page, as people call them."""
 
     options: StreamOptions
     source: StreamSource
@@ -50,7 +50,7 @@ class StreamRequest:
     run_id: str
     stop_file: str | None
     engine: EngineChoice
-    state: StateOptions | None = None
+    titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def stream(self) -> str:
@@ -60,17 +60,11 @@ class StreamRequest:
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
-    @property
-    def log_decides(self) -> bool:
-        """Whether what a window holds is decided by the log alone, so that another attempt gives the same answers: its
-        clock is that of arrivals, and the log itself sets it (docs/guarantee.md, "Streams and parts")."""
-        is_set_by_log = not isinstance(self.source, KafkaTopic) or self.source.append_times_only
-        return self.clock.kind == ARRIVAL and is_set_by_log
-
 
 def stream_request(options: StreamOptions) -> StreamRequest:
     """Asks the broker, starts nothing. Raises UserError: one line that names the option and the remedy."""
     options = options.with_absolute_paths()
+    check_page(options.sink.html, force=True)
     engine = choose_engine(
         options.job.engine,
         options.job.cluster,
@@ -83,7 +77,7 @@ def stream_request(options: StreamOptions) -> StreamRequest:
         check_names(**{"--stream": options.stream, "--run-id": options.run_id})
         sink = _sink(options, engine)
         _check_places(options, sink, engine)
-        run_id = options.run_id or _run_id_of_state(options.part.state) or fresh_run_id()
+        run_id = options.run_id or fresh_run_id()
         source = _source(options, options.fields.fields())
         request = StreamRequest(
             options,
@@ -95,16 +89,15 @@ def stream_request(options: StreamOptions) -> StreamRequest:
             run_id=run_id,
             stop_file=stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_local=engine.is_local),
             engine=engine,
-            state=_state(options, sink, run_id),
+            titles=options.sink.view.read_titles(),
         )
         _check_release(request)
         if options.job.once and request.stop_file is None:
             raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
         request = _with_running_job(request)
         _check_stop_file(request)
-        if request.state is None:
-            _check_new_or_resumed(request)
-            _check_name(request)
+        _check_new_or_resumed(request)
+        _check_name(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
@@ -122,9 +115,7 @@ def _with_running_job(request: StreamRequest) -> StreamRequest:
         raise UserError(f"{' '.join(str(error).split())} Nothing was started.") from None
     if job is None or job.state in ENDED:
         return request
-    if request.state is not None:
-        remedy = "Cancel it first."
-    elif engine.resume_from is not None:
+    if engine.resume_from is not None:
         remedy = "Cancel it first, or leave --resume-from out to watch it."
     elif request.options.job.cluster.detach:
         remedy = "Leave --detach out to watch it."
@@ -161,10 +152,6 @@ def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
         servers,
         topic,
         fields,
-        record_format=of_source.record_format,
-        avro_schema=of_source.avro_schema,
-        avro_framing=of_source.avro_framing or "none",
-        avro_schema_id=of_source.avro_schema_id,
         client_config_file=of_source.kafka_config,
         append_times_only=options.clock.clock == "arrival" and not options.clock.producer_times,
         first_partitions=of_source.partitions,
@@ -175,17 +162,12 @@ def _sink(options: StreamOptions, engine: EngineChoice) -> ReportSink:
     of_sink, of_source = options.sink, options.source
     # Settings such as passwords go only to the servers that they were given for.
     is_same_kafka = have_same_servers(of_source.input, of_sink.output)
-    try:
+    with user_errors(ValueError, prefix="--output "):
         sink = sink_of(
             of_sink.output,
-            table=of_sink.output_table,
-            record_format=of_sink.output_format,
+            file_format=of_sink.output_format,
             client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
         )
-    except ValueError as error:
-        in_flags = in_flags_of_table(str(error))
-        raise UserError(in_flags if in_flags.startswith("--") else f"--output {in_flags}") from None
-    with user_errors(ValueError, prefix="--output "):
         sink.check_can_be_written(is_local=engine.is_local)
     return sink
 
@@ -204,28 +186,6 @@ def _noise_key(options: StreamOptions, engine: EngineChoice) -> KeyFile | None:
     key = KeyFile(path)
     key.get_secret_bytes()
     return key
-
-
-def _run_id_of_state(path: str | None) -> str | None:
-    """Of a state that is there. Raises StateError for one that cannot be used."""
-    return StateFile(path).header.run_id if path is not None and os.path.lexists(path) else None
-
-
-def _state(options: StreamOptions, sink: ReportSink, run_id: str) -> StateOptions | None:
-    if options.part.state is None:
-        return None
-    return StateOptions(
-        options.part.state,
-        str(options.noise_key_file),
-        options.fields.user_field,
-        options.fields.item_field,
-        sink.address,
-        until_seconds=options.part.until,
-        run_id=run_id,
-        is_named=options.run_id is not None,
-        population=options.account.population,
-        stream_field=options.fields.stream_field,
-    )
 
 
 def _check_stop_file(request: StreamRequest) -> None:
@@ -251,16 +211,12 @@ def _check_places(options: StreamOptions, sink: ReportSink, engine: EngineChoice
     if folder is not None and engine.is_local and not os.path.isdir(folder):
         raise UserError(f"--input {folder} is not a folder. Make it, or name another one.")
     _check_files(options, engine)
-    if (state := options.part.state) is not None:
-        others = {"--output": output, "--dead-letter": dead_letter, "--plan": options.plan_file}
-        check_state_file(state, {**others, "--noise-key-file": options.noise_key_file})
 
 
 def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
     """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
     of_workers = options.sink.output_kafka_config
-    read_here = {"--avro-schema": options.source.avro_schema, "--kafka-config": options.source.kafka_config}
-    for option, path in {**read_here, "--output-kafka-config": of_workers}.items():
+    for option, path in {"--kafka-config": options.source.kafka_config, "--output-kafka-config": of_workers}.items():
         if path is None:
             continue
         if path is of_workers and not engine.is_local and not os.path.lexists(path):
@@ -272,19 +228,10 @@ def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
 
 
 def _check_release(request: StreamRequest) -> None:
-    if request.plan.counts is not None:
-        raise UserError(
-            "--plan cannot be one with --counts-for: counts are paid for when all names of the run are known. Make one"
-            " without, or use `shh replay`."
-        )
-    if request.plan.facets:
-        raise UserError(
-            "--plan cannot be one with --by or --weight: they are for replays. Make one without, or use `shh replay`."
-        )
     if request.plan.rounds is not None:
         raise UserError(
-            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one with"
-            " --window-rounds, or use `shh replay`."
+            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"
+            " or use `shh replay`."
         )
 
 

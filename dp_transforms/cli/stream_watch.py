@@ -18,9 +18,9 @@ from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.flink_jobs import FlinkWatch, StartedJob, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
+from dp_transforms.cli.stream_page import StreamPage
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.cli.stream_state import StreamPart
-from dp_transforms.cli.stream_status import OperatorMetrics, StreamStatus
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
@@ -39,9 +39,8 @@ _FAILED = "the windows that were reported before are valid and stay"
 
 
 class StreamWatch:
-    """job, request, status: of the run. flink: on Flink alone. part: of a run with a state, which is over when the new
-    state is there too. served: what Prometheus is told. pause_seconds: between two looks. patience_seconds: how long an
-    output that cannot be read is tried again."""
+    """job, request, status: of the run. flink: on Flink alone. pause_seconds: between two looks. patience_seconds: how
+    long an output that cannot be read is tried again."""
 
     def __init__(
         self,
@@ -49,16 +48,21 @@ class StreamWatch:
         request: StreamRequest,
         status: StreamStatus,
         flink: FlinkWatch | None,
-        part: StreamPart | None = None,
-        served: OperatorMetrics | None = None,
         *,
         pause_seconds: float = 1.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._job, self._request, self._status = job, request, status
-        self._flink, self._part, self._served = flink, part, served
+        self._flink = flink
         old = request.engine.goes_on
-        self._sink = SinkWatch(request.sink, request.run_id, status, goes_on=old, patience_seconds=patience_seconds)
+        self._sink = SinkWatch(
+            request.sink,
+            request.run_id,
+            status,
+            _page_of(request, status),
+            goes_on=old,
+            patience_seconds=patience_seconds,
+        )
         self._pause_seconds = pause_seconds
         self._ended: RunEnded | None = None
         # A run that is resumed goes on to drain where that was asked for.
@@ -96,7 +100,7 @@ class StreamWatch:
                 self._drain_or_end(asked, stops.code)
             begin = time.monotonic()
             self._ended = self._sink.check(self._goes_on_words())
-            is_over = self._ended is not None and (self._part is None or self._part.is_handed_over(self._ended))
+            is_over = self._ended is not None
             if begin >= self._next_numbers:
                 self._show_numbers(begin)
                 # A cluster that does not answer must not delay reports and signals at every check.
@@ -110,8 +114,7 @@ class StreamWatch:
             self._ended = self._sink.check_until_read(lambda: stops.wait(self._pause_seconds, asked))
 
     def _say_how_to_drain(self, stop_file: str) -> None:
-        what = "all windows close" if self._part is None else "windows that are over close, it hands its state over"
-        self._status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {stop_file}")
+        self._status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {stop_file}")
         if self._made_stop_file:
             self._status.tell(_draining_words(self._request, stop_file))
         elif self._request.options.job.once:
@@ -125,8 +128,6 @@ class StreamWatch:
             check_ports(engine.name, allow=False)
         numbers = (self._flink or self._job).numbers(now)
         self._status.show_operator_line(numbers.counts, numbers.gauges)
-        if self._served is not None:
-            self._served.update(numbers)
         if numbers.warning:
             self._status.tell(numbers.warning)
         if (unread := numbers.gauges.get(PARTITIONS_UNREAD, 0)) > self._unread:
@@ -188,22 +189,27 @@ class StreamWatch:
     def _tell_end(self, was_asked: bool) -> None:
         """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
         ended, sink, status = self._ended, self._request.sink, self._status
-        if self._part is not None:
-            pass  # the command says it, when the state is in its place
-        elif ended is None:
+        if ended is None:
             status.tell(_words_of_no_end(self._request))
         elif was_asked:
             status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
             status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
-        if (show := sink.show_command(self._request.run_id)) is not None:
-            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: {show}")
+        if sink.folder is not None:
+            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: shh show {sink.folder}")
+
+
+def _page_of(request: StreamRequest, status: StreamStatus) -> StreamPage | None:
+    sink = request.options.sink
+    if sink.html is None:
+        return None
+    return StreamPage(sink.html, request.header, sink.view, request.titles, status.tell)
 
 
 def _waiting_words(request: StreamRequest) -> str:
     """Of an engine that shows nothing until all windows are closed; empty if that does not wait for the future."""
-    schedule, until = request.plan.schedule, None if request.state is None else request.state.until_seconds
-    end_micros = schedule.window_end_micros(schedule.horizon - 1) if until is None else until * MICROS_PER_SECOND
+    schedule = request.plan.schedule
+    end_micros = schedule.window_end_micros(schedule.horizon - 1)
     if end_micros <= time.time_ns() // 1000:
         return ""
     return (
@@ -215,12 +221,10 @@ def _waiting_words(request: StreamRequest) -> str:
 
 def _unread_words(request: StreamRequest, unread: int) -> str:
     """Of partitions that were added to the input: what the run does, and the way on."""
-    go_on = (
-        "End this part (Ctrl-C): the next one reads all."
-        if request.state is not None
-        else "To resume this run later, give --partitions with the number that it was begun with."
+    return (
+        f"Warning: {unread:,} partitions were added to --input. This run does not read them. To resume this run later,"
+        " give --partitions with the number that it was begun with."
     )
-    return f"Warning: {unread:,} partitions were added to --input. This run does not read them. {go_on}"
 
 
 def _draining_words(request: StreamRequest, stop_file: str) -> str:
@@ -235,9 +239,8 @@ def _draining_words(request: StreamRequest, stop_file: str) -> str:
     waiting = stop_micros + request.clock.shown_within_micros - now_micros
     seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
     until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
-    what = "all windows" if request.state is None else "windows that are over"
     return (
-        f"Draining: what arrives by {until} UTC counts; {what} then close, in about {seconds:,} s, or when all of"
+        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
         " it is read. Ask again to end at once."
     )
 
@@ -262,14 +265,13 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
         left = request.stop_file
         drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
         return f"{words} {_words_of_resume(request)}{drain}"
-    if request.state is not None and request.log_decides:
-        return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
 
 
 class SinkWatch:
     """Shows what is new in a sink each time that it is read. Close it at the end.
 
+    page: of --html; it has all windows, also those that are not shown.
     goes_on: what is there at the first read is not shown: a command before has shown most of it, if not what came
         while nobody watched. patience_seconds: how long to try again after a first failure. clock: in seconds.
     """
@@ -279,17 +281,18 @@ class SinkWatch:
         sink: ReportSink,
         run_id: str,
         status: StreamStatus,
+        page: StreamPage | None = None,
         *,
         goes_on: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._follower = sink.follow(run_id)
-        self._show_command = sink.show_command(run_id)
+        self._folder = sink.folder
         self._seen: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
         self._reports = 0
         self._skips_first = goes_on
-        self._status = status
+        self._status, self._page = status, page
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._failing_since: float | None = None
@@ -311,8 +314,12 @@ class SinkWatch:
             return None
         self._failing_since = None
         self._reports = len(reports) + (0 if is_new else self._reports)
-        self._show(reports)
-        return ended if ended is not None and self._reports == ended.reports else None
+        new = [report for report in reports if (report.stream, report.window_start) not in self._seen]
+        self._show(new)
+        ended = ended if ended is not None and self._reports == ended.reports else None
+        if self._page is not None:
+            self._page.update(new, ended)
+        return ended
 
     def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
         """The last reading, when nothing more is written: tries again until the sink can be read.
@@ -329,12 +336,11 @@ class SinkWatch:
     def close(self) -> None:
         self._follower.close()
 
-    def _show(self, reports: Sequence[WindowReport]) -> None:
-        new = [report for report in reports if (report.stream, report.window_start) not in self._seen]
+    def _show(self, new: Sequence[WindowReport]) -> None:
         self._seen.update((report.stream, report.window_start) for report in new)
         if self._skips_first:
             self._skips_first = False
-            see = "" if self._show_command is None else f" See all with: {self._show_command}"
+            see = "" if self._folder is None else f" See all with: shh show {self._folder}"
             self._status.tell(
                 f"{len(new):,} windows with heavy items were reported before, some perhaps while no command watched:"
                 f" they are not shown here.{see}"

@@ -27,7 +27,6 @@ from dp_transforms.checks import check_fraction, check_range, check_whole
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, smallest_whole
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
-COUNT_SHAPE = 2.0  # of the noise of counts of named items, which is Gaussian: prices and draws have it from here
 MAX_SCALE = 100_000  # a table has up to 89 entries for each unit of scale at shape 1, 9.5 at shape 2
 LOG_TAIL_ERROR = 1e-13  # of `log_upper_tail`, times max(1, |logarithm|); against 50 digits it is less than 1.2e-14
 _FAR = 300.0  # exponent from which a continued fraction takes over from scipy, long before exp(-700) underflows

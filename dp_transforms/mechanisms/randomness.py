@@ -175,11 +175,6 @@ class IdKeys:
             )
         self.hash_users = IdHasher(derive_key(secret, "user ids"))
         self.hash_items = IdHasher(derive_key(secret, "item ids"))
-        self._facets = BlockFunction(derive_key(secret, "facets"))
-
-    def hash_facets(self, hashes: Words, facets: npt.NDArray[np.int64]) -> Words:
-        """Of items with the numbers of facets, as if each were an item. uint64[n, 2], int64[n] -> uint64[n, 2]."""
-        return self._facets.of_pairs(hashes, _blocks(facets))
 
 
 class StreamKeys(IdKeys):
@@ -239,10 +234,6 @@ class StreamKeys(IdKeys):
     def look_noise_uniforms(self) -> LookUniforms:
         """Second stage of a look in two stages, whose first one is of `look_uniforms`: for its active holders."""
         return LookUniforms(derive_key(self._secret, "look noise", *self._noise_context))
-
-    def count_uniforms(self) -> LookUniforms:
-        """Draws of the counts beside mode `looks`: one a window and counted item, for its holders."""
-        return LookUniforms(derive_key(self._secret, "counts", *self._noise_context))
 
     def look_order(self) -> LookOrder:
         """Orders the pairs of a user whose purse cannot pay for all of them."""

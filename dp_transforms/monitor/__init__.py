@@ -11,7 +11,6 @@ columns                tables from a schema: packed, merged, selected, cut by wi
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
 pairs                  which items each user holds in each window, by user or by item: from events; which of them count
-activity               how many pairs each user of a log has, and their histogram with noise, for the plan of a run
 item_holders           the same pairs by window and item: cells: an item in a window, with its holders
 counted_messages       messages gathered by counting: how a receiver knows that all have come
 query_noise            the noise of one count or sum in each mode, in two stages; the rule that its plan has for hits

@@ -9,13 +9,10 @@ so the content of a group does not depend on the engine, on the order of deliver
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 MOST_MESSAGE_BYTES = 8_000_000
-_NAMED = b"named"  # before what earlier rounds of looks have named. Packed content begins with other bytes.
-# In the place of what a window holds: a part of a run ends before this window. No packed content is so short.
-ENDS = b"ends"
 
 Key = tuple[int, int]  # window and shard: where a message goes
 EncodedMessage = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
@@ -38,36 +35,6 @@ def messages_of(blobs: list[bytes]) -> list[Message]:
     """All that one sender has for one shard of one window, as messages. The last one announces them."""
     *first, last = blobs or [b""]
     return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]
-
-
-def ending_messages(window: int, shards: int) -> Iterator[tuple[Key, Message]]:
-    """What one sender sends to each shard in the place of this window, with which the next part begins."""
-    for shard in range(shards):
-        yield (window, shard), Message(1, ENDS)
-
-
-def told(element: tuple[Key, EncodedMessage], shards: int) -> Iterator[tuple[Key, EncodedMessage]]:
-    """What was named in a window, said to all shards of a step of the next round of looks."""
-    (window, _), (announced, blob) = element
-    for shard in range(shards):
-        yield (window, shard), (announced, blob if blob in (b"", ENDS) else _NAMED + blob)
-
-
-def is_for_all(blob: bytes) -> bool:
-    """Whether it is for each shard of a group: that the part ends, or what was named."""
-    return blob == ENDS or blob.startswith(_NAMED)
-
-
-def without_told(blobs: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """What a step works on, and what it was told."""
-    of_step: list[bytes] = []
-    named: list[bytes] = []
-    for blob in blobs:
-        if blob.startswith(_NAMED):
-            named.append(blob.removeprefix(_NAMED))
-        else:
-            of_step.append(blob)
-    return of_step, named
 
 
 class GatheredCount:

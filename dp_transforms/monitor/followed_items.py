@@ -33,7 +33,7 @@ Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 _DRAWS_AT_ONCE = 1 << 20
 NO_ROW = -1
-_GIVEN = -2  # in the place of a row: what was named before
+_GIVEN = -2  # in the place of a row: what was named before the first window
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +88,8 @@ class Passes:
     """n distinct (item, window) whose noisy sum reaches the known threshold, sorted by item, then window.
 
     items: int64[n], any code. windows: int64[n]. names_anew: bool[n], whether it names an item that is not known.
-    rows: int64[n], the caller's; `NO_ROW` where nobody adds anything. Of what was named before, neither.
+    rows: int64[n], the caller's; `NO_ROW` where nobody adds anything. Of what was named before the
+        first window, neither.
     drawn_to: int64[n], the last window that has been drawn for after this pass; at least its own window.
     """
 
@@ -140,25 +141,23 @@ def follow(
     names_anew: Bits,
     reaches: Callable[[Whole], Bits],
     nobody_passes: Callable[[Whole, Words], Bits],
-    before: Cells,
 ) -> tuple[Passes, Bits, ItemTable]:
     """All named passes of the windows ``first .. end - 1``, by window, then item; whether each was of a known item; and
     the table of their items.
 
     cells: all with a sum above 0 in these windows: nothing is drawn for them here. known: before window ``first``.
     names_anew: bool[c], of cells. reaches: of rows of cells, whether they reach the known threshold. nobody_passes: of
-    windows and hashes of items, whether noise alone reaches it. before: named in these windows in earlier rounds: not
-    among the cells, not drawn for, and known from there on.
+    windows and hashes of items, whether noise alone reaches it.
     """
-    items, (of_cells, of_known, of_before) = ItemTable.merge([cells.table, known.table, before.table])
+    items, (of_cells, of_known) = ItemTable.merge([cells.table, known.table])
     is_followed = np.zeros(len(items), dtype=np.bool_)
-    is_followed[of_cells[cells.items[names_anew]]] = is_followed[of_known] = is_followed[of_before] = True
+    is_followed[of_cells[cells.items[names_anew]]] = is_followed[of_known] = True
     rows = np.flatnonzero(is_followed[of_cells[cells.items]])
     rows = rows[np.argsort(of_cells[cells.items[rows]], kind="stable")]  # by item, then window
     has_sum = of_cells[cells.items[rows]], cells.windows[rows]
     held = Passes(*has_sum, names_anew[rows], rows, has_sum[1]).take(reaches(rows))
-    earlier = _given(of_known, known.last_named, np.full(len(known), first - 1))
-    earlier = earlier.joined(_given(of_before[before.items], before.windows, before.windows))
+    anew, given = np.ones(len(known), dtype=np.bool_), np.full(len(known), _GIVEN)
+    earlier = Passes(of_known, known.last_named, anew, given, np.full(len(known), first - 1))
 
     def draw_nobody(items_of_draws: Whole, windows: Whole) -> Bits:
         return nobody_passes(windows, items.hashes.take(items_of_draws, axis=0))
@@ -169,10 +168,6 @@ def follow(
     order = np.lexsort((named[0], named[1]))
     order = order[named[3][order] != _GIVEN]
     return Passes(*(column[order] for column in named)), was_known[order], items
-
-
-def _given(items: Whole, windows: Whole, drawn_to: Whole) -> Passes:
-    return Passes(items, windows, np.ones(len(items), dtype=np.bool_), np.full(len(items), _GIVEN), drawn_to)
 
 
 def rounds(

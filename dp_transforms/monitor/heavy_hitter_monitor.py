@@ -193,7 +193,6 @@ class LookCandidates:
             names_anew=passes,  # each of them makes its item one that is drawn for
             reaches=lambda rows: passes[rows],
             nobody_passes=self._noise.nobody_passes,
-            before=ItemHolders.none(),
         )
         found = found.take(found.rows == NO_ROW)
         nobody = ItemHolders.without_holders(found.windows, found.items, items).select(slice(None))

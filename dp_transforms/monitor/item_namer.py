@@ -27,41 +27,31 @@ Whole = npt.NDArray[np.int64]
 class ItemNamer:
     """Names the items of one shard. Holds no state: windows are a function of their sums and of what was known. A draw
     is one keyed uniform for each window and item, and the holders with their weights, inverted by the noise's table.
-
-    number: of the round, where looks at a window come in rounds; each has noise, a threshold and sizes of its own.
     """
 
-    def __init__(self, plan: Plan, keys: StreamKeys, number: int = 0) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan = plan
         self._table = noise_bounds(plan.paid_looks.noise)
-        self._uniforms = keys.round_uniforms(number) if number else keys.look_uniforms()
-        self._terms = plan.terms_in_windows[number]
-        self._known_threshold = min(plan.known_threshold, self._terms.threshold)  # nothing is known without a record
+        self._uniforms = keys.look_uniforms()
+        self._known_threshold = plan.known_threshold
 
-    def name_windows(
-        self, sums: ItemSums, known: KnownItems, first: int, end: int, before: NamedItems | None = None
-    ) -> NamedItems:
+    def name_windows(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
         """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
 
         sums: all cells of these windows in one shard of items. known: what is known of the shard before window
-        ``first``; `KnownItems.after` then tells what is known in window ``end``. before: what earlier rounds named of
-        the shard in these windows: it is known from there on, and not drawn for again.
+        ``first``; `KnownItems.after` then tells what is known in window ``end``.
 
-        Raises ValueError for cells of other windows, for those that were named before, and for empty items in an open
-        domain.
+        Raises ValueError for cells of other windows, and for empty items in an open domain.
         """
-        before = NamedItems.none() if before is None else before
         if not 0 <= first < end <= self._plan.schedule.horizon:
             raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
         if len(sums) and not first <= sums.windows[0] <= sums.windows[-1] < end:
             raise ValueError(f"the sums must be of the windows {first} .. {end - 1}.")
-        if len(before) and before.contain(sums).any():
-            raise ValueError("there is a sum of a pair that an earlier round has named.")
         if self._plan.domain_size:
             return self._name_in_domain(sums)
         if len(sums) and not sums.sums.min() > 0:
             raise ValueError("a cell without a sum belongs to a known domain, and the domain is open.")
-        return self._name_in_open_domain(sums, known, first, end, before)
+        return self._name_in_open_domain(sums, known, first, end)
 
     def _name_in_domain(self, sums: ItemSums) -> NamedItems:
         """All items are known for ever. A cell with sum 0 is an empty item, of which is known that it passes."""
@@ -78,13 +68,11 @@ class ItemNamer:
             sums.windows[named], sums.items[named], noisy_sums, np.full(len(named), threshold), sums.table
         )
 
-    def _name_in_open_domain(
-        self, sums: ItemSums, known: KnownItems, first: int, end: int, before: NamedItems
-    ) -> NamedItems:
-        table, threshold = self._table, self._terms.threshold
+    def _name_in_open_domain(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
+        table, threshold = self._table, self._plan.threshold
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         names_anew = table.passes(uniforms, threshold - sums.sums)
-        if not len(known) and not len(before) and not names_anew.any():
+        if not len(known) and not names_anew.any():
             return NamedItems.none()
         named, was_known, items = follow(
             sums,
@@ -95,7 +83,6 @@ class ItemNamer:
             names_anew=names_anew,
             reaches=lambda cells: table.passes(uniforms[cells], self._known_threshold - sums.sums[cells]),
             nobody_passes=self._nobody_passes,
-            before=before,
         )
         noisy_sums = np.empty(len(named), dtype=np.int64)
         has_sum = named.rows != NO_ROW
@@ -117,5 +104,5 @@ class ItemNamer:
         self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable
     ) -> NamedItems:
         """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
-        levels, at_least_users = levels_and_sizes(noisy_sums, thresholds, self._plan, self._terms)
+        levels, at_least_users = levels_and_sizes(noisy_sums, thresholds, self._plan, self._plan.terms_of_looks)
         return NamedItems(windows, items, levels, at_least_users, table).select(slice(None))

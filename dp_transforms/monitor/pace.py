@@ -12,17 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
-from dp_transforms.plan.facets import FULL_VALUE, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, largest_of_amount, most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
 
 Whole = npt.NDArray[np.int64]
 
 _PATIENCE = 16  # a user is expected to go on for at most so many times as long as it has been there
-_PATIENCE_IN_ROUNDS = 4  # the same in `WindowRounds`, which are for users who come and go
 MOST_LOOKS = 2**32 - 1  # that one purse pays for; times a number of windows they stay below 2^63
 _DAY_SECONDS = 86_400
-_PARTS = 10_000  # of a look of full value
 
 
 class Chosen(NamedTuple):
@@ -45,12 +42,10 @@ class Pace:
                 " a plan for fewer looks of a user."
             )
         self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
-        self._horizon, rounds = plan.schedule.horizon, plan.rounds or plan.window_rounds
-        self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
-        self._largest_of_amount = largest_of_amount(looks, plan.paid_rounds) if weight_of(plan.facets) else 0
+        self._horizon = plan.schedule.horizon
+        self._most_of_second = 0 if plan.rounds is None else most_of_second_look(plan.rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
-        self._patience = looks.patience or (_PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS)
-        self._least_seen = min(a_day, max(1, self._horizon // self._patience))
+        self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
     def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
         """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
@@ -75,8 +70,8 @@ class Pace:
         window: the last one of those that are paid together. pays_hits: who is on the hits list, bool[u]; None: nobody.
 
         A purse is spread over the looks of this window and those that are expected later: in each window as many as in
-        those so far, this one included, counted over at least a day, or one patience-th of the run if that is
-        shorter; in the last window none. But nobody is expected to have more than patience times as many as so far:
+        those so far, this one included, counted over at least a day, or a sixteenth of the run if that is
+        shorter; in the last window none. But nobody is expected to have more than sixteen times as many as so far:
         many users go soon, and what they leave buys nothing. A user gets the largest weight that costs no more than its
         share, and at least the smallest one of the list.
         """
@@ -105,44 +100,16 @@ class Pace:
         payable_again = np.minimum(second, (left - payable * units) // units_again)
         return Chosen(weights, units, payable), Chosen(again, units_again, payable_again)
 
-    def choose_by_value(
-        self,
-        codes: Whole,
-        values: Whole,
-        parts: Whole,
-        left: Whole,
-        parts_before: Whole,
-        first_windows: Whole,
-        window: int,
-    ) -> tuple[Whole, Whole]:
-        """The weights of looks at amounts, and what they cost: 0 for one whose share pays for none. What is spent now
-        is spread over the parts of all looks of a user; a look has the largest weight times its value, at
-        most.
-
-        codes, values, parts: int64[n], of looks: the user, the amount in parts of `FULL_VALUE`, and `parts_of_values`.
-        left, parts_before, first_windows: of users, as of `choose`.
-        """
-        now = np.bincount(codes, parts, len(left)).astype(np.int64)
-        spread = self._spread(now, left, parts_before, first_windows, window)
-        amounts = left[codes] * parts // spread[codes]
-        return self._looks_list.within(amounts, values * self._largest_of_amount // FULL_VALUE)
-
     def _spread(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Whole:
         """Over how many looks what is left is spread, at least 1."""
         windows_left = self._horizon - 1 - window
         windows_so_far = np.maximum(window - first_windows + 1, self._least_seen)
         # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
         looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
-        expected = looks_so_far * windows_left // (windows_so_far + windows_left // self._patience)
+        expected = looks_so_far * windows_left // (windows_so_far + windows_left // _PATIENCE)
         # If there are more looks than units, the share is 0, however many more.
         spread: Whole = np.minimum(expected, left) + looks
         return spread
-
-
-def parts_of_values(values: Whole) -> Whole:
-    """What looks of these values cost, in parts of a full one: about as the square of the weight, rounded up."""
-    parts: Whole = -(-(values * values * _PARTS) // FULL_VALUE**2)
-    return parts
 
 
 def amounts_with_second(paid: Whole, looks: Whole, second: Whole, most_of_second: int) -> tuple[Whole, Whole]:

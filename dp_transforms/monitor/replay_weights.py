@@ -33,14 +33,13 @@ class ReplayChoice(NamedTuple):
 def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan) -> ReplayChoice:
     """pairs: how many pairs each user has in the whole run, at least 1, int64[u].
 
-    A user with n pairs has in each the largest weight of which a full purse, less what counts may cost it, pays n; on
-    the hits list, what is left of it when all hits are paid. It takes the list that gives it more, and in a tie the
-    looks list. Of more pairs than it pays for (`most_looks` without counts) so many count.
+    A user with n pairs has in each the largest weight of which a full purse pays n; on the hits list, what is left of
+    it when all hits are paid. It takes the list that gives it more, and in a tie the looks list. Of more than
+    `most_looks` pairs so many count.
     """
     listed, hits = plan.paid_looks.listed, plan.paid_hits
-    purses = PURSE_UNITS - (0 if plan.counts is None else plan.counts.units_of_pairs(pairs))
-    looks = np.minimum(pairs, purses // listed.units[0])
-    weights, _ = listed.largest(purses // looks)
+    looks = np.minimum(pairs, PURSE_UNITS // listed.units[0])
+    weights, _ = listed.largest(PURSE_UNITS // looks)
     if hits is None:
         return ReplayChoice(looks, weights, np.zeros(len(looks), dtype=np.bool_))
     on_hits_list, _ = hits.listed.largest((PURSE_UNITS - hits.units_of_all) // looks)

@@ -8,7 +8,6 @@ left buys a better size: all that is named is drawn for once more, held or not, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import RoundTerms
 
 Whole = npt.NDArray[np.int64]
 
@@ -30,23 +28,20 @@ class SecondLooks:
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan, self._table = plan, noise_bounds(plan.paid_looks.noise)
-        self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1 - bool(plan.facets))
-        self._terms = functools.cache(plan.terms_of_second_looks)
+        self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1)
 
-    def size(self, named: NamedItems, sums: ItemSums, drawn: Whole, windows: int) -> tuple[NamedItems, ItemSums]:
+    def size(self, named: NamedItems, sums: ItemSums, drawn: int, windows: int) -> tuple[NamedItems, ItemSums]:
         """The same names, each with the higher one of two levels and sizes, and the other sums.
 
-        named: by earlier rounds. sums: all of the last round. drawn: int64[len(named)], for how many names of
-        all shards it draws in so many windows that share one bound.
+        named: by earlier rounds. sums: all of the last round. drawn: for how many names of all shards it draws in so
+        many windows.
         """
         if not len(named):
             return named, sums
         is_named = named.contain(sums)
         values, digests = _placed(named, sums.select(is_named))
         noisy_sums = values + self._table.sample(self._uniforms(named.windows, named.hashes, digests))
-        numbers, places = np.unique(drawn, return_inverse=True)
-        of_numbers = zip(*(self._terms(int(number), windows) for number in numbers), strict=True)
-        terms = RoundTerms(*(np.array(column)[places] for column in of_numbers))
+        terms = self._plan.terms_of_second_looks(drawn, windows)
         found = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
         levels, users = (np.where(noisy_sums < terms.threshold, 0, each) for each in found)
         sized = dataclasses.replace(

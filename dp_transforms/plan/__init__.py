@@ -5,13 +5,11 @@ Read `plan` and `records` first. Each module below imports only those above it.
 
 - `window_schedule`: `WindowSchedule`, the declared windows.
 - `stored`: records as JSON and back, and their schema, from the annotations of their fields alone.
-- `facets`: declared values of columns.
 - `records`: what a plan is made of; a choice that was not made has no record.
 - `plan_checks`: whether a plan keeps its promise; asked whenever one is built or read.
 - `rounds`: looks in rounds: their purses, thresholds and stated sizes.
 - `calibration`: the search for the records of a plan.
 - `plan`: `Plan`; calibrates it, and reads it as hostile input.
-- `plan_comparison`: from how many users on a plan finds an item, and other modes and the methods of others.
 - `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 
 A new choice touches its record, its calibration and its option (`cli.plan_options`). docs/plan.schema.json, which says

@@ -5,12 +5,9 @@ Guarantee: none of its own. `Plan` checks all that is found here again, as it do
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from dp_transforms.accounting.activity import activity_delta
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
     charged_sampling_delta,
@@ -20,45 +17,36 @@ from dp_transforms.accounting.calibration import (
     hash_delta,
     sampling_delta,
 )
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import MOST_COUNTS_PER_USER, PriceList, make_price_list, price_counts
+from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
     SMALLEST_KNOWN_ERROR,
-    PurseChoice,
     check_usual_looks,
     choose_purse,
 )
-from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.plan.facets import labels_of
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import (
     Budget,
-    Counts,
     Hits,
     Known,
     Looks,
     PaidHits,
     Shares,
     WideNoise,
-    WindowRounds,
     check_hits,
 )
 from dp_transforms.plan.rounds import (
     LOOKS_OF_ROUNDS,
-    SHAPE_IN_WINDOWS,
     SPACING_IN_ROUNDS,
-    UNITS_IN_WINDOWS,
     amounts_of_rounds,
     block_rounds,
     check_choices,
     with_rounds,
 )
-from dp_transforms.plan.stored import as_float
 
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
@@ -142,26 +130,12 @@ class LooksChoices(PerUser, total=False):
     known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
         domain as small as 0.05 false names in the whole run need.
     size_error: the probability that any size that the run states is too large, 0.01 by default.
-    counts_for: so many of the largest named items of a window have a noisy count of their users, 0 by default. Users
-        pay for counts out of the same purse, so less is named. Replays alone.
-    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
-        (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
         were named. For replays, without hits, counts, known items or a known domain. By default False: an item
         of a single window needs more users. In place of True, which percent of what
         is left of a purse each round pays with: (10, 5, 20, 100).
-    window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
-        replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.
-    users_stay: in the order of a stream, users are there for most of the run, such as devices; not with window_rounds.
-        By default False: many go soon, and what they leave buys nothing.
     block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
         whole run where windows are a day or longer.
-    by: with rounds, which it turns on; some values of one or two columns of the log, such as
-        ``{"country": ("DE", "FR")}``. Named items are looked at once more, by each value, for a fifth of a purse. An
-        event with another value, or with none, counts for the item alone. The values must be public.
-    weight, most_weight: with rounds, which they turn on, and in the place of by; a column of numbers, such as seconds
-        watched, and the most that a user may add to an item in a window, a whole number. Named items then also say how
-        much of it all of their users add.
     """
 
     usual_looks: tuple[int, int] | None
@@ -169,83 +143,53 @@ class LooksChoices(PerUser, total=False):
     forget_after: int | None
     known_error: float | None
     size_error: float | None
-    counts_for: int | None
-    activity_epsilon: float | None
     rounds: bool | tuple[int, ...] | None
     block_seconds: int | None
-    window_rounds: bool | None
-    users_stay: bool | None
-    by: Mapping[str, Sequence[str]] | None
-    weight: str | None
-    most_weight: int | None
 
 
-_PATIENCE_WHERE_USERS_STAY = 64
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
 
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    if labels_of(given):
-        given.setdefault("rounds", not given.get("window_rounds"))
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)
-    units = UNITS_IN_WINDOWS if given.get("window_rounds") else () if rounds is None else rounds.all_units
+    units = () if rounds is None else rounds.units
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if units:
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
-    hash_share = hash_delta(budget.max_users, budget.max_items * (1 + (len(rounds.facet_labels) if rounds else 0)))
-    counts_for, hits_per_user = given.get("counts_for") or 0, 0 if units else given.get("hits_per_user")
-    if check_whole("counts_for", counts_for, 0):
-        if hits_per_user:
-            raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
-        hits_per_user = 0
-    counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * budget.schedule.horizon)
+    hash_share = hash_delta(budget.max_users, budget.max_items)
+    hits_per_user = 0 if units else given.get("hits_per_user")
     # With the widest noise; still far below 1e-20.
-    variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
+    variation = most_looks * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
-    activity_epsilon = as_float("activity_epsilon", given.get("activity_epsilon") or 0.0)
-    sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
     choice = _choose(
         budget.epsilon,
         delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
         usual_looks=usual_looks,
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
-        shapes=(SHAPE_IN_WINDOWS,) if given.get("window_rounds") else SHAPES,
         level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
         amounts=amounts_of_rounds(units, most_looks) if units else None,
     )
-    delta_open, later = choice.delta_open, tuple[int, ...]()
     if units:
-        choice, later = with_rounds(choice, units, len(units) if rounds is None else 1)
-    counts = None
-    if counts_for:
-        price = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
-        counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
-        choice = _with_counts(choice, counts)
-    thresholds = (choice.threshold, *later)
+        choice = with_rounds(choice, units)
     return {
         "threshold": choice.threshold,
-        "looks": dataclasses.replace(
-            looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
-            patience=_PATIENCE_WHERE_USERS_STAY if given.get("users_stay") else None,
-        ),
+        "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR)),
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
-        "counts": counts,
-        "known": known_of(choice.prices, min(thresholds), known_error / len(thresholds), forget_after),
+        "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
         "rounds": rounds,
-        "window_rounds": WindowRounds(units=units, later_thresholds=later) if units and rounds is None else None,
-        "shares": Shares(paid=choice.delta_looks, open=delta_open or None, sampling=sampling_share, hash=hash_share),
+        "shares": Shares(
+            paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
+        ),
     }
 
 
-def looks_of(
-    prices: PriceList, usual_looks: tuple[int, int], size_error: float | None, activity_epsilon: float = 0.0
-) -> Looks:
+def looks_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> Looks:
     return Looks(
         usual_looks=usual_looks,
         shape=prices.noise.shape,
@@ -256,7 +200,6 @@ def looks_of(
         units=prices.units,
         spacing=prices.spacing,
         size_error=DEFAULT_SIZE_ERROR if size_error is None else size_error,
-        activity_epsilon=activity_epsilon or None,
     )
 
 
@@ -280,22 +223,6 @@ def _looks(given: LooksChoices) -> tuple[tuple[int, int], int]:
     if usual_looks is None:
         usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
     return check_usual_looks(usual_looks, most_looks), most_looks
-
-
-def _with_counts(choice: PurseChoice, counts: Counts) -> PurseChoice:
-    """The same noise, order and split, with weights for purses from which counts are paid."""
-    old = choice.prices
-    prices = make_price_list(
-        old.noise,
-        old.order,
-        old.budget,
-        old.most_looks,
-        counts=counts.per_user,
-        count_units=counts.units,
-        spacing=old.spacing,
-    )
-    threshold = smallest_open_threshold(prices, choice.delta_open) if choice.delta_open else choice.threshold
-    return dataclasses.replace(choice, prices=prices, threshold=threshold)
 
 
 def _largest(usual_looks: object) -> int:

@@ -91,11 +91,11 @@ def from_delta_units(units: int) -> Decimal:
 class LifetimeCost:
     """What one run of a plan costs each user, once, over its whole declared range. Build it with `of_plan`.
 
-    epsilon, delta: the guarantee of the run, in units; with the histogram of activity that its plan was made from.
+    epsilon, delta: the guarantee of the run, in units.
     release: the mode. The rest is of mode ``looks`` alone, else "" and 0.
     order: the Renyi order as text. divergence: of this order, of all looks and counts, in units of epsilon.
     delta_events: of items that one user alone holds, and of collisions of hashes, in units. distance: of the sampled
-    noise from its law in one world, in units of 10^-45. activity: the epsilon of the histogram of activity, in units.
+    noise from its law in one world, in units of 10^-45.
     """
 
     epsilon: int
@@ -105,11 +105,10 @@ class LifetimeCost:
     divergence: int = 0
     delta_events: int = 0
     distance: int = 0
-    activity: int = 0
 
     def __post_init__(self) -> None:
         check_whole("epsilon", self.epsilon, 1)
-        for name in ("delta", "divergence", "delta_events", "distance", "activity"):
+        for name in ("delta", "divergence", "delta_events", "distance"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < (name == "delta"):
                 raise ValueError(
@@ -125,13 +124,12 @@ class LifetimeCost:
         looks = plan.looks
         if looks is None:
             return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.mode)
-        activity = epsilon_units("activity_epsilon", looks.activity_epsilon) if looks.activity_epsilon else 0
         with decimal.localcontext(_MATH):
             events = _exactly("open", plan.delta_open) + _exactly("hash", plan.shares.hash) + _SLACK
-            # The share of sampling is (1 + e^epsilon) d, or more with a histogram: d is at most this.
+            # The share of sampling is (1 + e^epsilon) d.
             distance = _exactly("sampling", plan.shares.sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
         return cls(
-            epsilon=epsilon_units("epsilon", plan.epsilon) + activity,
+            epsilon=epsilon_units("epsilon", plan.epsilon),
             delta=delta,
             mode=plan.mode,
             # The exact value of the float: the order of the prices, and none beside it.
@@ -139,7 +137,6 @@ class LifetimeCost:
             divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
             distance=_up(distance, _DISTANCE_DIGITS),
-            activity=activity,
         )
 
 
@@ -231,7 +228,7 @@ class BudgetRule:
         events, delta = first.delta_events, min(first.delta, max_delta)
         # Enough for as many runs like the first as the caps allow, unless that is a large share of max_delta.
         distances = _sampling_units(first.distance, max_epsilon)
-        by_epsilon = max(0, max_epsilon - first.epsilon) // max(1, first.divergence + first.activity)
+        by_epsilon = max(0, max_epsilon - first.epsilon) // max(1, first.divergence)
         by_delta = (max_delta - delta) // max(1, events)
         share = min((1 + min(by_epsilon, by_delta)) * distances, max_delta // _LARGEST_SHARE)
         sampling = max(delta // _SAMPLING_SHARE, distances, share)
@@ -242,7 +239,7 @@ class BudgetRule:
         conversion = min(delta - events - own, max_delta - events - sampling)
         if conversion <= 0:
             raise ValueError("max_delta must be larger than the delta of the first plan. Use a larger one.")
-        loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.activity - first.divergence)
+        loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.divergence)
         return cls(RENYI, max_epsilon, max_delta, first.order, Price(loss, conversion, 0), sampling)
 
     def price(self, cost: LifetimeCost, spent: Price = NOTHING) -> Price:
@@ -252,23 +249,9 @@ class BudgetRule:
         # Divergences do not fall with the order (van Erven, Harremoes 2014, Theorem 3): a larger one covers this one.
         if cost.order and Decimal(cost.order) >= Decimal(self.order):
             sampling = _sampling_units(cost.distance, self.max_epsilon)
-            looks = cost.divergence + cost.activity
-            if spent.sampling + sampling <= self.sampling and looks <= cost.epsilon:
-                return Price(looks, cost.delta_events, sampling)
-        # A histogram costs all of its epsilon: it may have been published before the order was chosen, and told which.
-        return Price(pure_divergence(self.order, cost.epsilon - cost.activity) + cost.activity, cost.delta, 0)
-
-    def kept_by_release(self, cost: LifetimeCost, price: Price) -> Price:
-        """How much of its price a run keeps that is given back before it drew anything: what its histogram took.
-
-        The histogram is published, and the plan that declared the rule chose the constants of the rule by it. Its noise
-        and its hashes are within the distance of the cost of their law.
-        """
-        if not cost.activity:
-            return NOTHING
-        if price.sampling:
-            return Price(cost.activity, 0, price.sampling)
-        return Price(cost.activity, _sampling_units(cost.distance, cost.epsilon), 0)
+            if spent.sampling + sampling <= self.sampling and cost.divergence <= cost.epsilon:
+                return Price(cost.divergence, cost.delta_events, sampling)
+        return Price(pure_divergence(self.order, cost.epsilon), cost.delta, 0)
 
     def runs_that_fit(self, cost: LifetimeCost) -> int:
         """How many runs of this cost the rule admits, one after another."""

@@ -15,7 +15,6 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 
-from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
@@ -26,7 +25,6 @@ from dp_transforms.plan.calibration import HitsChoices, LooksChoices, calibrate_
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
 from dp_transforms.plan.records import (
     Budget,
-    Counts,
     Domain,
     Hits,
     Known,
@@ -35,9 +33,8 @@ from dp_transforms.plan.records import (
     PaidHits,
     Rounds,
     Shares,
-    WindowRounds,
 )
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_in_windows, terms_of_round
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -73,10 +70,8 @@ class Plan(Record):
         more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
     looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
-    counts: where the largest named items have a count beside their name. known: where named items are followed; in a
-        known domain all items are known, and have the threshold.
-    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one. window_rounds: where
-        those of each window do.
+    known: where named items are followed; in a known domain all items are known, and have the threshold.
+    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
 
@@ -89,10 +84,8 @@ class Plan(Record):
     threshold: int
     looks: Looks | None = None
     hits: PaidHits | Hits | None = None
-    counts: Counts | None = None
     known: Known | None = None
     rounds: Rounds | None = None
-    window_rounds: WindowRounds | None = None
     shares: Shares
 
     def __post_init__(self) -> None:
@@ -190,14 +183,8 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round, that of facets too; without rounds, a purse."""
-        cut = self.rounds or self.window_rounds
-        return (PURSE_UNITS,) if cut is None else cut.all_units
-
-    @property
-    def facets(self) -> tuple[str, ...]:
-        """The labels of all facets, ``COLUMN=VALUE``; none without."""
-        return () if self.rounds is None else self.rounds.facet_labels
+        """What the looks of a user may cost in each round; without rounds, a purse."""
+        return (PURSE_UNITS,) if self.rounds is None else self.rounds.units
 
     @property
     def hits_per_user(self) -> int:
@@ -228,14 +215,12 @@ class Plan(Record):
 
     @property
     def guarantee(self) -> str:
-        """What the plan promises, in one sentence, and for a known domain on which condition; and what the plan and the
-        run promise together, if the plan is from the same users."""
+        """What the plan promises, in one sentence, and for a known domain on which condition."""
         condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
-        activity = 0.0 if self.looks is None else self.looks.activity_epsilon or 0.0
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
-            f"{condition}." + guarantee_with_activity(self.epsilon, self.delta, activity)
+            f"{condition}."
         )
 
     @property
@@ -282,17 +267,14 @@ class Plan(Record):
 
     @property
     def _most_unheld(self) -> int:
-        """Sums of 0 that the run draws for, on average; in each round."""
+        """Sums of 0 that the run draws for, on average."""
         followed = 2 * self.known_for * self.max_users * self.paid_looks.most_looks
         return self.domain_size * self.schedule.horizon or followed
 
-    @functools.cached_property
-    def terms_in_windows(self) -> tuple[RoundTerms, ...]:
-        """Of each round in a window, for items that are not known; of the only one where looks come in none."""
-        looks = self.paid_looks
-        if self.window_rounds is None:
-            return (RoundTerms(self.threshold, self.likely_noise, looks.weights[-1]),)
-        return terms_in_windows(looks, self.window_rounds, self.threshold, self.max_users, self._most_unheld)
+    @property
+    def terms_of_looks(self) -> RoundTerms:
+        """Of looks in one round, at items that are not known."""
+        return RoundTerms(self.threshold, self.likely_noise, self.paid_looks.weights[-1])
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a round over blocks in so many windows; a later one draws for so many pairs."""
@@ -301,8 +283,7 @@ class Plan(Record):
 
     def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
         """Of the looks of the last round at so many pairs that are named already, in so many windows."""
-        rounds = self.window_rounds or self.paid_rounds
-        return second_terms(self.paid_looks, rounds, drawn, Fraction(self.schedule.horizon, windows))
+        return second_terms(self.paid_looks, self.paid_rounds, drawn, Fraction(self.schedule.horizon, windows))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
@@ -333,25 +314,20 @@ class Plan(Record):
         margin = self.charged_hits.noise.smallest_margin(math.nextafter(probability, 0)) - 1
         return max(1, self.threshold - margin)
 
-    def found_from(
-        self, looks: int, probability: float = 0.95, *, known: bool = False, without_counts: bool = False
-    ) -> int:
+    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
-        if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
-        is held in this window alone; known: one that was named in its block. With rounds in windows: in the last one.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. With hits:
+        while none of the users is excluded. With rounds: an item that is held in this window alone; known: one that was
+        named in its block.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
             return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
-        threshold = self.known_threshold if known else self.terms_in_windows[-1].threshold
-        counts = None if without_counts else self.counts
-        reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units
-        reserved += PURSE_UNITS - self.units_of_rounds[-1]
+        threshold = self.known_threshold if known else self.threshold
         prices = self.paid_looks.prices
-        return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
+        return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices))
 
     @functools.cached_property
     def fingerprint(self) -> str:

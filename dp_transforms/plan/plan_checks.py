@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dp_transforms.accounting.activity import activity_delta
 from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
 from dp_transforms.accounting.composition import check_delta
-from dp_transforms.accounting.purse.price_list import SHARE_OF_COUNTS, check_price_work, count_units
+from dp_transforms.accounting.purse.price_list import check_price_work
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.records import Counts, Hits, Looks, PaidHits
+from dp_transforms.plan.records import Hits, Looks, PaidHits
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 # Items of a known domain that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
-# An item that nobody holds any more may be named again, in any round of looks at a window, and is then followed for
-# longer: at most so often on average.
+# An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
 _MOST_NAMED_AGAIN = 0.5
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
@@ -77,15 +75,10 @@ def _check_records(plan: Plan) -> None:
         raise ValueError("hits of a plan with looks must be paid out of the purse, and of one without them be charged.")
     if plan.looks is None and plan.hits is None:
         raise ValueError("a plan must have looks, hits, or both.")
-    if plan.looks is None and (plan.counts or plan.known):
-        raise ValueError("counts and known must be left out of a plan without looks.")
-    if plan.counts is not None and plan.hits is not None:
-        raise ValueError("counts_for cannot be used with hits_per_user. Use one of the two.")
-    if plan.rounds is not None and (plan.looks is None or plan.hits or plan.counts or plan.known or plan.domain):
-        raise ValueError("rounds need looks, and cannot be used with hits, counts, known items or a known domain.")
-    others = plan.looks is None or plan.hits or plan.counts or plan.rounds or plan.domain
-    if plan.window_rounds is not None and others:
-        raise ValueError("window_rounds need looks, and cannot be used with hits, counts, rounds or a known domain.")
+    if plan.looks is None and plan.known:
+        raise ValueError("known must be left out of a plan without looks.")
+    if plan.rounds is not None and (plan.looks is None or plan.hits or plan.known or plan.domain):
+        raise ValueError("rounds need looks, and cannot be used with hits, known items or a known domain.")
     if plan.domain is not None and plan.known is not None:
         raise ValueError("known must be left out in a known domain, where every item is known.")
 
@@ -141,13 +134,9 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
 def _check_looks(plan: Plan, looks: Looks) -> None:
     check_most_looks(looks.most_looks)
     _check_known(plan)
-    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items * (1 + len(plan.facets))))
+    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
     variation = looks.most_looks * looks.noise.sampling_total_variation
-    if plan.counts is not None:
-        _check_counts(plan.counts, looks)
-        variation += plan.counts.per_user * plan.counts.noise.sampling_total_variation
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
-    needed += activity_delta(plan.epsilon, looks.activity_epsilon or 0.0, plan.max_users)
     _check_share("sampling", plan.shares.sampling, needed)
     if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
         least = plan.schedule.slide_seconds
@@ -159,17 +148,10 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
     if paid is not None:
         _check_paid_hits(paid, looks)
     # The price lists are checked when they are built; this checks the rest: budget and threshold.
-    thresholds = _open_thresholds(plan)
-    of_each = plan.delta_open / len(thresholds)
-    for threshold, units in zip(thresholds, plan.units_of_rounds, strict=False):
-        PurseChoice(plan.epsilon, plan.shares.paid, of_each, looks.prices, threshold, plan.hit_prices, open_units=units)
+    units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
+    PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, plan.hit_prices, open_units=units)
     if paid is not None and not plan.hits_from:
         raise ValueError("the hits list makes no user's weight larger. Calibrate the plan again.")
-
-
-def _open_thresholds(plan: Plan) -> tuple[int, ...]:
-    """Of items that are not known, in each round that looks at such."""
-    return (plan.threshold, *(() if plan.window_rounds is None else plan.window_rounds.later_thresholds))
 
 
 def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
@@ -180,24 +162,13 @@ def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
         raise ValueError(f"a purse must pay for {looks.most_looks} looks on the hits list too: its look_units differ.")
 
 
-def _check_counts(counts: Counts, looks: Looks) -> None:
-    needed = count_units(looks.order, looks.budget, counts.scale)
-    if counts.units < needed:
-        raise ValueError(f"units of counts must be at least {needed} at this scale, got {counts.units}.")
-    if counts.per_user * counts.units > SHARE_OF_COUNTS * PURSE_UNITS:
-        raise ValueError(f"counts must cost at most {SHARE_OF_COUNTS:.0%} of a purse. Calibrate the plan again.")
-    if counts.per_user * counts.units + looks.units[0] > PURSE_UNITS:
-        raise ValueError("counts leave less of a purse than a look costs. Use most_looks of 2 or more.")
-
-
 def _check_known(plan: Plan) -> None:
     if plan.known is None:
         return _check_false_reports(plan, plan.threshold, plan.known_error)
     check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
-    least = min(_open_thresholds(plan))
-    if plan.known.threshold > least:
-        raise ValueError(f"the threshold of known items must be at most the threshold {least}.")
-    if plan.known.forget_after * plan.known_error * len(_open_thresholds(plan)) > _MOST_NAMED_AGAIN:
+    if plan.known.threshold > plan.threshold:
+        raise ValueError(f"the threshold of known items must be at most the threshold {plan.threshold}.")
+    if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
         raise ValueError(
             f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "
             f"noise would name an item that nobody holds again and again. Lower known_error or forget_after."

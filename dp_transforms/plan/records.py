@@ -12,23 +12,18 @@ import itertools
 import re
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
-from dp_transforms.accounting.purse.price_list import PriceList, count_noise
+from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.purse_choice import SMALLEST_KNOWN_ERROR, check_usual_looks
 from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
 from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, mode_of
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
-from dp_transforms.plan.facets import Facets
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-MOST_PATIENCE = 10_000
-MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
+MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 
 @runtime_checkable
@@ -159,10 +154,6 @@ class Looks(Record):
     spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
         are two levels.
     size_error: the probability that any size that the run states is larger than the number of users.
-    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon.
-        Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
-    patience: in the order of a stream a user is expected to go on for at most so many times as long as it was there;
-        missing: the usual one (`monitor.pace`).
 
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
     """
@@ -176,8 +167,6 @@ class Looks(Record):
     units: tuple[int, ...]
     spacing: int
     size_error: float
-    activity_epsilon: float | None = None
-    patience: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,10 +176,6 @@ class Looks(Record):
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_whole("spacing", self.spacing, 1)
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
-        if self.activity_epsilon == 0:
-            raise ValueError("activity_epsilon must be left out where there was no histogram.")
-        if self.patience is not None:
-            check_whole("patience", self.patience, 1, MOST_PATIENCE)
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:
@@ -267,35 +252,6 @@ class PaidHits(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Counts(Record):
-    """The largest named items of each window are published with a count, which users pay for beside looks.
-
-    items: so many of a window. Replays alone.
-    per_user: at most so many counted pairs of a user count. units: what each costs of a purse.
-    scale: the Gaussian noise of a count has a standard deviation of this over sqrt(2).
-    """
-
-    items: int
-    per_user: int
-    units: int
-    scale: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in dataclasses.fields(self):
-            check_whole(field.name, getattr(self, field.name), 1)
-
-    def units_of_pairs(self, looks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """What users with so many pairs in the run pay for counts, whatever is named. looks, result: int64[n]."""
-        return np.minimum(looks, self.per_user) * self.units
-
-    @functools.cached_property
-    def noise(self) -> ExponentialPower:
-        """The law of the noise of one count."""
-        return count_noise(self.scale)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Known(Record):
     """Items that were named are followed: noisy sums of at least `threshold` name them again.
 
@@ -319,67 +275,21 @@ class Rounds(Record):
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    false_names: on average noise alone names at most so many pairs in each later round, and so many facets of `--by`.
-    facets: where what is named is looked at by facets, or for amounts, in a round after these.
+    false_names: on average noise alone names at most so many pairs in each later round.
     """
 
     block_seconds: int
     units: tuple[int, ...]
     false_names: float
-    facets: Facets | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("block_seconds", self.block_seconds, 1)
-        check_rounds(self.units, MOST_ROUNDS)
-        check_purse_pays(self.all_units)
+        if not 2 <= len(self.units) <= MOST_ROUNDS:
+            raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
+        if sum(self.units) > PURSE_UNITS:
+            raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
-
-    @property
-    def all_units(self) -> tuple[int, ...]:
-        """The same with the round of facets."""
-        return self.units if self.facets is None else (*self.units, self.facets.units)
-
-    @property
-    def facet_labels(self) -> tuple[str, ...]:
-        """Of all facets; none without."""
-        return () if self.facets is None else self.facets.labels
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WindowRounds(Record):
-    """The looks at each window come in rounds when it is closed: each looks at what is not named, the last one at all.
-
-    units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    later_thresholds: of items that are not known, in each round but the first.
-    """
-
-    units: tuple[int, ...]
-    later_thresholds: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rounds(self.units, MOST_WINDOW_ROUNDS)
-        if len(self.later_thresholds) != len(self.units) - 1:
-            raise ValueError("each round but the first must have a threshold among later_thresholds.")
-
-    @property
-    def all_units(self) -> tuple[int, ...]:
-        """As of `Rounds`; there are no facets here."""
-        return self.units
-
-
-def check_rounds(units: tuple[int, ...], most: int) -> None:
-    """Raises ValueError unless a purse pays for so many rounds."""
-    if not 2 <= len(units) <= most:
-        raise ValueError(f"there must be 2 to {most} rounds, got {len(units)}.")
-    check_purse_pays(units)
-
-
-def check_purse_pays(units: tuple[int, ...]) -> None:
-    """Raises ValueError for rounds that cost more than a purse together."""
-    if sum(units) > PURSE_UNITS:
-        raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
 
 
 def check_hits(hits: int) -> None:

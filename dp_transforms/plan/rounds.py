@@ -1,7 +1,5 @@
 """Rounds: how a purse is cut for them, and the threshold and the stated sizes of each (docs/guarantee.md, "Rounds").
 
-Over blocks of windows, or in each window (`WindowRounds`).
-
 A user who holds a pair that a later round draws for held it in each round before. So it has spent the purses of these
 but for what rounding leaves, and a purse for each round costs next to nothing against a share of what is left.
 """
@@ -19,22 +17,19 @@ import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
-from dp_transforms.checks import is_whole, shown
+from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
-from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, labels_of, weight_of
-from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds, WindowRounds
+from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 FALSE_NAMES = 0.65  # of each later round, in the whole run
-USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
+USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round
 TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
 SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other looks all cost at most such a part of what is paid, each such a one
-FEWEST_WEIGHTED = 4  # looks at full amounts that the purse of their round pays for: so nobody adds far more
 FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
@@ -42,24 +37,20 @@ LIKELY_DRAWN = 10**6  # pairs, in a run
 _LEFT_OUT = 0.05  # of the probability with which a pair is missed
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
-_REFUSED = {
-    "rounds": ("hits_per_user", "counts_for", "forget_after", "known_error"),
-    "window_rounds": ("hits_per_user", "counts_for"),
-}
-UNITS_IN_WINDOWS = tuple(PURSE_UNITS * percent // 100 for percent in (5, 20, 75))
+_REFUSED = ("hits_per_user", "forget_after", "known_error")
 _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 
 
-def units_of_shares(shares: object, left: int = PURSE_UNITS) -> tuple[int, ...]:
-    """What a purse has for each round over blocks. shares: percents of what is left; True: the usual ones. Raises
-    ValueError for others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything. left: at first."""
+def units_of_shares(shares: object) -> tuple[int, ...]:
+    """What a purse has for each round. shares: percents of what is left; True: the usual ones. Raises ValueError for
+    others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything."""
     percents = USUAL_SHARES if shares is True else shares
     if not (isinstance(percents, (tuple, list)) and 2 <= len(percents) <= MOST_ROUNDS):
         raise ValueError(f"rounds must be True, or 2 to {MOST_ROUNDS} percents such as {USUAL_SHARES}, got {shares!r}.")
     if not all(is_whole(each) and 1 <= each <= 100 for each in percents) or percents[-1] != 100:
         raise ValueError(f"rounds must be whole percents of what is left, 1 to 100, the last one 100, got {shares!r}.")
-    units = []
+    units, left = [], PURSE_UNITS
     for percent in percents:
         units.append(left * percent // 100)
         left -= units[-1]
@@ -83,19 +74,18 @@ def terms_of_round(
 ) -> RoundTerms:
     """A function of what was named before, and of the plan.
 
-    drawn: for so many pairs a later round draws, held or not, in this part of the run, or for so many facets of pairs;
-    round 0 for none without a sum.
+    drawn: for so many pairs a later round draws, held or not, in this part of the run; round 0 for none without a sum.
     users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into the run, at
     least 1. Each part has its share of `false_names` and of the false sizes.
     """
-    paid = rounds.all_units[number]
+    paid = rounds.units[number]
     if number == 0:
-        return _terms(looks, paid, threshold, _size_error(looks, rounds), users, 0)
+        count = int(np.searchsorted(looks.units, paid, side="right"))
+        weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
+        likely_noise = size_margin(looks.noise, weights, paid / units, _size_error(looks, rounds), users, 0)
+        return RoundTerms(threshold, likely_noise, int(weights[-1]))
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     likely_noise = _likely_noise(looks, rounds, drawn)
-    if number == len(rounds.units) and weight_of(rounds.facet_labels):
-        largest = largest_of_amount(looks, rounds)
-        return RoundTerms(likely_noise + FEWEST_STATED * largest, likely_noise, largest)
     threshold = threshold_of_round(looks, rounds, drawn)
     least = threshold - looks.spacing if leaves_out(rounds, number) else None  # the price of a look covers it
     return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
@@ -106,7 +96,7 @@ def leaves_out(rounds: Rounds, number: int) -> bool:
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
-def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:
+def second_terms(looks: Looks, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the last round, for so many pairs that are named already. threshold: from where on a size is stated. parts: as
     of `terms_of_round`."""
     largest = _largest_weight(looks, max(looks.units[0], most_of_second_look(rounds)))
@@ -114,22 +104,17 @@ def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts:
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
-def largest_of_amount(looks: Looks, rounds: Rounds) -> int:
-    """The weight of a look at a full amount."""
-    return _largest_weight(looks, max(looks.units[0], rounds.all_units[-1] // FEWEST_WEIGHTED))
-
-
-def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
+def most_of_second_look(rounds: Rounds) -> int:
     """What a second look costs at most."""
     return rounds.units[-1] // FEWEST_SECOND
 
 
-def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:
+def _size_error(looks: Looks, rounds: Rounds) -> float:
     """Of each round, and of second looks."""
-    return looks.size_error / (len(rounds.all_units) + 1)
+    return looks.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(looks: Looks, rounds: Rounds | WindowRounds, drawn: int) -> int:
+def _likely_noise(looks: Looks, rounds: Rounds, drawn: int) -> int:
     """Where the number of pairs that are drawn for is known: the noise of any of them is larger with the share of
     `size_error` at most."""
     return looks.noise.smallest_margin(_size_error(looks, rounds) / max(1, drawn)) - 1
@@ -137,22 +122,6 @@ def _likely_noise(looks: Looks, rounds: Rounds | WindowRounds, drawn: int) -> in
 
 def _largest_weight(looks: Looks, units: int) -> int:
     return int(looks.listed.largest(np.array([units]))[0][0])
-
-
-def terms_in_windows(
-    looks: Looks, rounds: WindowRounds, threshold: int, users: int, most_unheld: int
-) -> tuple[RoundTerms, ...]:
-    """Of each round in a window. threshold: of the first one. most_unheld: sums of 0 that each draws, on average."""
-    size_error = _size_error(looks, rounds)
-    terms = zip((threshold, *rounds.later_thresholds), rounds.units, strict=True)
-    return tuple(_terms(looks, paid, each, size_error, users, most_unheld) for each, paid in terms)
-
-
-def _terms(looks: Looks, paid: int, threshold: int, size_error: float, users: int, most_unheld: int) -> RoundTerms:
-    count = int(np.searchsorted(looks.units, paid, side="right"))
-    weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
-    likely_noise = size_margin(looks.noise, weights, paid / units, size_error, users, most_unheld)
-    return RoundTerms(threshold, likely_noise, int(weights[-1]))
 
 
 def threshold_of_round(looks: Looks, rounds: Rounds, drawn: int) -> int:
@@ -181,31 +150,16 @@ def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, pr
     return _found_from(looks, rounds.units[0], threshold, number, probability)
 
 
-def found_of_facet(looks: Looks, rounds: Rounds, units: int, number: int, probability: float) -> int:
-    """The same of a facet of a named pair, if each user has so many facets in the run. units: of their round."""
-    return _found_from(looks, units, threshold_of_round(looks, rounds, LIKELY_DRAWN), number, probability)
-
-
 def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
-    """given: `LooksChoices`, of which `labels_of` is right. Raises ValueError for what rounds cannot be used with."""
-    for name in ("by", "weight"):
-        if given.get(name) and not given.get("rounds"):
-            raise ValueError(f"{name} needs rounds over blocks of windows, which name what it looks at. Leave one out.")
+    """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
     if given.get("block_seconds") is not None and not given.get("rounds"):
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
-    if given.get("rounds") and given.get("window_rounds"):
-        raise ValueError("window_rounds cannot be used with rounds. Leave one out.")
-    if not isinstance(given.get("users_stay", False), bool):
-        raise ValueError(f"users_stay must be True or False, got {shown(given['users_stay'])}.")
-    if given.get("users_stay") and given.get("window_rounds"):
-        raise ValueError("users_stay cannot be used with window_rounds, for users who come and go. Leave one out.")
-    for name in _REFUSED:
-        if given.get(name) and (reason := _why_not(name, given, has_domain=budget.domain is not None)):
-            raise ValueError(reason)
+    if given.get("rounds") and (reason := _why_not(given, has_domain=budget.domain is not None)):
+        raise ValueError(reason)
 
 
 def rounds_suit(schedule: WindowSchedule, given: Mapping[str, Any], *, has_domain: bool) -> bool:
@@ -213,22 +167,20 @@ def rounds_suit(schedule: WindowSchedule, given: Mapping[str, Any], *, has_domai
     windows = min(schedule.horizon, _block_seconds(schedule) // schedule.slide_seconds)
     _, most_usual = given.get("usual_looks") or (1, _FEWEST_LOOKS)
     has_many: bool = windows >= _FEWEST_WINDOWS and most_usual >= _FEWEST_LOOKS
-    return has_many and not _why_not("rounds", given, has_domain=has_domain)
+    return has_many and not _why_not(given, has_domain=has_domain)
 
 
-def _why_not(name: str, given: Mapping[str, Any], *, has_domain: bool) -> str:
-    """What rounds of this name cannot be used with; empty if with all of it."""
+def _why_not(given: Mapping[str, Any], *, has_domain: bool) -> str:
+    """What rounds cannot be used with; empty if with all of it."""
     if has_domain:
-        return f"{name} cannot be used with a known domain yet. Leave one out."
-    for other in _REFUSED[name]:
+        return "rounds cannot be used with a known domain yet. Leave one out."
+    for other in _REFUSED:
         if given.get(other) is not None:
-            brings = next((f", which {each} turns on" for each in ("by", "weight") if given.get(each)), "")
-            return f"{other} cannot be used with {name}{brings}. Leave one out."
+            return f"{other} cannot be used with rounds. Leave one out."
     most_looks: Any = given.get("most_looks")
-    units = UNITS_IN_WINDOWS if name == "window_rounds" else units_over_blocks(given)
-    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))
+    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units_of_shares(given.get("rounds") or True))))
     if is_whole(most_looks) and most_looks < least:
-        return f"most_looks must be at least {least} with {name}, each of which pays for a look."
+        return f"most_looks must be at least {least} with rounds, each of which pays for a look."
     return ""
 
 
@@ -236,16 +188,8 @@ def block_rounds(schedule: WindowSchedule, given: Mapping[str, Any]) -> Rounds |
     """None where they are not asked for. given: `LooksChoices`."""
     if not given.get("rounds"):
         return None
-    seconds, facets = given.get("block_seconds", _block_seconds(schedule)), None
-    if labels := labels_of(given):
-        facets = Facets(labels=labels, units=PURSE_UNITS * SHARE_OF_FACETS // 100)
-    return Rounds(block_seconds=seconds, units=units_over_blocks(given), false_names=FALSE_NAMES, facets=facets)
-
-
-def units_over_blocks(given: Mapping[str, Any]) -> tuple[int, ...]:
-    """What a purse has for each round, less what it has for facets. given: `LooksChoices`."""
-    left = PURSE_UNITS * (100 - (SHARE_OF_FACETS if given.get("by") or given.get("weight") else 0)) // 100
-    return units_of_shares(given.get("rounds") or True, left)
+    seconds = given.get("block_seconds", _block_seconds(schedule))
+    return Rounds(block_seconds=seconds, units=units_of_shares(given["rounds"]), false_names=FALSE_NAMES)
 
 
 def _block_seconds(schedule: WindowSchedule) -> int:
@@ -260,12 +204,7 @@ def amounts_of_rounds(units: Sequence[int], most_looks: int) -> tuple[int, ...]:
     return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
 
 
-def with_rounds(choice: PurseChoice, units: Sequence[int], open_rounds: int) -> tuple[PurseChoice, tuple[int, ...]]:
-    """The same with the threshold of the first round; and those of later ones. open_rounds: so many look at items that
-    are not known, each for its share of delta_open."""
-    delta_open = choice.delta_open / open_rounds
-    first, *later = (
-        smallest_open_threshold(choice.prices, delta_open, open_units=each) for each in units[:open_rounds]
-    )
-    changed = dataclasses.replace(choice, threshold=first, delta_open=delta_open, open_units=units[0])
-    return changed, tuple(later)
+def with_rounds(choice: PurseChoice, units: Sequence[int]) -> PurseChoice:
+    """The same with the threshold of the first round, the only one that looks at items that are not known."""
+    threshold = smallest_open_threshold(choice.prices, choice.delta_open, open_units=units[0])
+    return dataclasses.replace(choice, threshold=threshold, open_units=units[0])

@@ -109,9 +109,9 @@ def size_of(hitter: HeavyHitter) -> int:
     return hitter.level or 0
 
 
-def _order(hitter: HeavyHitter) -> tuple[int, int, int, str]:
+def _order(hitter: HeavyHitter) -> tuple[int, int, str]:
     """The largest first. page.js has the same rule: of released values that a reader sees, so without the level."""
-    return -size_of(hitter), -(hitter.noisy_count or 0), -(hitter.at_least_weight or 0), hitter.item
+    return -size_of(hitter), -(hitter.noisy_count or 0), hitter.item
 
 
 def latest_busy(windows: Sequence[WindowReport]) -> int:
@@ -142,7 +142,7 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
     try:
         if "looks" in plan:
             looks = plan["looks"]
-            cut = plan.get("window_rounds") or plan.get("rounds") or {"units": looks["units"][-1:]}
+            cut = plan.get("rounds") or {"units": looks["units"][-1:]}
             # The smallest purse of a round, of blocks too, and what a second look costs at most: no user adds more than
             # the largest weight that this pays for.
             second = cut["units"][-1] // (FEWEST_SECOND if len(cut["units"]) > 1 else 1)

@@ -24,16 +24,8 @@ class StateError(UserError, ValueError):
     """A state that cannot be used."""
 
 
-class UncertainError(UserError):
-    """It is not known whether a part was reserved."""
-
-
 class LedgerError(UserError):
     """The ledger cannot be opened, read or written; nothing was changed."""
-
-
-class LedgerUncertainError(LedgerError, UncertainError):
-    """A server was asked to record something, and did not answer: it may have done so."""
 
 
 class RunRefusedError(UserError):
@@ -170,7 +162,8 @@ class Population:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released.
+    own. kept: how much of its price stays charged if it is released; nothing, but in
+    ledgers of earlier versions.
     """
 
     run_id: str

@@ -55,15 +55,6 @@ class RunPart:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
         return self._of_users(PurseEntries, kind, users)
 
-    def purses_of_shard(self, shard: int, shards: int, kind: Kind = Kind.PURSES) -> PurseEntries:
-        """All purses of a shard of users."""
-        found = self._entries(PurseEntries, kind, buckets_of_shard(shard, shards))
-        return PurseEntries.merge([held.select(held.users % np.uint64(shards) == shard) for _, held in found])
-
-    def all_hits(self) -> list[bytes]:
-        """The hits of all users, as blobs of `UserBudgets`."""
-        return [cell for _, hits in self._entries(Hits, Kind.BUDGETS, range(BUCKETS)) for cell in hits.to_cells()]
-
     def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
         return self._of_users(Hits, Kind.BUDGETS, users)

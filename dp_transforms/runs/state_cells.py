@@ -33,10 +33,9 @@ _HEAD_BYTES = 2
 
 
 class Kind(enum.StrEnum):
-    """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others, with facets one
-    more. budgets: the `Hits` that users have paid. known: items that were named lately; where the looks at a window
-    come in rounds, in round 0, and then in all up to each later one. passed: items that passed the first stage of a
-    look lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
+    """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the `Hits`
+    that users have paid. known: items that were named lately. passed: items that passed the first stage of a look
+    lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
 
     PURSES = "purses"
     PURSES_1 = "purses_1"
@@ -46,8 +45,6 @@ class Kind(enum.StrEnum):
     KNOWN = "known"
     PASSED = "passed"
     HIT_BOUND = "hit_bound"
-    KNOWN_1 = "known_1"
-    KNOWN_2 = "known_2"
     PURSES_4 = "purses_4"
 
     @classmethod
@@ -64,7 +61,7 @@ _KINDS = tuple(Kind)
 _TABLES: dict[Kind, type[ByUser] | type[KnownItems]] = {
     **{Kind.purses_of_round(number): PurseEntries for number in range(MOST_ROUNDS + 1)},
     Kind.BUDGETS: Hits,
-    **dict.fromkeys((Kind.KNOWN, Kind.KNOWN_1, Kind.KNOWN_2, Kind.PASSED), KnownItems),
+    **dict.fromkeys((Kind.KNOWN, Kind.PASSED), KnownItems),
 }
 
 

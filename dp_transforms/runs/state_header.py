@@ -19,8 +19,8 @@ _HEX_DIGITS = 64
 class PartRecord:
     """One part of a run: the windows ``first .. end - 1``, taken from one input, published as one output.
 
-    input_fingerprint: of what was read (`fingerprints.InputFingerprint`). output: the path of the report. beginning: of
-    a stream, where in its log it began (`StreamSource.beginning`); "" of a replay.
+    input_fingerprint: of what was read (`fingerprints.InputFingerprint`). output: the path of the report. beginning: a
+    field of the format; always empty.
     """
 
     first: int
@@ -35,8 +35,8 @@ class PartRecord:
         _check_hex("input_fingerprint", self.input_fingerprint)
         if not isinstance(self.output, str) or not self.output:
             raise ValueError("output must be a path.")
-        if not isinstance(self.beginning, str):
-            raise ValueError("beginning must be text.")
+        if self.beginning != "":
+            raise ValueError("beginning must be empty.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,17 +116,6 @@ class StateHeader:
     def after(self, part: PartRecord) -> StateHeader:
         """The header when this part is finished."""
         return dataclasses.replace(self.with_intent(None), parts=(*self.parts, part)[-MOST_PARTS:])
-
-    def ended_before(self, end: int) -> StateHeader:
-        """The header when the part that was begun has ended before this window, which may be earlier than intended. A
-        part that has closed no window leaves nothing but the end of its intent."""
-        if self.intent is None:
-            raise ValueError("no part was begun.")
-        if not self.intent.first <= end <= self.intent.end:
-            raise ValueError(f"the part that was begun cannot end before window {end}.")
-        if end == self.intent.first:
-            return self.with_intent(None)
-        return self.after(dataclasses.replace(self.intent, end=end))
 
     def to_json(self) -> str:
         """One line; the same header always makes the same text. Raises StateError if it would be too large to be read

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
+from typing import Any, ClassVar
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.empty_items import EmptyItems
@@ -20,7 +18,6 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
 from dp_transforms.monitor.query_noise import query_noise
-from dp_transforms.monitor.second_looks import SecondLooks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, known_of_cells
@@ -66,27 +63,26 @@ class _Followed:
 class _FollowingWork(StageWork):
     """What the stages share in which items that were found lately are looked at in every window, held or not.
 
-    KINDS: of the state, in each round."""
+    KIND: of the state."""
 
-    KINDS: ClassVar[tuple[Kind, ...]]
+    KIND: ClassVar[Kind]
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
-        self._kind = self.KINDS[number]
         self._are_followed = plan.known is not None
         self.acts_alone |= self._are_followed
 
     def load(self, part: RunPart, columns: Any, span: Span) -> _Followed:
-        return _Followed(part.known(self._kind, span.shard, span.shards) if self._are_followed else KnownItems.none())
+        return _Followed(part.known(self.KIND, span.shard, span.shards) if self._are_followed else KnownItems.none())
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Followed:
         return _Followed(known_of_cells([cell for _, cell in cells], first - self.plan.known_for))
 
     def cells(self, state: _Followed) -> Iterator[tuple[Kind, bytes]]:
-        return ((self._kind, cell) for cell in state.known.to_cells())
+        return ((self.KIND, cell) for cell in state.known.to_cells())
 
     def changed(self, state: _Followed, span: Span) -> Iterator[tuple[Kind, bytes]]:
-        return ((self._kind, cell) for cell in state.known.since(span.first).to_cells())
+        return ((self.KIND, cell) for cell in state.known.since(span.first).to_cells())
 
     def measures(self, state: _Followed) -> dict[str, int]:
         return {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
@@ -100,7 +96,7 @@ class FindLooks(_FollowingWork, _DrawingWork):
     """`ItemHolders` -> the candidates among them, where users pay for looks and for hits. What passed lately is drawn
     for in every window (`LookCandidates`)."""
 
-    KINDS = (Kind.PASSED,)
+    KIND = Kind.PASSED
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
@@ -112,34 +108,17 @@ class FindLooks(_FollowingWork, _DrawingWork):
         return found
 
 
-class _InRound(NamedTuple):
-    """What comes to `NameItems`. sums: in any order. named: in earlier rounds, in all shards of items."""
-
-    sums: list[ItemSums]
-    named: NamedItems
-
-
 class NameItems(_FollowingWork, _DrawingWork):
-    """`ItemSums` -> `NamedItems`, where users pay for looks alone (`monitor.item_namer`); with what earlier rounds of
-    looks have named in the same windows."""
+    """`ItemSums` -> `NamedItems`, where users pay for looks alone (`monitor.item_namer`)."""
 
-    KINDS = (Kind.KNOWN, Kind.KNOWN_1, Kind.KNOWN_2)
+    KIND = Kind.KNOWN
     TAKES = ItemSums
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
-        self._namer = ItemNamer(plan, keys, number)
+        self._namer = ItemNamer(plan, keys)
 
-    def told(self, columns: list[ItemSums], *named: Sequence[bytes]) -> _InRound:
-        before = [NamedItems.of_messages(each) for each in self.in_earlier_rounds(named)]
-        return _InRound(columns, NamedItems.merge(before))
-
-    def advance(self, state: _Followed, columns: _InRound, span: Span, counts: Counter[str]) -> NamedItems:
-        sums, before = self._all_cells(columns.sums, span), columns.named.of_shard(span.shard, span.shards)
-        if self.has_second:
-            drawn = np.bincount(columns.named.windows)[before.windows]
-            before, sums = SecondLooks(self.plan, self.keys).size(before, sums, drawn, windows=1)
-        found = self._namer.name_windows(sums, state.known, span.first, span.end, before)
-        named = NamedItems.merge([before, found])
+    def advance(self, state: _Followed, columns: list[ItemSums], span: Span, counts: Counter[str]) -> NamedItems:
+        named = self._namer.name_windows(self._all_cells(columns, span), state.known, span.first, span.end)
         self._note(state, named, span)
         return named

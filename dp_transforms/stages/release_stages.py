@@ -12,7 +12,7 @@ from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
-from dp_transforms.stages.users import BoundUsers, SpendPurses, SpendPursesAtOnce, WeighReplay
+from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
 from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
 
 
@@ -63,19 +63,11 @@ def stages_of(
     elif run.plan.rounds is not None:
         works = WeighRound, NameRound, ReleaseNames
     else:
-        replay = WeighReplay if run.plan.window_rounds is None else SpendPursesAtOnce
-        works = replay if is_replay else SpendPurses, NameItems, ReleaseNames
-    if run.plan.counts is not None and not is_replay:
-        raise ValueError(
-            "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
-            " all names of the run are known. Make the plan without it."
-        )
-    if run.plan.facets and not (is_replay or is_part):
-        raise ValueError("by and weight cannot be used with a stream. Replay what is over: dp_transforms.replay.")
+        works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
-            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan with"
-            " window_rounds instead."
+            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"
+            " without them."
         )
     users, items, windows = works
     return ReleaseStages(Stage(users, run), Stage(items, run, domain), Stage(windows, run))

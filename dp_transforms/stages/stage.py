@@ -114,8 +114,8 @@ class StageWork(abc.ABC):
         self.acts_alone = domain is not None
 
     def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Any:
-        """What came. blobs: in any order. named: in a later round, what was named before it, packed, in any order: with
-        blocks, in these; and in windows."""
+        """What came. blobs: in any order. named: in a later round, what was named before it, packed, in any order: in
+        blocks, and in windows."""
         return self.told(self.unpacked(blobs), *named)
 
     def unpacked(self, blobs: Sequence[bytes]) -> Any:
@@ -126,32 +126,13 @@ class StageWork(abc.ABC):
         """What was unpacked, as `load` and `advance` take it."""
         return columns
 
-    def in_earlier_rounds(self, named: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
-        """What a later round was told. Raises ValueError for one that was told nothing: it would draw again, and have
-        users pay again, for what is named already."""
-        if bool(named) != bool(self.round):
-            raise ValueError(f"round {self.round} of looks must be told what earlier rounds have named.")
-        return named
-
-    @property
-    def has_second(self) -> bool:
-        """Whether it is the last of several rounds, in which what is named already is looked at again. That of facets
-        comes after it."""
-        return 0 < self.round == len(self.plan.units_of_rounds) - 1 - bool(self.plan.facets)
-
-    @property
-    def is_of_facets(self) -> bool:
-        """Whether it is the round in which facets of what is named are looked at."""
-        return bool(self.plan.facets) and self.round == len(self.plan.units_of_rounds) - 1
-
     @abc.abstractmethod
     def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:
         """Through the windows of a span, of which ``columns`` has all: `Sent`, or from the last stage an iterator of
         `Reported`. Changes the state. counts: for the operator (`operator_counts`)."""
 
     def load(self, part: RunPart, columns: Any, span: Span) -> Any:
-        """The state before a part of a run. columns: all that comes in the part, whose users alone are needed then;
-        None: whoever may come."""
+        """The state before a part of a run. columns: all that comes in the part, whose users alone are needed."""
         return None
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Any:

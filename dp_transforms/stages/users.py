@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import used
 from dp_transforms.monitor.equal_rows import group_slices
-from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID, PURSE_STATE_BYTES
-from dp_transforms.monitor.pairs import ItemPairs, Pairs, UserPairs, bound_contributions
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs, bound_contributions
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
-from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind
 from dp_transforms.stages.stage import Span, StageWork
@@ -50,73 +45,38 @@ class WeighReplay(StageWork):
         return weigh(columns, self.plan, self.keys)
 
 
-class _InRound(NamedTuple):
-    """What comes to `SpendPurses`. is_named: bool[len(pairs)], which pairs earlier rounds have named."""
-
-    pairs: Pairs
-    is_named: npt.NDArray[np.bool_]
-
-
 class SpendPurses(StageWork):
     """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
-    own pace (`monitor.pace`). In a later round, pairs that are named already cost nothing and count for nothing, but
-    for second looks in the last one. The state is what each user has left, for this round."""
+    own pace (`monitor.pace`). The state is what each user has left."""
 
-    TAKES: ClassVar[type[Pairs]] = UserPairs
+    TAKES = UserPairs
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
-        super().__init__(plan, keys, domain, number)
-        self.wakes_all = plan.window_rounds is not None
-        self._kind, self._units = Kind.purses_of_round(number), plan.units_of_rounds[number]
-
-    def told(self, columns: Pairs, *named: Sequence[bytes]) -> _InRound:
-        is_named = np.zeros(len(columns), dtype=np.bool_)
-        for each in self.in_earlier_rounds(named):
-            is_named |= NamedItems.of_messages(each).contain(columns)
-        if self.has_second:
-            return _InRound(columns, is_named)
-        return _InRound(columns.select(~is_named) if is_named.any() else columns, is_named[~is_named])
-
-    def load(self, part: RunPart, columns: _InRound | None, span: Span) -> Purses:
-        if columns is None:
-            held = part.purses_of_shard(span.shard, span.shards, self._kind)
-        else:
-            held = part.purses(columns.pairs.users, self._kind)
-        return Purses.of_entries(self.plan, self.keys, held, part.first, self._units)
+    def load(self, part: RunPart, columns: UserPairs, span: Span) -> Purses:
+        return Purses.of_entries(self.plan, self.keys, part.purses(columns.users), part.first)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
-        return Purses(self.plan, self.keys, [cell for _, cell in cells], self._units)
+        return Purses(self.plan, self.keys, [cell for _, cell in cells])
 
-    def advance(self, state: Purses, columns: _InRound, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
-        pairs, is_named = columns
-        terms = np.zeros(len(pairs), dtype=np.int64)
-        for window, rows, of_window in pairs_by_window(pairs):
-            if self.has_second:
-                terms[rows] = state.spend_with_second(of_window.apart(is_named[rows]), window, window + 1)
-            else:
-                terms[rows] = state.spend_on_lists(of_window, window)
+    def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
+        terms = np.zeros(len(columns), dtype=np.int64)
+        for window, rows, of_window in pairs_by_window(columns):
+            terms[rows] = state.spend_on_lists(of_window, window)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
         if self.plan.paid_hits:
-            return ItemHolders.of_terms(pairs, terms)
-        return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
+            return ItemHolders.of_terms(columns, terms)
+        return ItemSums.of_weights(columns, weights_of(terms), self.keys)
 
     def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
-        return ((self._kind, cell) for cell in state.rewritten_cells())
+        return ((Kind.PURSES, cell) for cell in state.rewritten_cells())
 
     def changed(self, state: Purses, span: Span) -> Iterator[tuple[Kind, bytes]]:
-        return ((self._kind, cell) for cell in state.changed_cells())
+        return ((Kind.PURSES, cell) for cell in state.changed_cells())
 
     def measures(self, state: Purses) -> dict[str, int]:
         return {PURSE_STATE_BYTES: state.entry_bytes}
 
 
-class SpendPursesAtOnce(SpendPurses):
-    """The same of all windows of a replay, whose pairs are packed by item."""
-
-    TAKES = ItemPairs
-
-
-def pairs_by_window(pairs: Pairs) -> Iterator[tuple[int, npt.NDArray[np.int64], UserPairs]]:
+def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int64], UserPairs]]:
     """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
     the cost is that of the pairs, however many windows they lie in."""
     order = np.argsort(pairs.windows, kind="stable")

@@ -4,7 +4,6 @@
 - plan_words, plan_tables: a plan in a sentence, its numbers, beside others, and its chart. line_plot: charts as text.
 - ledger_tables: budgets and runs.
 - page: a package; a report and a plan for the browser, the fact sheet, charts as files.
-- serving: a package; the live page of ``shh serve``.
 
 Reads released values, plans and ledgers, never a log.
 """

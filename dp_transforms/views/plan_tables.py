@@ -1,11 +1,10 @@
-"""What ``shh plan`` prints: a sentence, from how many users on each method finds an item, and what the plan is.
+"""What ``shh plan`` prints: a sentence, from how many users on an item is found, and what the plan is.
 
 And ``--chart``: from how many users on an item is found, against the activity of those users.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,42 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.plan_comparison import (
-    FOUND,
-    HITS_TO_COMPARE,
-    LOOKS,
-    LOOKS_ALONE,
-    LOOKS_AND_HITS,
-    LOOKS_KNOWN,
-    LOOKS_NEW,
-    TITLES,
-    FoundFrom,
-)
 from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.views.line_plot import Series, line_plot_svg
-from dp_transforms.views.plan_words import in_a_sentence, why
+from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, LOOKS_NEW, FoundFrom, in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
-_COLUMNS = {
-    LOOKS_NEW: "looks,\nnew\nitem",
-    LOOKS_KNOWN: "looks,\nknown\nitem",
-    LOOKS_AND_HITS: f"looks\nand {HITS_TO_COMPARE}\nhits",
-    LOOKS_ALONE: "looks\nalone",
-    "hits": "hits",
-    "hits-with-counts": "hits\nwith\ncounts",
-    "kms21": "kms21",
-    "pipelinedp": "PipelineDP,\nbest cap",
-    "weighted_gaussian": "weighted\nGaussian",
-    "gaussian_histograms": "Gaussian\nhistograms",
-}
-_MOST_PADDED = 7  # with more columns, blanks beside them would cut heads off in 80 columns
-_OTHERS = (
-    "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
-    " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
-    " as many items of a user count as in hits."
-)
+_TITLES = {LOOKS_NEW: "looks, new item", LOOKS_KNOWN: "looks, known item"}
 _POINTS = 13
 
 
@@ -106,52 +77,44 @@ def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     return table
 
 
-def print_sentence(plan: Plan) -> None:
-    """What a plan finds, for who reads no table."""
-    console = Console(highlight=False)
-    console.print(in_a_sentence(plan), style="bold", soft_wrap=not console.is_terminal)
-
-
-def print_comparison(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
-    """Why this plan, the table of methods, and the plan's numbers.
+def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
+    """What it finds in a sentence, for who reads no table; a table of it, and the plan's numbers.
 
     choices: a charging plan among its alternatives; empty for another one.
     """
     console = Console(highlight=False)
     whole = not console.is_terminal  # lines for programs are not cut
-    if reason := why(plan, found):
+    console.print(in_a_sentence(plan), style="bold", soft_wrap=whole)
+    if reason := why(plan):
         console.print(f"\n{reason}", soft_wrap=whole)
-    console.print()
-    console.print(found_table(plan, found))
-    for note in _notes(found):
-        console.print(note, soft_wrap=whole)
     console.print()
     if plan.looks is None:
         console.print(choices_table(plan, choices))
         console.print(
-            "hits: only items in a zone above the threshold are; hits-with-counts and kms21: every report is.\n"
+            "hits: only items in a zone above the threshold are charged; hits-with-counts: every report is.\n"
         )
+    else:
+        console.print(found_table(plan, found))
+        for note in _notes(found):
+            console.print(note, soft_wrap=whole)
+        console.print()
     grid = Table.grid(padding=(0, 2))
     for name, value in plan_lines(plan):
         grid.add_row(name, value)
     console.print(grid)
     console.print(f"\n{plan.guarantee}", soft_wrap=whole)
-    if plan.mode == "kms21":
-        console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=whole)
 
 
 def found_table(plan: Plan, found: FoundFrom) -> Table:
-    """One row for each activity, one column for each method; the plan's own stand out."""
+    """One row for each activity."""
     table = Table(
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
-        f"{plan.schedule.horizon:,} windows",
-        padding=(0, 0 if len(found) > _MOST_PADDED else 1),
+        f"{plan.schedule.horizon:,} windows"
     )
-    table.add_column("pairs\nof each\nin the\nrun", justify="right")
-    own = (LOOKS_NEW, LOOKS_KNOWN) if plan.mode == LOOKS_NEW else (plan.mode,)
+    table.add_column("pairs of each\nin the run", justify="right")
     for method in found:
-        table.add_column(_COLUMNS[method], justify="right", style="bold" if method in own else None)
-    for looks in next(iter(found.values())):
+        table.add_column(_TITLES[method], justify="right")
+    for looks in found[LOOKS_NEW]:
         table.add_row(f"{looks:,}", *(f"{row[looks]:,}" for row in found.values()))
     return table
 
@@ -164,9 +127,7 @@ def _notes(found: FoundFrom) -> list[str]:
             " windows, and a new one is an item of one window alone. In a stream each user has its own pace, and these"
             " differ."
         )
-    hits = ", looks with hits" if LOOKS_AND_HITS in found or LOOKS_ALONE in found else ""
-    notes.append(f"hits, hits-with-counts{hits}: if none of the item's users was excluded before.")
-    return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
+    return notes
 
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
@@ -189,9 +150,6 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
         first, *later = plan.largest_in_rounds
         largest = max(later)
         of_new = "threshold of blocks"
-    elif plan.window_rounds is not None:
-        first, *_, largest = plan.largest_in_rounds
-        of_new = "threshold of the first round"
     if len(plan.units_of_rounds) > 1:
         most = [units // looks.units[0] for units in plan.units_of_rounds]
         counted_pairs = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
@@ -216,7 +174,6 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
         ),
         (of_new, f"{plan.threshold / first:.1f} users with one pair"),
         ("known items", known),
-        *_counts_lines(plan),
         (
             "sizes",
             f"in {'two ' if plan.hits_per_user else ''}steps of {looks.spacing / largest:.1f}; all are right but for"
@@ -226,9 +183,7 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
 
 
 def prices_in_words(plan: Plan) -> str:
-    """What users pay for: looks alone, or looks and hits or counts."""
-    if plan.counts is not None:
-        return "looks and counts"
+    """What users pay for: looks alone, or looks and hits."""
     if plan.paid_hits is None:
         return "looks alone"
     share = plan.paid_hits.units_of_all / plan.paid_looks.purse
@@ -236,23 +191,6 @@ def prices_in_words(plan: Plan) -> str:
         f"looks and {counted(plan.hits_per_user, 'hit')}, {share:.0%} of a purse, for users with {plan.hits_from:,}"
         " pairs or more; looks alone for others"
     )
-
-
-def _counts_lines(plan: Plan) -> list[tuple[str, str]]:
-    counts = plan.counts
-    if counts is None:
-        return []
-    looks = plan.paid_looks.usual_looks[1]
-    with_counts, without = plan.found_from(looks, FOUND), plan.found_from(looks, FOUND, without_counts=True)
-    return [
-        (
-            "counts",
-            f"of the {counts.items:,} largest items of a window, noise of standard deviation"
-            f" {counts.scale / math.sqrt(2):.1f}; each user counts for at most {counts.per_user:,} of them in"
-            f" the run. They take from the names: found from {with_counts:,} instead of {without:,} users with"
-            f" {looks:,} pairs",
-        )
-    ]
 
 
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
@@ -286,19 +224,6 @@ def _domain_text(plan: Plan) -> str:
     )
 
 
-def _price_of_kms21(chosen: Plan) -> str:
-    """The same guarantee in mode `hits`, to compare."""
-    labels = chosen.again("hits", max_items_per_user=chosen.charged_hits.max_items_per_user)
-    if labels is None:
-        return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
-    scale, of_hits = chosen.charged_hits.noise.scale, labels.charged_hits.noise.scale
-    return (
-        f"kms21 needs {scale / of_hits:,.0f} times the noise of hits (scale"
-        f" {of_hits:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
-        " guarantee. It is there for comparison: use --mode hits."
-    )
-
-
 def chart_looks(plan: Plan) -> list[int]:
     """The activities that are drawn: from 1 to at least a thousand, evenly by powers."""
     most = LOOKS[-1] if plan.looks is None else max(LOOKS[-1], plan.looks.most_looks)
@@ -307,7 +232,7 @@ def chart_looks(plan: Plan) -> list[int]:
 
 def chart_svg(title: str, found: FoundFrom) -> str:
     """A whole SVG file, of at most 8 lines."""
-    series: Series = {TITLES[method]: _points(row) for method, row in found.items()}
+    series: Series = {_TITLES.get(method, method): _points(row) for method, row in found.items()}
     return line_plot_svg(
         title,
         "pairs (window, item) of each holder in the run",

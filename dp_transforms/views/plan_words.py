@@ -1,23 +1,18 @@
-"""A plan in one sentence, for readers who know no statistics."""
+"""What a plan finds: in one sentence for readers who know no statistics, and from how many users on."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from dp_transforms.plan.facets import Weight, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.plan_comparison import (
-    FOUND,
-    HITS_TO_COMPARE,
-    LOOKS_ALONE,
-    LOOKS_AND_HITS,
-    LOOKS_NEW,
-    FoundFrom,
-    likely_hits,
-)
-from dp_transforms.plan.records import Looks
-from dp_transforms.plan.rounds import LIKELY_DRAWN, found_in_block, found_of_facet, rounds_suit
-from dp_transforms.views.report_words import counted, label_text
+from dp_transforms.plan.rounds import found_in_block, rounds_suit
+from dp_transforms.views.report_words import counted
+
+FOUND = 0.95  # with this probability
+LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole run
+LOOKS_NEW, LOOKS_KNOWN = "looks", "looks_known"
+FoundFrom = dict[str, dict[int, int]]
 
 MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
@@ -41,54 +36,26 @@ def in_a_sentence(plan: Plan) -> str:
     )
 
 
-def why(plan: Plan, found: FoundFrom) -> str:
-    """Why a plan of mode `looks` has a price for hits or none; empty for another plan.
+def found_from(plan: Plan, looks: Iterable[int]) -> FoundFrom:
+    """Pairs of each holder -> users from which an item is found in a window: a new and a known one, or by hits."""
+    numbers = tuple(looks)
+    if plan.looks is None:
+        return {plan.mode: dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
+    found = {LOOKS_NEW: {number: plan.found_from(number, FOUND) for number in numbers}}
+    if plan.known is not None or plan.rounds is not None:
+        found[LOOKS_KNOWN] = {number: plan.found_from(number, FOUND, known=True) for number in numbers}
+    return found
 
-    found: of a `Comparison`. It compares at the largest of its activities that is usual.
-    """
+
+def why(plan: Plan) -> str:
+    """What rounds of looks do, or that they would find more; empty for another plan."""
     if plan.looks is None:
         return ""
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
         return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
-    if plan.window_rounds is not None:
-        shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
-        return (
-            f"Each window is looked at in {len(plan.window_rounds.units)} rounds, which are paid with {shares} of each"
-            " purse. A later round looks at what is not named yet, and the last one also at what is, for its size."
-        )
-    if _may_have_rounds(plan, plan.looks):
-        return f"{_why_hits(plan, plan.looks, found)} {MORE_BY_ROUNDS}"
-    return _why_hits(plan, plan.looks, found)
-
-
-def _may_have_rounds(plan: Plan, looks: Looks) -> bool:
-    given = {"usual_looks": looks.usual_looks, "hits_per_user": plan.hits, "counts_for": plan.counts}
-    return rounds_suit(plan.schedule, given, has_domain=plan.domain is not None)
-
-
-def _why_hits(plan: Plan, looks_of_plan: Looks, found: FoundFrom) -> str:
-    few, many = looks_of_plan.usual_looks
-    usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
-    paid = f"are paid for: most users have {usual}."
-    looks = max((each for each in found[LOOKS_NEW] if each <= many), default=min(found[LOOKS_NEW]))
-    users, items = found[LOOKS_NEW][looks], counted(looks, "item")
-    if plan.hits_per_user:
-        alone = found.get(LOOKS_ALONE, {}).get(looks)
-        instead = "" if alone is None else f" instead of {alone:,}"
-        return (
-            f"Looks and hits {paid} With a price for hits an item of users with {items} each is found from {users:,}"
-            f" users on{instead}, until they have had {counted(plan.hits_per_user, 'hit')}; then they no longer count."
-        )
-    with_hits = found.get(LOOKS_AND_HITS, {}).get(looks)
-    if with_hits is None or with_hits >= users:
-        return f"Looks alone {paid} A price for hits would find no more."
-    return (
-        f"Looks alone {paid} With a price for hits an item of users with {items} each would be found from"
-        f" {with_hits:,} users on instead of {users:,}, but only until each has had {counted(HITS_TO_COMPARE, 'hit')};"
-        f" a user with {items} may have some {likely_hits(looks):,}. Use --hits-per-user where few of a user's items"
-        " are near the threshold."
-    )
+    given = {"usual_looks": plan.looks.usual_looks, "hits_per_user": plan.hits}
+    return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
 
 
 def rounds_in_words(plan: Plan) -> str:
@@ -99,38 +66,6 @@ def rounds_in_words(plan: Plan) -> str:
         " of those that many users have. That usually finds more; but an item of one window"
         f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
         f" {counted(few, 'item')} in the run. Where users have many, sizes of hundreds are lower."
-    ) + _facets_in_words(plan, few)
-
-
-def _facets_in_words(plan: Plan, looks: int) -> str:
-    """looks: of each user in the run."""
-    facets = plan.paid_rounds.facets
-    if facets is None:
-        return ""
-    if weight := weight_of(facets.labels):
-        return (
-            f" At last, named items are looked at for the {label_text(weight.column)} of their users together, each at"
-            f" most {weight.most:,} in a window, for {facets.units / plan.paid_looks.purse:.0%} of each purse."
-            f"{_amounts_in_words(plan, weight)}"
-        )
-    columns = " and ".join(map(label_text, facets.columns))
-    of_user = looks * len(facets.columns)
-    users = found_of_facet(plan.paid_looks, plan.paid_rounds, facets.units, of_user, FOUND)
-    return (
-        f" At last, named items are looked at by {counted(len(facets.labels), 'value')} of {columns}, for"
-        f" {facets.units / plan.paid_looks.purse:.0%} of each purse: a value is found from about {users:,} such users"
-        " on."
-    )
-
-
-def _amounts_in_words(plan: Plan, weight: Weight) -> str:
-    """Which amounts are stated, where as many pairs are named as is likely."""
-    terms = plan.terms_of_round(len(plan.units_of_rounds) - 1, LIKELY_DRAWN, plan.schedule.horizon)
-    sums = (terms.threshold - terms.likely_noise, terms.threshold, plan.paid_looks.spacing)
-    first, needed, step = (each * weight.most // terms.largest_weight for each in sums)
-    return (
-        f" The smallest amount that is stated is {first:,}, for which users need about"
-        f" {needed:,} together, or more if they have many items; the next ones are about {step:,} apart."
     )
 
 

@@ -156,17 +156,12 @@ MISTAKES = {
     "a report": ["show", "LOG"],
     "a page": ["show", "LOG", "--html", "page.html"],
     "an explained report": ["explain", "LOG"],
-    "a loaded report": ["load", "LOG", "--output", "sqlite:///r.db"],
     "an explained plan": ["explain", "--plan", "LOG"],
     "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
     "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],
     "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r", "--engine", "in-process"],
     "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
-    "a schema": [
-        *("stream", "--input", "kafka://localhost:9/t", "--format", "avro", "--avro-schema", "LOG", *BUDGET),
-        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),
-    ],
     "settings of Kafka": [
         *("stream", "--input", "kafka://localhost:9/t", "--kafka-config", "LOG", *BUDGET),
         *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),

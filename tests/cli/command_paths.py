@@ -39,8 +39,6 @@ READ = {
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
     ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
-    ("load", "report"): ["load", "PATH.avro", "--output", "sqlite:///out.db"],
-    ("plan", "from_log"): ["plan", *BUDGET[:-2], "--from-log", "PATH.jsonl", "--from-log-users", "other"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
@@ -55,18 +53,13 @@ READ = {
     ("doctor", "logs"): ["doctor", "PATH.jsonl"],
     ("explain", "reports"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
-    ("serve", "reports"): ["serve", "PATH.avro", "--port", "0"],
-    ("serve", "kafka_config"): ["serve", "kafka://localhost:9/t", "--port", "0", "--kafka-config", "PATH"],
-    ("serve", "ledger"): ["serve", "--ledger", "PATH", "--port", "0"],
-    ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
-    ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "reports"): ["show", "PATH.avro"],
     ("replay", "titles"): [
         *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv")
     ],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
-    ("stream", "state"): [
-        *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out")
+    ("stream", "titles"): [
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "out", "--html", "out.html", "--titles", "PATH.csv")
     ],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
     ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
@@ -74,7 +67,6 @@ READ = {
     ("stream", "ledger"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out")
     ],
-    ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
     ("stream", "output_kafka_config"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "kafka://localhost:9/t", "--run-id", "r"),
@@ -85,7 +77,7 @@ READ = {
 READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
-    ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
+    ("audit", "output"): (["audit", "--plan", "plan.json", "--rounds", "1"], ["out.json"]),
     ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
@@ -103,7 +95,7 @@ WRITTEN = {
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
-    ("stream", "sent_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports", "--on-new", "true"], ["out"]),
+    ("stream", "html"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out.html"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 # Only named to Flink, which opens them.

@@ -125,10 +125,6 @@ def test_another_unit_is_named_where_nothing_is_of_use(tmp_path, declared, facto
     assert "the unit" not in ended.stdout
     if (report := tmp_path / "report.jsonl").exists():
         assert "unit is" not in report.read_text()
-    looks = ["--from-log-users", "other"]
-    planned = shh("plan", "--from-log", "log.csv", *looks, *unit, *RANGE, cwd=tmp_path)
-    assert planned.returncode == 1
-    assert f"the unit is {likely}: --time-unit {likely}" in planned.stderr
     good = shh("replay", "log.csv", "--time-unit", likely, *RANGE, "--output", "good.jsonl", cwd=tmp_path)
     assert good.returncode == 0
     assert "the unit" not in good.stderr

@@ -82,11 +82,6 @@ def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder):
         words = " ".join(each.stdout.split())
         assert f"So with the run's report of {other}, where there is one." in words
         assert f"yes: All windows are {kind} of the plan." in words
-    database = ("--output", "sqlite:///reports.db")
-    assert shh("load", "blocks.jsonl", *database, cwd=folder).returncode == 0
-    mixed = error_line(shh("load", "windows.jsonl", *database, cwd=folder))
-    assert "has the report of the blocks of run" in mixed
-    assert "--output-table" in mixed
     assert "are of the windows and of the blocks of a run" in error_line(
         shh("show", "windows.jsonl", "blocks.jsonl", cwd=folder)
     )

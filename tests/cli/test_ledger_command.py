@@ -7,7 +7,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers.ledger_runs import CAPS, names_cost, part
+from tests.helpers.ledger_runs import CAPS, part
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 
@@ -56,13 +56,6 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder):
         ["windows", "0 of 48"],
         ["status", "reserved"],
     ]
-
-
-def test_what_stays_spent_of_a_released_run_is_said(folder):
-    Ledger.open(folder / "l.db").reserve_run(part(run_id="run", cost=names_cost(activity=0.5)), CAPS)
-    said = shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
-    assert said.endswith("from a histogram of the same users, which stays spent: 0.5.\n")
-    assert "0.5 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
 def test_a_run_that_does_not_fit_is_refused_in_one_line(folder):
@@ -123,7 +116,7 @@ def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):
         (("fail", "other", "--ledger", "l.db"), "knows no run other"),
         (("--ledger", "l.db", "--population", "films"), "knows no population films"),
         (("reserve", "--ledger", "l.db", "--population", "films", "--plan", "plan.json"), "--max-epsilon"),
-        (("--ledger", "mysql://a:b@c/d"), "postgresql"),
+        (("--ledger", "mysql://a:b@c/d"), "--ledger must be the path of a file"),
     ],
 )
 def test_errors_are_one_line_with_a_remedy(folder, words, what):

@@ -223,12 +223,6 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights):
     assert "--run-id begins a run only with a ledger" in nights.refused(1, run_id="mine")
 
 
-def test_counts_cannot_be_paid_in_parts(nights):
-    plan = looks_plan_of(nights.plan.schedule, counts_for=2)
-    (nights.folder / "counts.json").write_text(plan.to_json())
-    assert "--state cannot be used with a plan that has --counts-for" in nights.refused(1, plan="counts.json")
-
-
 def killed_at(nights, at, words):
     """Whether the process was killed before it had ended."""
     ended = forked.run_python("-c", KILLED, at, *words, cwd=nights.folder)

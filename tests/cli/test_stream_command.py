@@ -77,7 +77,6 @@ def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(folder
         words += ["--worker-pool", "localhost:50000", "--allow-open-ports"]
         for more, remedy in (
             (["--detach"], "Leave --detach out to watch it."),
-            (["--state", "run.state"], "Cancel it first."),
             (["--resume-from", "/savepoint"], "Cancel it first, or leave --resume-from out to watch it."),
         ):
             code, _, err = run([*words, *more], capsys)
@@ -116,9 +115,6 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
         ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
         ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
         ([*KAFKA, "--engine", "dataflow"], ["python pipelines/live_stream.py --runner=DataflowRunner"]),
-        ([*FOLDER, *OUT, *KEY, "--state", "gs://bucket/run.state"], ["--state", "got a URL"]),
-        ([*FOLDER, *OUT, *KEY, "--state", "noise.key"], ["--state and --noise-key-file", "same file"]),
-        ([*FOLDER, *OUT, *KEY, "--state", "nowhere/run.state"], ["--state", "its folder does not exist"]),
         ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
@@ -267,7 +263,6 @@ LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9",
         ([*FOLDER, *PLAN, "--time-unit", "ms"], "1,218 are outside, 0 come"),
         ([*FOLDER, *PLAN, "--user-field", "name"], "1,218 records cannot be read"),
         ([*FOLDER, *PLAN, "--clock", "arrival"], "0 are outside, 1,218 come too late or too early by --clock arrival"),
-        ([*FOLDER, *PLAN, "--time-unit", "ms", "--state", "run.state"], "1,218 are outside"),
     ],
 )
 def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(folder, words, says, capsys):
@@ -277,7 +272,7 @@ def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_no
     assert (code, out) == (4, "")
     assert says in err
     assert "2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z" in err
-    assert not {"reports", "reports.stop", "run.state"} & {path.name for path in folder.iterdir()}
+    assert not {"reports", "reports.stop"} & {path.name for path in folder.iterdir()}
     code, out, err = run(["--ledger", "ledger.db", "--json", "--runs"], capsys, "ledger")
     assert json.loads(out) == {"populations": []}, err
 

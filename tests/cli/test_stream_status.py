@@ -2,7 +2,6 @@
 
 import io
 import json
-import threading
 
 from rich.console import Console
 
@@ -62,27 +61,6 @@ def test_the_operators_line_is_marked_and_replaced():
     assert "\n" not in text
     shown.tell("next")
     assert "\r\x1b[2K" in err.getvalue()
-
-
-class Interrupted(io.StringIO):
-    """While something is written to it, another thread begins to say something."""
-
-    thread: threading.Thread | None = None
-
-    def write(self, text):
-        if self.thread and not self.thread.ident:
-            self.thread.start()
-            self.thread.join(0.2)
-        return super().write(text)
-
-
-def test_what_another_thread_says_meanwhile_stands_on_a_line_of_its_own():
-    screen = Interrupted()
-    shown = StreamStatus(err=Console(file=screen, force_terminal=True, width=120, highlight=False, soft_wrap=True))
-    screen.thread = threading.Thread(target=shown.tell, args=("of the courier",))
-    shown.show_operator_line({EVENTS_READ: 5000}, {})
-    screen.thread.join()
-    assert screen.getvalue().endswith("\r\x1b[2Kof the courier\n")
 
 
 def test_a_file_gets_the_operators_line_seldom():

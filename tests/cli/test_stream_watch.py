@@ -46,8 +46,7 @@ class Sink:
         assert run_id == "run-1"
         return self
 
-    def show_command(self, run_id):
-        return f"shh show {run_id}"
+    folder = "reports"
 
     def read_new(self):
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
@@ -204,7 +203,7 @@ def test_a_command_tolerates_an_outage_of_the_output():
     assert status.shown == REPORTS
     assert status.lines[-2:] == [
         "The declared range is over (4 windows); nothing more is answered.",
-        "2 windows with heavy items; see all with: shh show run-1",
+        "2 windows with heavy items; see all with: shh show reports",
     ]
 
 
@@ -292,11 +291,11 @@ def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on():
     assert status.shown == REPORTS[1:]
     assert status.lines[0] == (
         "1 windows with heavy items were reported before, some perhaps while no command watched: they are not shown"
-        " here. See all with: shh show run-1"
+        " here. See all with: shh show reports"
     )
     assert "ended the job before its last window. Resume it from the last checkpoint" in status.lines[-2]
     assert "--run-id run-1" in status.lines[-2]
-    assert status.lines[-1] == "2 windows with heavy items; see all with: shh show run-1", "not only what was shown"
+    assert status.lines[-1] == "2 windows with heavy items; see all with: shh show reports", "not only what was shown"
 
 
 # --- Signals

@@ -8,12 +8,11 @@ from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import EngineError, engine_file, java
 from examples.demos.flink_cluster import FLINK_LIBRARIES
 from examples.demos.kafka_server import KAFKA_LIBRARIES
-from tests.engines.language_examples import GO_EXAMPLE, JAVA_EXAMPLE
 from tests.helpers.azurite_server import AZURITE, node
 
 
 def skip_reason(name: str) -> str | None:
-    """Why an engine or example ("flink", "go-example", ...) cannot be tested here; None if it can."""
+    """Why an engine ("flink", "kafka", ...) cannot be tested here; None if it can."""
     try:
         _look_for(name)
     except EngineError as error:
@@ -23,7 +22,7 @@ def skip_reason(name: str) -> str | None:
 
 def _look_for(name: str) -> None:
     """Raises EngineError."""
-    if name in ("flink", "kafka", "java-example"):
+    if name in ("flink", "kafka"):
         java()
     elif name == "azurite":
         node()
@@ -49,6 +48,4 @@ _FILES = {
     "flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES),
     "kafka": (KAFKA_LIBRARIES,),
     "azurite": (AZURITE,),
-    "go-example": (GO_EXAMPLE,),
-    "java-example": (JAVA_EXAMPLE,),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
 import random
 import threading
@@ -14,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
@@ -33,27 +30,15 @@ from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.naming_oracle import Named, oracle_names, reports_of
 from tests.helpers.oracle import Event, Transcript, oracle_transcript
 from tests.helpers.pace_oracle import Wallet, stream_weights
-from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
+from tests.helpers.trial_plan import TrialPlan
 
 STREAM = "events"
 FIELDS = EventFields("user", "item", "time", "us")
-AVRO_SCHEMA = json.dumps(
-    {
-        "type": "record",
-        "name": "Event",
-        "fields": [
-            {"name": "user", "type": "string"},
-            {"name": "item", "type": "string"},
-            {"name": "time", "type": "long"},
-        ],
-    }
-)
 # Nothing is idle here. A drain takes 26 seconds: also on a busy machine a record is shown 15 seconds after its stamp.
 CLOCK = StreamClock(
     "event", allowed_lateness_seconds=60, out_of_order_seconds=10, idle_timeout_seconds=3600, shown_within_seconds=15
 )
-_PARSED_AVRO_SCHEMA = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
 _DISORDER_SECONDS = 40  # an event is in the log at most so long after others of its time: less than the lateness
 _SHOUTED_LATER_SECONDS = 300  # far beyond the lateness
 _FAR_FUTURE = 4_102_444_800 * MICROS  # 2100
@@ -83,13 +68,6 @@ class Row:
 
     def fields(self) -> dict[str, Any]:
         return dict(zip(("user", "item", "time"), self.event or (), strict=True))
-
-    def avro(self) -> bytes:
-        if self.event is None:
-            return self.broken[:3]
-        stream = io.BytesIO()
-        fastavro.schemaless_writer(stream, _PARSED_AVRO_SCHEMA, self.fields())
-        return stream.getvalue()
 
 
 class NamesTranscript(NamedTuple):
@@ -133,8 +111,6 @@ class StreamCase:
 
     @functools.cached_property
     def expected(self) -> Transcript | NamesTranscript:
-        if self.plan.window_rounds is not None:
-            return NamesTranscript(reference(self.counted, self.plan), [], {})
         if self.plan.mode == "looks":
             return names_transcript(self.counted, self.plan)
         return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
@@ -148,16 +124,15 @@ class StreamCase:
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, RUN_ID, STREAM)
 
-    def fill(self, server: Any, topic: str, record_format: str = "json") -> None:
+    def fill(self, server: Any, topic: str) -> None:
         """Makes the topic and puts the whole log there at once."""
         server.create_topic(topic, self.partitions)
         for number in range(self.partitions):
             rows = [row for row in self.rows if row.partition == number]
-            server.produce(topic, [row.avro() if record_format == "avro" else row.json() for row in rows], number)
+            server.produce(topic, [row.json() for row in rows], number)
 
-    def kafka(self, bootstrap: str, topic: str, record_format: str = "json") -> KafkaTopic:
-        schema = AVRO_SCHEMA if record_format == "avro" else None
-        return KafkaTopic(bootstrap, topic, FIELDS, record_format, schema)
+    def kafka(self, bootstrap: str, topic: str) -> KafkaTopic:
+        return KafkaTopic(bootstrap, topic, FIELDS)
 
 
 @functools.lru_cache(maxsize=8)
@@ -179,14 +154,8 @@ def history_case(
     partition lies so far behind the range that it closes all windows. prefix: of all users and items.
     """
     source = random.Random(seed)
-    if mode == "looks-in-rounds":
-        choices = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 4, "known_error": 0.12}
-        schedule = small_plan(24).schedule
-        plan: Plan = Plan.calibrate(
-            epsilon=6, delta=1e-3, schedule=schedule, mode="looks", max_users=1000, window_rounds=True, **choices
-        )
-    elif mode == "looks":
-        plan = small_looks_plan(24, most_looks=8, forget_after=4, known_error=0.12)
+    if mode == "looks":
+        plan: Plan = small_looks_plan(24, most_looks=8, forget_after=4, known_error=0.12)
     else:
         plan = small_plan(24, mode=mode, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
@@ -265,12 +234,10 @@ def counted_events(rows: Sequence[Row], plan: Plan, partitions: int) -> tuple[li
 class Feeder:
     """Sends rows to a topic, evenly over some seconds, in a thread. `join` raises what went wrong."""
 
-    def __init__(
-        self, bootstrap: str, topic: str, rows: Sequence[Row], seconds: float, record_format: str = "json"
-    ) -> None:
+    def __init__(self, bootstrap: str, topic: str, rows: Sequence[Row], seconds: float) -> None:
         self._settings = {"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True, "log_level": 0}
         self._topic = topic
-        self._values = [(row.partition, row.avro() if record_format == "avro" else row.json()) for row in rows]
+        self._values = [(row.partition, row.json()) for row in rows]
         self._seconds = seconds
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

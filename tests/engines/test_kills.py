@@ -46,7 +46,7 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    [*(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("hits-with-counts", "looks")), "looks-in-rounds"],
+    [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"],
 )
 def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(
     kafka, cluster, key_path, tmp_path, capfd, mode

@@ -68,7 +68,7 @@ def _replace(path: pathlib.Path, old: str, new: str) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    ["looks", *(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("hits-with-counts", "looks-in-rounds"))],
+    ["looks", pytest.param("hits-with-counts", marks=pytest.mark.nightly)],
 )
 def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path, mode):
     case = history_case(mode=mode)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any
 
-from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
-from dp_transforms.audit.scenes import Trial
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.audit.copies import run_trial
+from tests.audit.scenes import Trial
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
 
 HOURS = 24
 
 
 @functools.cache
-def audited_plan(
-    *, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0, counts: int = 0
-) -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for. counts:
-    so many counted pairs of a user count; 0 for no counts."""
+def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for."""
     return looks_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
         most_looks=most_looks,
@@ -36,22 +32,15 @@ def audited_plan(
         delta=1e-4,
         order=8.0,
         hits=hits,
-        counts_for=counts and 5,
-        counts_per_user=counts or 1,
     )
 
 
 @functools.cache
-def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
-    ``window_rounds``, or ``by`` for rounds with facets."""
+def plan_in_rounds(most_looks: int = 20) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
-    kinds: dict[str, Any] = {
-        "by": {"by": {"country": ("DE", "FR")}},
-        "weight": {"weight": "seconds", "most_weight": 60},
-    }
-    rounds: dict[str, Any] = kinds.get(kind, {kind: True})
-    return Plan.calibrate(epsilon=2, delta=1e-4, schedule=schedule, most_looks=most_looks, max_users=100_000, **rounds)
+    budget = {"epsilon": 2, "delta": 1e-4, "schedule": schedule, "max_users": 100_000}
+    return Plan.calibrate(**budget, most_looks=most_looks, rounds=True)
 
 
 def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.purse.look_prices import zone_price
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.followed_items import KnownItems
@@ -31,6 +30,7 @@ from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay_with_hits
 from tests.helpers.exact_naming import ONE, ChosenDraws, Held, Law, Range, _cut, _share, _tail, law_of, pairs_of_held
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trial_plan import TrialPlan
 
 _WORD = 1 << 64
 PURSE = 10**12

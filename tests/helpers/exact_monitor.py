@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.charging_game import between_probability
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, upper_tail_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
@@ -26,6 +25,7 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import WindowReport, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import hits_trial
 
 ONE = 1 << 128

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.followed_items import KnownItems
@@ -28,6 +27,7 @@ from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
+from tests.helpers.trial_plan import TrialPlan
 
 ONE = 1 << 128
 _WORD = 1 << 64

@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.pace_oracle import DAY_SECONDS
+from tests.helpers.trial_plan import TrialPlan
 
 _ONE = 1 << 128
 _WORD = 1 << 64

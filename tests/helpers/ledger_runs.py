@@ -20,11 +20,10 @@ def cost(epsilon: float = 0.5, delta: float = 1e-9) -> LifetimeCost:
     return LifetimeCost(epsilon_units("epsilon", epsilon), delta_units("delta", delta), "hits")
 
 
-def names_cost(activity: float = 0.5) -> LifetimeCost:
-    """Of a run of names with epsilon 2, whose plan was made from a histogram of the same users with this epsilon."""
+def names_cost() -> LifetimeCost:
+    """Of a run of names with epsilon 2."""
     divergence, events = epsilon_units("divergence", 0.7), delta_units("events", 3e-10)
-    units = epsilon_units("activity", activity) if activity else 0
-    return LifetimeCost(2 * 10**15, 10**21, "looks", "16", divergence, events, distance=10**12, activity=units)
+    return LifetimeCost(2 * 10**15, 10**21, "looks", "16", divergence, events, distance=10**12)
 
 
 def part(first: int = 0, end: int = 1, **changes: Any) -> PartRequest:

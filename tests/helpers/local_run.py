@@ -16,7 +16,7 @@ _COMMANDS = (
     f"replay clicks.csv {_RANGE} --mode hits --output hits.jsonl",
     "show report.avro --html page.html",
     "explain report.avro",
-    "audit --plan plan.json --runs 200",
+    "audit --plan plan.json",
 )
 
 

@@ -7,13 +7,13 @@ import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import make_price_list, order_budget, price_counts
+from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of, paid_hits_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Counts, Domain, Shares
+from dp_transforms.plan.records import Domain, Shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
@@ -52,32 +52,17 @@ def looks_plan_of(
     order: float = 1.6,
     most_ids: int = 1000,
     hits: int = 0,
-    counts_for: int = 0,
-    counts_per_user: int = 3,
 ) -> Plan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
     delta_hash = hash_delta(most_ids, most_ids)
-    draws = most_looks + (counts_per_user if counts_for else 0)
     sampling = sampling_delta(
-        epsilon, draws * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
+        epsilon, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
     )
     delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     budget, spacing = order_budget(order, epsilon, delta_looks), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
-    counts = None
-    if counts_for:
-        price = price_counts(order, budget, counts_per_user)
-        counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
-    prices = make_price_list(
-        _NOISE,
-        order,
-        budget,
-        most_looks,
-        counts=counts_per_user,
-        count_units=counts.units if counts else 0,
-        spacing=spacing,
-    )
+    prices = make_price_list(_NOISE, order, budget, most_looks, spacing=spacing)
     hit_prices = None
     if hits:
         hit_prices = make_price_list(
@@ -96,7 +81,6 @@ def looks_plan_of(
         threshold=threshold,
         looks=looks_of(prices, (1, most_looks), size_error=0.01),
         hits=paid_hits_of(hit_prices) if hit_prices else None,
-        counts=counts,
         known=None if known else known_of(prices, threshold, known_error, forget_after),
         shares=Shares(paid=delta_looks, open=delta_open or None, sampling=sampling, hash=delta_hash),
     )

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
+from tests.helpers.trial_plan import TrialPlan
 
 _ONE = 1 << 128
 _WORD = 1 << 64
@@ -157,45 +157,6 @@ def oracle_names(
             users = users if users >= 5 else 0  # fewer are not stated
             found.append(Named(window, item, level, users, item in known, not of_cell))
             last_named[item] = window
-    return found
-
-
-def oracle_counts(
-    log: Iterable[Event], named: Iterable[Named], settings: TrialPlan, keys: StreamKeys
-) -> dict[tuple[int, str], int]:
-    """The noisy counts of the largest named items of each window: {(window, item): count}."""
-    counted: set[tuple[int, str]] = set()
-    by_window: dict[int, list[Named]] = {}
-    for entry in named:
-        by_window.setdefault(entry.window, []).append(entry)
-    for window, entries in by_window.items():
-        entries.sort(key=lambda entry: (-entry.level, -entry.at_least_users, entry.item))
-        counted |= {(window, entry.item) for entry in entries[: settings.counts.items]}
-    held: dict[str, list[tuple[int, str]]] = {}
-    for window, users in items_by_window_and_user(log, settings).items():
-        for user, items in users.items():
-            held.setdefault(user, []).extend((window, item) for item in items if (window, item) in counted)
-    holders: dict[tuple[int, str], list[str]] = {pair: [] for pair in counted}
-    for user, pairs in held.items():
-        pairs.sort(key=lambda pair: look_place(user, pair, keys))
-        for pair in pairs[: settings.counts.per_user]:
-            holders[pair].append(user)
-    tails = ExponentialPower(2.0, settings.counts.scale).upper_tail_integers()
-    user_hash = hash_all(keys.hash_users, set(held))
-    item_hash = hash_all(keys.hash_items, {item for _, item in counted})
-    found = {}
-    for (window, item), users in holders.items():
-        words = np.array([user_hash[user][0] for user in users], dtype=np.uint64)
-        digest = sum(map(integer_of, keys.widen_holders(words, np.ones(len(users), dtype=np.int64)))) % _ONE
-        drawn = keys.count_uniforms()(
-            np.array([window]),
-            np.array([item_hash[item]], dtype=np.uint64),
-            np.array([divmod(digest, _WORD)], dtype=np.uint64),
-        )
-        uniform = integer_of(drawn[0])
-        noise = sum(uniform < tail for tail in tails)  # Z >= m exactly when the uniform is below the tail of m
-        noise -= sum(uniform >= _ONE - tail for tail in tails)
-        found[window, item] = max(0, len(users) + noise)
     return found
 
 

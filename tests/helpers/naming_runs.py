@@ -6,11 +6,10 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed, looks_trial
 
 
@@ -33,13 +32,10 @@ def naming_settings(
     sliding: int = 1,
     run_id: str = "run-1",
     domain: Collection[str] = (),
-    counts_for: int = 0,
-    counts_per_user: int = 3,
 ) -> TrialPlan:
     """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then.
 
     likely_noise: less than any plan has, so that few users are enough for a size to be stated.
-    counts_for: so many items a window are counted, with little noise; users pay a tenth of a purse for each.
     """
     prices = short_price_list(most_looks, scale)
     return looks_trial(
@@ -58,10 +54,6 @@ def naming_settings(
         forget_after=forget_after,
         spacing=spacing,
         likely_noise=likely_noise,
-        counts_for=counts_for,
-        counts_per_user=counts_per_user if counts_for else 0,
-        count_units=PURSE_UNITS // 10 if counts_for else 0,
-        count_scale=3 if counts_for else 0,
     )
 
 

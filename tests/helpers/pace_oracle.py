@@ -3,7 +3,7 @@
 Design, section 6: a user's weight is the largest whose price is at most what is left in its purse, divided by the looks
 of this window and those expected later: the looks so far, times the windows left, by the windows since the user was
 first seen, which are at least those of a day (of a sixteenth of the run, if that is shorter), and a sixteenth of the
-windows left; a fourth where looks at a window come in rounds. All divisions round down. It is at least the smallest
+windows left. All divisions round down. It is at least the smallest
 weight; what cannot be paid is dropped by keyed hash.
 """
 
@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user
+from tests.helpers.trial_plan import TrialPlan
 
 DAY_SECONDS = 24 * 60 * 60
 
@@ -45,7 +45,7 @@ class Wallet:
         cost a tenth of what is spent, and each a 150th, but nearly all if there are no others; each at most a 64th of
         what the round has in a full purse. What is not named comes first. ``paid_looks`` counts 100ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
-        most = (settings.rounds or settings.window_rounds).units[-1] // 64
+        most = settings.rounds.units[-1] // 64
         parts = 100 * looks + second
         spent = self.left // self.spread(parts, window, settings) * parts
         if looks:
@@ -72,7 +72,7 @@ class Wallet:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
-        part = settings.looks.patience or (16 if settings.window_rounds is None else 4)
+        part = 16
         seen_for = max(min(a_day, max(1, schedule.horizon // part)), window - self.first_window + 1)
         expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // part)
         return expected + looks

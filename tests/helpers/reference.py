@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dp_transforms import Plan, WindowReport
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
-from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights, reports_of
+from tests.helpers.naming_oracle import oracle_names, replay_weights, reports_of
 from tests.helpers.oracle import Event, oracle_transcript
 from tests.helpers.pace_oracle import stream_weights
-from tests.helpers.rounds_oracle import RoundsOracle, WindowRoundsOracle
+from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.small_runs import RUN_ID, SECRET
 from tests.helpers.trials import trial_of
 
@@ -42,23 +42,8 @@ def reference(
         return reports_of(oracle_hits(holders, settings, keys, domain).named, settings)
     if settings.rounds is not None:
         return reports_of(RoundsOracle(known, settings, keys).names(ends), settings)
-    if settings.window_rounds is not None:
-        return reports_of(WindowRoundsOracle(known, settings, keys).names(), settings)
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
-    named = oracle_names(weights, settings, keys, domain)
-    reports = reports_of(named, settings)
-    if settings.counts is None:
-        return reports
-    counts = oracle_counts(known, named, settings, keys)
-    windows = {settings.schedule.window_start_micros(window): window for window in range(settings.schedule.horizon)}
-    return [_counted(report, windows[report.window_start], counts) for report in reports]
-
-
-def _counted(report: WindowReport, window: int, counts: Mapping[tuple[int, str], int]) -> WindowReport:
-    """With the counts of the largest items, which then come before others of their size."""
-    found = [hitter._replace(noisy_count=counts.get((window, hitter.item))) for hitter in report.heavy_hitters]
-    found.sort(key=lambda one: (-(one.level or 0), -(one.at_least_users or 0), -(one.noisy_count or 0), one.item))
-    return report._replace(heavy_hitters=found)
+    return reports_of(oracle_names(weights, settings, keys, domain), settings)
 
 
 def _known(log: Iterable[Event] | Held, domain: Collection[str]) -> list[Event] | Held:

@@ -2,8 +2,7 @@
 
 It shares with the product the keyed functions of `StreamKeys` and the exact table of tails of the noise. Blocks,
 purses, who is drawn for, thresholds, levels and sizes are its own. In each round it visits every window and, in it,
-every item that was named in its block. Of rounds in each window (`WindowRoundsOracle`), it visits what users add to and
-what is known.
+every item that was named in its block.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import LookUniforms, StreamKeys
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.pace_oracle import Wallet
+from tests.helpers.trial_plan import TrialPlan
 
 _ONE = 1 << 128
 _WORD = 1 << 64
@@ -117,15 +116,14 @@ class RoundsOracle:
 
     @property
     def _last(self) -> int:
-        return len((self._settings.rounds or self._settings.window_rounds).units) - 1
+        return len(self._settings.rounds.units) - 1
 
     def _sized(
         self, entry: Named, cells: dict[Place, dict[str, int]], noise: dict[Place, int], drawn: int, windows: int
     ) -> Named:
         """By a second look, if that shows more."""
         at = entry.window, entry.item
-        cut = self._settings.rounds or self._settings.window_rounds
-        likely, largest = self._likely_noise_of(drawn, windows), self._largest(cut.units[-1] // 64)
+        likely, largest = self._likely_noise_of(drawn, windows), self._largest(self._settings.rounds.units[-1] // 64)
         noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
         if noisy < threshold:
             return entry
@@ -157,7 +155,7 @@ class RoundsOracle:
 
     def _stated(self, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
         settings, spacing = self._settings, self._settings.looks.spacing
-        of_all = max(map(self._largest, settings.units_of_rounds[settings.rounds is not None :]))
+        of_all = max(map(self._largest, settings.units_of_rounds[1:]))
         boundary = max(b for b in range(threshold, noisy + 1, spacing))
         users = 0
         while Fraction(boundary - likely, largest) > users:
@@ -227,162 +225,6 @@ class RoundsOracle:
             for weight, units in zip(looks.weights, looks.units, strict=True)
             if units <= max(purse, looks.units[0])
         )
-
-
-class FacetsOracle(RoundsOracle):
-    """The same with facets: in the place of an item there is then ``(item, number of the facet)``.
-
-    log: events with the numbers of their facets. facets: what is named of them, in all windows. drawn_facets: for how
-    many, in each part.
-    """
-
-    def __init__(
-        self, log: Iterable[tuple[str, str, int, tuple[int, ...]]], settings: TrialPlan, keys: StreamKeys
-    ) -> None:
-        events = list(log)
-        super().__init__([event[:3] for event in events], settings, keys)
-        self._facets_held: dict[str, set[Place]] = {}
-        of_events = [(user, (item, facet), time) for user, item, time, facets in events for facet in facets]
-        for window, users in items_by_window_and_user(of_events, settings).items():
-            for user, found in users.items():
-                self._facets_held.setdefault(user, set()).update((window, facet) for facet in found)
-        for item in list(self._items):
-            for facet in range(1, len(settings.facets) + 1):
-                hashes = keys.hash_facets(np.array([self._items[item]], dtype=np.uint64), np.array([facet]))
-                self._items[item, facet] = int(hashes[0, 0]), int(hashes[0, 1])
-        self.facets: list[Named] = []
-        self.drawn_facets: list[int] = []
-
-    def _of_part(self, windows: range) -> list[Named]:
-        plain = self._items
-        self._items = {item: hashes for item, hashes in plain.items() if isinstance(item, str)}
-        found = super()._of_part(windows)
-        self._items, number = plain, self._last + 1
-        every = range(1, len(self._settings.facets) + 1)
-        drawn = {(entry.window, (entry.item, facet)) for entry in found for facet in every}
-        held = {user: held & drawn for user, held in self._facets_held.items()}
-        weights = self._weights_at_facets(number, held)
-        cells = {at: weights.get(at, {}) for at in drawn}
-        noise = self._noise(cells, self._keys.round_uniforms(number))
-        self.facets += self._named_facets(number, cells, noise, self._likely_noise_of(len(drawn), len(windows)))
-        self.drawn_facets.append(len(drawn))
-        return found
-
-    def _weights_at_facets(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
-        return self._weights(number, held, set())
-
-    def _named_facets(
-        self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], likely: int
-    ) -> list[Named]:
-        return self._named(number, cells, noise, self._threshold(len(cells)), likely)
-
-    def _order(self, user: str, place: Place) -> int:
-        window, item = place
-        if isinstance(item, str):
-            return super()._order(user, place)
-        hashes, users = (np.array([each], dtype=np.uint64) for each in (self._items[item], self._users[user][0]))
-        return integer_of(self._keys.look_order()(users, np.array([window]), hashes)[0])
-
-
-class WeightOracle(FacetsOracle):
-    """The same with amounts, which are one facet. log: events with what each has of it, in parts of `FULL`."""
-
-    FULL, FEWEST, PARTS = 2**20, 4, 10_000
-
-    def __init__(self, log: Iterable[tuple[str, str, int, tuple[int]]], settings: TrialPlan, keys: StreamKeys) -> None:
-        events = list(log)
-        self.amounts: dict[tuple[str, Place], int] = {}
-        for user, item, time, (amount,) in events:
-            for window in items_by_window_and_user([(user, item, time)], settings):
-                at = user, (window, (item, 1))
-                self.amounts[at] = self.amounts.get(at, 0) + amount
-        super().__init__([(*event[:3], (1,) * (event[3][0] > 0)) for event in events], settings, keys)
-        self.weights: dict[Place, dict[str, int]] = {}
-
-    def value(self, user: str, place: Place) -> Fraction:
-        return min(Fraction(1), Fraction(self.amounts[user, place], self.FULL))
-
-    def _weights_at_facets(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
-        units, looks = self._settings.units_of_rounds[number], self._settings.looks
-        largest, found = self._largest(units // self.FEWEST), dict[Place, dict[str, int]]()
-        for user, places in held.items():
-            wallet = self.wallets.get((number, user), Wallet(units, self._windows[0]))
-            parts = {place: math.ceil(self.PARTS * self.value(user, place) ** 2) for place in places}
-            if not places:
-                continue
-            full, spread = wallet.left, wallet.spread(sum(parts.values()), self._windows[-1], self._settings)
-            for place in places:
-                most = self.value(user, place) * largest
-                prices = zip(looks.weights, looks.units, strict=True)
-                fitting = [each for each in prices if each[0] <= most and each[1] * spread <= full * parts[place]]
-                if fitting:
-                    weight, price = max(fitting)
-                    found.setdefault(place, {})[user] = weight
-                    wallet.left -= price
-                    wallet.paid_looks += parts[place]
-                    self.wallets[number, user] = wallet
-        self.weights |= found
-        return found
-
-    def _named_facets(
-        self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], likely: int
-    ) -> list[Named]:
-        """So much of it in the place of users."""
-        settings, most = self._settings, int(self._settings.facets[0].split("<=")[1])
-        largest, found = self._largest(settings.units_of_rounds[number] // self.FEWEST), []
-        threshold = likely + 5 * largest
-        for (window, item), of_users in cells.items():
-            noisy = sum(of_users.values()) + noise[window, item]
-            if noisy >= threshold:
-                boundary = threshold + (noisy - threshold) // settings.looks.spacing * settings.looks.spacing
-                found.append(Named(window, item, 1, (boundary - likely) * most // largest, False, not of_users))
-        return found
-
-
-class WindowRoundsOracle(RoundsOracle):
-    """Window after window, all rounds of one before the next. known: by round, when each item was last named in one of
-    the rounds up to it."""
-
-    def names(self, ends: Sequence[int] = ()) -> list[Named]:
-        rounds = len(self._settings.window_rounds.units)
-        self.known: list[dict[str, int]] = [{} for _ in range(rounds)]
-        found: list[Named] = []
-        for window in range(self._settings.schedule.horizon):
-            self._windows = range(window, window + 1)
-            here: list[Named] = []
-            for number in range(rounds):
-                named, here = self._in_round(number, window, here)
-                for known in self.known[number:]:
-                    known.update((entry.item, window) for entry in named)
-                here += named
-            found += here
-        return sorted(found, key=lambda entry: (entry.window, entry.item))
-
-    def _in_round(self, number: int, window: int, here: list[Named]) -> tuple[list[Named], list[Named]]:
-        settings, looks, named = self._settings, self._settings.looks, {entry.item for entry in here}
-        known = {item for item, last in self.known[number].items() if 0 < window - last <= settings.known_for}
-        again = {(window, item) for item in named} if number == self._last else set()
-        held = {
-            user: {(at, item) for at, item in pairs if at == window and (item not in named or (at, item) in again)}
-            for user, pairs in self._held.items()
-        }
-        cells = {(window, item): {} for item in known - named} | {at: {} for at in again}
-        cells |= self._weights(number, held, again)
-        noise = self._noise(cells, self._keys.round_uniforms(number) if number else self._keys.look_uniforms())
-        unheld = 2 * settings.known_for * settings.max_users * (looks.purse // looks.units[0])
-        likely = self._likely_noise(settings.window_rounds.units[number], unheld)
-        of_new = (settings.threshold, *settings.window_rounds.later_thresholds)[number]
-        found = []
-        for (_, item), of_users in cells.items():
-            threshold = settings.known_threshold if item in known else of_new
-            noisy = sum(of_users.values()) + noise[window, item]
-            if noisy >= threshold and item not in named:
-                largest = self._largest(settings.units_of_rounds[number])
-                level, users = self._stated(largest, noisy, threshold, likely)
-                found.append(Named(window, item, level, users, item in known, not of_users))
-        if number != self._last:
-            return found, here
-        return found, [self._sized(entry, cells, noise, len(here), 1) for entry in here]
 
 
 def _smallest(is_enough: Callable[[int], bool]) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
 
 MICROS = 1_000_000

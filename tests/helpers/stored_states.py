@@ -19,7 +19,6 @@ HALVES = {"first": range(6), "second": range(6, 12)}  # hours
 CHOICES = {
     "looks-and-hits": ("--hits-per-user", "3"),
     "hits-with-counts": ("--mode", "hits-with-counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
-    "window-rounds": ("--window-rounds",),
     "rounds": ("--rounds", "--block", "3h"),
 }
 _USERS = 24

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Counts, Domain, Hits, Known, Looks, PaidHits, Shares, WideNoise
+from dp_transforms.plan.records import Domain, Hits, Known, Looks, PaidHits, Shares, WideNoise
+from tests.helpers.trial_plan import TrialPlan
 
 _SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
 
@@ -68,10 +68,6 @@ def looks_trial(
     hit_units: int = 0,
     hit_weights: tuple[int, ...] = (),
     hit_look_units: tuple[int, ...] = (),
-    counts_for: int = 0,
-    counts_per_user: int = 0,
-    count_units: int = 0,
-    count_scale: int = 0,
     **others: Any,
 ) -> TrialPlan:
     """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
@@ -86,13 +82,11 @@ def looks_trial(
         spacing=spacing,
         size_error=0.01,
     )
-    counts = {"items": counts_for, "per_user": counts_per_user, "units": count_units, "scale": count_scale}
     paid = {"per_user": hits_per_user, "units": hit_units, "weights": hit_weights, "look_units": hit_look_units}
     is_followed = forget_after > 0 and not domain_size
     return _trial(
         looks=looks,
         hits=PaidHits(**paid) if hits_per_user else None,
-        counts=Counts(**counts) if counts_for else None,
         known=Known(threshold=known_threshold, forget_after=forget_after) if is_followed else None,
         threshold=known_threshold if domain_size else threshold,
         domain_size=domain_size,
@@ -114,7 +108,7 @@ def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
 
 
 def _flat(trial: TrialPlan) -> dict[str, Any]:
-    records = {"looks", "hits", "counts", "known", "domain"}
+    records = {"looks", "hits", "known", "domain"}
     flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
     flat |= {"domain_size": trial.domain_size, "hits_per_user": trial.hits_per_user}
     if trial.looks is None:
@@ -127,8 +121,4 @@ def _flat(trial: TrialPlan) -> dict[str, Any]:
     if trial.paid_hits is not None:
         hit = trial.paid_hits
         flat |= {"hit_units": hit.units, "hit_weights": hit.weights, "hit_look_units": hit.look_units}
-    if trial.counts is not None:
-        count = trial.counts
-        flat |= {"counts_for": count.items, "counts_per_user": count.per_user}
-        flat |= {"count_units": count.units, "count_scale": count.scale}
     return flat

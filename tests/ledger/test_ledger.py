@@ -26,7 +26,7 @@ from dp_transforms.runs.ledger import (
 from dp_transforms.runs.ledger.book import Entry
 from dp_transforms.runs.ledger.processes import Actor, is_gone
 from dp_transforms.runs.records import amount
-from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, living, names_cost, of, part, spent
+from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, living, of, part, spent
 
 NEW, CONTINUES, RESUMES, DONE = VerdictKind
 ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
@@ -267,28 +267,6 @@ def test_a_run_that_was_set_aside_is_used_for_nothing_more(ledger: Ledger) -> No
     assert ledger.reserve(part(run_id="run")).kind == CONTINUES
     assert (verdict.kind, spent(ledger)) == (NEW, cost().epsilon)
     assert ledger.reserve_run(part(run_id="run", key_fingerprint="")).kind == CONTINUES
-
-
-@pytest.mark.parametrize("rule", ["renyi", "basic"])
-def test_a_run_that_is_released_keeps_what_the_histogram_of_its_plan_took(ledger: Ledger, rule: str) -> None:
-    """It was published with the plan, and the constants of the rule were chosen by it."""
-    one = names_cost(activity=0.5)
-    ledger.reserve_run(part(run_id="a", cost=one), Caps(4, "1e-8", rule))
-    kept = ledger.release("a")
-    (balance,) = ledger.balances()
-    assert (balance.runs, kept.epsilon, balance.total) == (0, 5 * 10**14, kept)
-    assert max(kept.delta, kept.sampling) >= one.distance // 10**15 * 2, "its sampled noise, in both directions"
-    assert balance.spent_delta > 0
-    assert ledger.release("a") == kept
-    plain, number = names_cost(activity=0), 0
-    with pytest.raises(BudgetExceededError):  # noqa: PT012
-        for number in range(99):
-            ledger.reserve_run(part(run_id=f"b {number}", cost=plain))
-    (balance,) = ledger.balances()
-    added = balance.population.rule
-    assert number == balance.runs < added.runs_that_fit(plain)
-    assert balance.total.epsilon == 5 * 10**14 + added.base.epsilon + number * added.price(plain).epsilon
-    assert balance.total.epsilon <= added.max_epsilon
 
 
 def test_a_part_that_is_forgotten_does_not_free_the_key_with_which_another_one_drew(ledger: Ledger) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.audit.trial_plan import TrialPlan
 from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed
 
 ROUNDS = 80

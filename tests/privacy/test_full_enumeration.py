@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
@@ -22,6 +21,7 @@ from tests.helpers.exact_monitor import (
     state_with_hits,
     target_probability,
 )
+from tests.helpers.trial_plan import TrialPlan
 
 THRESHOLD, ZONE = 4, 2
 EPSILONS = [0.05 * index for index in range(61)]

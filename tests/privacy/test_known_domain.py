@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
@@ -39,6 +38,7 @@ from tests.helpers.exact_monitor import (
     target_probability,
     transcript_of,
 )
+from tests.helpers.trial_plan import TrialPlan
 
 # The real monitor with a known domain: everything that it can publish, with exact probabilities.
 #

@@ -12,12 +12,12 @@ import pytest
 
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
 from tests.helpers.naming_runs import units_of
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed, looks_trial
 from tests.unit.purse_oracle import delta_of_budget
 

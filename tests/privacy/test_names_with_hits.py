@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -25,6 +24,7 @@ from tests.helpers.exact_hits import (
     without,
 )
 from tests.helpers.exact_naming import Held
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import looks_trial
 from tests.unit.purse_oracle import delta_of_budget
 

@@ -117,7 +117,6 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (STREAM, [*FOLDER, *ELSEWHERE], "need one noise key"),
         (STREAM, [*FOLDER[:-1], "clicks"], "holds files"),
         (STREAM, [*FOLDER[:-1], "kafka://localhost/t"], "must be kafka://HOST:PORT/TOPIC"),
-        (STREAM, [*FOLDER[:-1], "sqlite:///r.db"], "no other machine has"),
         (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --input"),
         (STREAM, [*TOPICS, *SECRET, *DATAFLOW, "--dead-letter", "gs://b/bad"], "--noise-key-secret, not --dead-letter"),
         (STREAM, [*FOLDER, "--update"], "belong together"),

@@ -44,15 +44,12 @@ _HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 3, "max_items_per_user":
 MODES = {
     "looks": Mode("looks", _LOOKS),
     "looks-sliding": Mode("looks", _LOOKS, window_hours=3),
-    "looks-window-rounds": Mode("looks", {**_LOOKS, "window_rounds": True}),
     "looks-domain": Mode("looks", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
     "looks-with-hits": Mode("looks", {**_LOOKS, "hits_per_user": 2}),
-    "looks-with-counts": Mode("looks", {**_LOOKS, "counts_for": 2}, drivers=("replay-1", "replay-3", "bounded")),
     "hits": Mode("hits", _HITS),
     "hits-sliding": Mode("hits", _HITS, window_hours=3),
     "hits-domain": Mode("hits", _HITS, domain=True),
     "hits-with-counts": Mode("hits-with-counts", _HITS),
-    "kms21-domain": Mode("kms21", {**_HITS, "epsilon": 40, "threshold": 12}, domain=True),
 }
 
 

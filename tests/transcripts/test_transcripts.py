@@ -44,7 +44,7 @@ def test_drivers_that_must_agree_are_stored_as_one() -> None:
     for mode in MODES:
         found = stored(mode)
         of_driver = {driver: {tuple(found[one]["report"]) for one in found if one[0] == driver} for driver, _ in found}
-        is_split = mode.startswith("looks") and "window_rounds" not in MODES[mode].choices
+        is_split = mode.startswith("looks")
         kinds = [AT_ONCE, IN_ORDER] if is_split else [AT_ONCE + IN_ORDER]
         answers = [set().union(*(of_driver.get(driver, set()) for driver in kind)) for kind in kinds]
         assert all(len(answer) <= 1 for answer in answers), mode
@@ -62,7 +62,7 @@ def test_the_log_uses_all_of_a_mode() -> None:
     assert len(stored("hits-with-counts")["replay-1", "csv"]["report"]) < len(
         stored("hits")["replay-1", "csv"]["report"]
     )
-    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("hits", "looks-with-counts"))
+    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("hits", "hits-with-counts"))
     assert '"above"' in labels
     assert '"between"' in labels
     assert '"noisy_count": 3' in counted

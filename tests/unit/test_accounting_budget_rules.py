@@ -84,14 +84,6 @@ def test_the_cost_of_names_has_its_parts():
     assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.shares.sampling * (1 - 1e-12)
 
 
-def test_a_histogram_of_the_same_users_costs_too():
-    with_histogram = cost(epsilon=1.96, activity_epsilon=0.04)
-    assert with_histogram.epsilon == 2 * EPSILON
-    assert with_histogram.activity == EPSILON // 25
-    rule = BudgetRule.declare(4, 1e-8, with_histogram)
-    assert rule.price(with_histogram).epsilon - with_histogram.divergence == EPSILON // 25
-
-
 def test_costs_that_cannot_be_are_refused():
     for changes in ({"epsilon": 0}, {"delta": 0}, {"divergence": -1}, {"delta_events": 0.5}, {"order": ""}):
         with pytest.raises(ValueError, match="must"):
@@ -235,19 +227,6 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own():
     alone = Price(pure_divergence(rule.order, each.epsilon), each.delta, 0)
     assert less.price(each) == one.price(each, one.price(each)) == alone != one.price(each)
     assert not less.allows(less.total(one.price(each), 1)), "of a repair"
-
-
-def test_a_histogram_costs_its_whole_epsilon_in_every_plan():
-    """The order was chosen by what the first one said, and that of a later plan may be as old."""
-    first, later = cost(epsilon=1.96, activity_epsilon=0.04), cost(epsilon=1.96)
-    rule = BudgetRule.declare(4, 1e-7, first)
-    assert rule.total(rule.price(first), 1).epsilon == first.epsilon == 2 * EPSILON
-    plain = BudgetRule.declare(4, 1e-7, later)
-    assert rule.price(first).epsilon - rule.price(later).epsilon == first.activity
-    assert plain.price(first).epsilon == plain.price(later).epsilon + first.activity
-    lower = dataclasses.replace(first, order="3.5")
-    alone = pure_divergence(rule.order, lower.epsilon - lower.activity)
-    assert rule.price(lower).epsilon == alone + lower.activity
 
 
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta():

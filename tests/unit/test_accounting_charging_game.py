@@ -8,13 +8,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from benchmarks.charging_bounds import (
-    ClosedFormAccountant,
-    ExactTailAccountant,
-    RenyiAccountant,
-    static_adversary_delta,
-    static_adversary_epsilon,
-)
 from dp_transforms.accounting.charging_game import (
     GameAccountant,
     between_probability,
@@ -24,6 +17,13 @@ from dp_transforms.accounting.charging_game import (
 )
 from dp_transforms.accounting.composition import OptimalComposition, optimal_composition_delta
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
+from tests.helpers.charging_bounds import (
+    ClosedFormAccountant,
+    ExactTailAccountant,
+    RenyiAccountant,
+    static_adversary_delta,
+    static_adversary_epsilon,
+)
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())

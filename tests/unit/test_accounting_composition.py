@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from benchmarks.charging_bounds import RenyiAccountant, calls_exceed_probability, chernoff_tail
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import (
     OptimalComposition,
@@ -27,6 +26,7 @@ from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.private_computation import NotPrior
 from dp_transforms.mechanisms.papers.target_charging import TargetCharging
+from tests.helpers.charging_bounds import RenyiAccountant, calls_exceed_probability, chernoff_tail
 from tests.helpers.scripted import Scripted
 
 

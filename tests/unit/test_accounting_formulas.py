@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
-from benchmarks.charging_bounds import static_adversary_delta
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
 from dp_transforms.accounting.composition import ROUNDING, advanced_composition_epsilon, optimal_composition_delta
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure, check_monitor_noise
@@ -19,6 +18,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_checks import check_budget
 from dp_transforms.plan.records import MOST_HITS, check_hits
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.charging_bounds import static_adversary_delta
 from tests.helpers.plan_files import with_changes
 
 DIGITS = 1e-13

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from dp_transforms.accounting.purse.look_prices import look_price, zone_price
-from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
+from dp_transforms.accounting.purse.open_threshold import fewest_users, found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import hits_from, make_price_list, order_budget, replay_weight
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
@@ -328,3 +328,12 @@ def test_found_from_with_hits():
     assert found_from(prices, 20_000, 1, hit_prices=hit_prices) == found_from(prices, 20_000, 1)
     with pytest.raises(ValueError, match="probability must lie in"):
         found_from(prices, 20_000, 50, 0.4)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.03])
+@pytest.mark.parametrize("needed", [1, 2, 40])
+def test_fewest_users_of_a_sharp_threshold(share, needed):
+    """Found once `needed` users count."""
+    users = fewest_users(lambda counted: (counted >= needed).astype(float), share, 0.95)
+    for number, is_found in ((users, True), (users - 1, False)):
+        assert (binom.sf(needed - 1, number, share) >= 0.95) == is_found

@@ -13,10 +13,10 @@ from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.few_looks import FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
-from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.sampled_looks import design_looks_sampling, exclusion_trials, sample_names
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from tests.audit.payments import audit_payments
+from tests.audit.sampled_looks import design_looks_sampling, exclusion_trials, sample_names
 from tests.helpers.audited_names import (
     audited_plan,
     law_of,

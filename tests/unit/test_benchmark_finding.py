@@ -1,4 +1,4 @@
-"""The benchmarks `finding` and `dp_sqlp`: what they count, and their peers by the formulas of their papers."""
+"""The benchmark `finding`: what it counts, and its peers by the formulas of their papers."""
 
 import math
 from pathlib import Path
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from benchmarks import dp_sqlp, found_names, peers_histograms, peers_set_union
+from benchmarks import found_names, peers_histograms, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.found_pairs import FoundPairs, columns, found_cells
+from benchmarks.other_methods import gaussian_sigma, weighted_gaussian_threshold
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.plan_comparison import gaussian_sigma, weighted_gaussian_threshold
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MINUTE, START
 
@@ -81,46 +81,6 @@ def test_each_peer_finds_what_nearly_all_hold_and_not_what_one_holds(method):
     found = METHODS[method](log, np.random.default_rng(3)).run()
     assert found.reported.tolist() == [True, True, False]
     assert found.pairs == 2 + found.of_nobody
-
-
-@pytest.mark.parametrize(("shift", "exponent"), [(26.0, 6.738), (1000.0, 1.4)])
-def test_zipf_mandelbrot_has_the_stated_shares(shift, exponent):
-    shares = np.diff(dp_sqlp.zipf_mandelbrot(5000, shift, exponent), prepend=0.0)
-    assert shares.sum() == pytest.approx(1)
-    assert shares[9] / shares[0] == pytest.approx(((10 + shift) / (1 + shift)) ** -exponent)
-    assert shares[99] / shares[98] == pytest.approx(((100 + shift) / (99 + shift)) ** -exponent)
-
-
-def test_a_scaled_workload_has_as_many_users_of_each_key_and_fewer_keys():
-    """Keys of at least 100 users: a fifth as many at a fifth of the scale."""
-    assert dp_sqlp.scaled_shift(1) == 1000
-    found = []
-    for factor in (200, 1000):
-        users, keys = 10_000_000 // factor, 1_000_000 // factor
-        records = dp_sqlp.simulate(users, keys, dp_sqlp.scaled_shift(factor), 10, np.random.default_rng(factor))
-        pairs = np.unique(records.users * 10**6 + records.keys)
-        found.append(int((np.bincount(pairs % 10**6) >= 100).sum()) * factor)
-    assert found[0] == pytest.approx(found[1], rel=0.07)
-
-
-def test_a_workload_has_distinct_rows_by_user():
-    records = dp_sqlp.simulate(2000, 300, 5.0, 4, np.random.default_rng(2))
-    codes = (records.users * 300 + records.keys) * 4 + records.steps
-    assert np.all(np.diff(codes) > 0)
-    assert set(records.steps.tolist()) == {0, 1, 2, 3}
-
-
-def test_windows_of_all_steps_so_far_hold_each_key_of_a_user_once():
-    records = dp_sqlp.simulate(300, 50, 5.0, 6, np.random.default_rng(1))
-    seen = set()
-    for step, rows in dp_sqlp._windows(records, "so far", 6):
-        pairs = list(zip(records.users[rows].tolist(), records.keys[rows].tolist(), strict=True))
-        here = np.flatnonzero(records.steps == step)
-        seen |= set(zip(records.users[here].tolist(), records.keys[here].tolist(), strict=True))
-        assert len(pairs) == len(set(pairs))
-        assert set(pairs) == seen
-    of_steps = np.concatenate([rows for _, rows in dp_sqlp._windows(records, "step", 6)])
-    assert sorted(of_steps.tolist()) == list(range(len(records.users)))
 
 
 # --- The peers of the benchmark `finding`, each against the formula of its paper.

@@ -1,7 +1,5 @@
 """What commands ask Flink about their job, over HTTP: answers as Flink 1.19.3 gives them."""
 
-import datetime
-
 import pytest
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
@@ -13,19 +11,14 @@ from dp_transforms.cli.flink_jobs import (
     FlinkWatch,
     JobNumbers,
     JobProgress,
-    OperatorNumbers,
     ReplayWatch,
     StartedJob,
 )
 from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
-from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import counts_and_gauges
-from dp_transforms.reports import write_report_file
-from dp_transforms.views.page.report_page import report_page
 from tests.helpers.flink_answers import FlinkAnswers, serving
-from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
-from tests.helpers.served import Listener, served
+from tests.helpers.page_reports import header_of, hourly_plan
 
 OF_PIPELINE = (
     "java.lang.RuntimeException: Error received from SDK harness for instruction 4: "
@@ -273,41 +266,3 @@ def test_who_waits_long_for_a_checkpoint_is_told_so(flink, says):
         if words:
             assert "no checkpoint for 160 s; its job is RUNNING" in words
             assert f"http://{flink.address}/#/job/new" in words
-
-
-@pytest.fixture
-def of_header():
-    jobs = [("new", job_name(HEADER), "RUNNING")]
-    answers = FlinkAnswers("new", [jobs], {"a1": "RUNNING"}, metrics=METRICS, completed=17, task_managers=2)
-    with serving(answers) as found:
-        yield found, answers
-
-
-def test_numbers_beside_a_live_page_are_those_of_the_job_of_its_run(of_header):
-    flink, _ = of_header
-    numbers = OperatorNumbers(flink.address)
-    found = numbers.ask(HEADER, 0.0)
-    assert found["rows"] == [
-        *[("Flink", flink.address), ("task managers", "2"), ("job", "new: RUNNING"), ("completed checkpoints", "17")],
-        *[("clock lag seconds", "4"), ("events read", "1,401"), ("intents", "6"), ("partition state bytes", "272")],
-        ("pending windows", "3"),
-    ]
-    assert found["warning"] == ""
-    assert "completed no checkpoint" in numbers.ask(HEADER, 1000.0)["warning"]
-    assert "no job of this run" in numbers.ask(header_of(hourly_plan(), "other"), 0.0)["warning"]
-    assert OperatorNumbers("127.0.0.1:1").ask(HEADER, 0.0)["warning"] == "Flink at 127.0.0.1:1 does not answer."
-
-
-def test_they_are_heard_of_beside_the_report_and_are_in_no_page(of_header, tmp_path):
-    reports = reports_of(hourly_plan(), STORIES)
-    write_report_file(tmp_path / "report.avro", HEADER, reports)
-    with served(tmp_path / "report.avro", "--flink-master", of_header[0].address) as server:
-        page = server.get().text
-        assert "not covered by the guarantee</strong>: do not publish" in page
-        assert "1,401" not in page
-        after = page.partition('"after":"')[2].partition('"')[0]
-        assert ["events read", "1,401"] in Listener(server.port, after).next("operator").data["rows"]
-    with served(tmp_path / "report.avro") as server:
-        for without in (server.get().text, report_page(HEADER, reports, datetime.UTC)):
-            assert "For the operator" not in without
-            assert 'id="operator' not in without

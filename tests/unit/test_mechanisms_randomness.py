@@ -229,11 +229,6 @@ CASES = {
         ("look noise", *RUN),
         (9 << 64, *PAIR),
     ),
-    "counts": (
-        lambda keys: keys.count_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
-        ("counts", *RUN),
-        (9 << 64, *PAIR),
-    ),
     "look order": (
         lambda keys: keys.look_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
         ("look order", "stream"),

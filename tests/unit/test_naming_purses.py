@@ -100,12 +100,10 @@ def expected_weights(log, chosen, wallets=None):
     slide=st.sampled_from([10, HOUR, 7 * HOUR, DAY, 10 * DAY]),
     sliding=st.sampled_from([1, 3]),
     most_looks=st.sampled_from([1, 2, 8, 40]),
-    patience=st.sampled_from([None, 1, 64]),
     source=st.randoms(use_true_random=False),
 )
-def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_looks, patience, source):
+def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_looks, source):
     chosen = settings_for(12, slide, most_looks, sliding)
-    chosen = dataclasses.replace(chosen, looks=dataclasses.replace(chosen.looks, patience=patience))
     log = [event(user, f"item {item}", window, chosen) for user, item, window in rows]
     wallets = {}
     found, store = weights_of(log, chosen, source)

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrat
 LOOKS = short_looks_plan
 LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, domain=DOMAIN)
 WITH_HITS = functools.partial(looks_plan, most_looks=200, usual_looks=(50, 200), hits_per_user=2)
-WITH_COUNTS = functools.partial(short_looks_plan, counts_for=3)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
@@ -39,7 +38,6 @@ PLANS = {
     "looks in a domain": LOOKS_IN_DOMAIN,
     "items that are not followed": functools.partial(short_looks_plan, forget_after=0),
     "looks and hits": WITH_HITS,
-    "looks and counts": WITH_COUNTS,
 }
 
 
@@ -135,8 +133,7 @@ REFUSED = [
     (LABELS, {"hits.mode": "kms21", "hits.accountant": "threshold_monitor"}, "cap must be"),
     (LABELS, {"hits.max_items_per_user": 4}, "threshold must be >="),
     (LABELS, {"threshold": 489}, "threshold must be >= 490"),
-    (LABELS, {"counts": {"items": 1, "per_user": 1, "units": 1, "scale": 1}}, "counts and known must be left out"),
-    (LABELS, {"known": {"threshold": 1, "forget_after": 1}}, "counts and known must be left out"),
+    (LABELS, {"known": {"threshold": 1, "forget_after": 1}}, "known must be left out"),
     (KMS21, {"epsilon": 1.9}, "too little noise"),
     (KMS21, {"hits.per_user": 21}, "too little noise"),
     (KMS21, {"hits.wide.epsilon_per_query": KMS21.charged_hits.noise.wide_epsilon_per_query * 1.01}, "must be at most"),
@@ -192,7 +189,6 @@ REFUSED = [
     (LOOKS, {"looks.usual_looks": 5}, "usual_looks must be a pair"),
     (LOOKS, {"looks.size_error": 0.6}, "size_error must lie in"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
-    (LOOKS, {"looks.activity_epsilon": 0.0}, "activity_epsilon must be left out"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (LOOKS, {"looks": None, "known": None}, "a plan must have looks, hits, or both"),
     (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "hits of a plan with looks must be paid out of the purse"),
@@ -219,13 +215,6 @@ REFUSED = [
     (WITH_HITS, {"hits.weights": []}, "one length"),
     (WITH_HITS, {"hits.weights": ["a"]}, "each of weights must be a whole number"),
     (WITH_HITS, lambda p: {"threshold": p.threshold - 1}, "threshold must be >="),
-    (WITH_HITS, {"counts": {"items": 1, "per_user": 1, "units": 1, "scale": 1}}, "Use one of the two"),
-    # and for counts
-    (WITH_COUNTS, lambda p: {"counts.units": p.counts.units - 1}, "units of counts must be at least"),
-    (WITH_COUNTS, lambda p: {"counts.scale": p.counts.scale - 1}, "units of counts must be at least"),
-    (WITH_COUNTS, {"counts.per_user": 120}, "counts must cost at most 20% of a purse"),
-    (WITH_COUNTS, {"counts.items": 0}, "items must be a whole number >= 1"),
-    (WITH_COUNTS, {"counts.per_user": 0}, "per_user must be a whole number >= 1"),
 ]
 
 

@@ -131,7 +131,7 @@ CASES = [
         (
             functools.partial(calibrated_plan, mode=mode),
             {},
-            {**{name: [value] for name, value in OF_OTHERS.items()}, "epsilon": [1e-4], "counts_for": [3]},
+            {**{name: [value] for name, value in OF_OTHERS.items()}, "epsilon": [1e-4]},
         )
         for mode in ("hits", "hits-with-counts", "kms21")
     ),

@@ -101,7 +101,7 @@ def test_files_of_others_are_not_touched(tmp_path):
         ReportFolder(str(tmp_path)).open(HEADER)
     with pytest.raises(StreamError, match="cannot be used"):
         ReportFolder(str(tmp_path / "thesis.tex")).open(HEADER)
-    with pytest.raises(StreamError, match="no such run of a stream"):
+    with pytest.raises(StreamError, match="has no run of a stream"):
         read_run(str(tmp_path))
     assert files_of(tmp_path) == {"thesis.tex": b"mine"}
 

@@ -18,7 +18,6 @@ import pytest
 
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.purse.look_prices import look_price
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_sums import ItemSums
@@ -52,6 +51,7 @@ from tests.helpers.rounds_runs import (
     trial_with_rounds,
 )
 from tests.helpers.small_runs import SECRET, batch_of
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import looks_trial
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())

@@ -358,7 +358,6 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
         ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
-        ("hits", lambda part: part.all_hits()),
         ("late", lambda part: part.known(Kind.KNOWN)),
     ):
         path = str(tmp_path / name)

@@ -91,7 +91,7 @@ def test_what_was_to_follow_is_forgotten_with_the_intent():
     publishing = begun.publishing("c" * 64)
     assert StateHeader.from_json(publishing.to_json()) == publishing
     assert publishing.with_intent(None) == HEADER
-    assert publishing.ended_before(4).next_fingerprint == publishing.ended_before(3).begun_by == ""
+    assert publishing.after(publishing.intent).next_fingerprint == ""
     for changes in ({"intent": None}, {"begun_by": 1}, {"next_fingerprint": "c"}, {"user_field": ""}):
         with pytest.raises(ValueError, match="must"):
             dataclasses.replace(publishing, **changes)

@@ -17,14 +17,6 @@ order is at most B, either way, is (epsilon, delta)-DP with
 
 Source: Canonne, Kamath, Steinke (2020), Proposition 12; docs/guarantee.md, "Conversion". Budgets are rounded down,
 deltas up.
-
-What counts of named items cost (`count_units`): a user who adds 1 to a sum with their noise changes the law of the
-result by a Renyi divergence of at most what `count_units` of a purse stand for, either way, whatever others add. The
-noise is ``round(X)`` with X of density ``exp(-(x / scale)^2)``. So the published integer is a function of the sum plus
-X, and costs at most what a Gaussian of variance ``scale^2 / 2`` costs ([Mironov 2017], Proposition 7):
-``order / scale^2``. Proof of the whole: docs/guarantee.md, "Proposition (counts)".
-
-[Mironov 2017] I. Mironov. Renyi differential privacy. CSF 2017.
 """
 
 from __future__ import annotations
@@ -34,7 +26,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +43,7 @@ from dp_transforms.accounting.purse.look_prices import (
 )
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.checks import check_positive, check_range, check_whole
-from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, MAX_SCALE, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
 
 MOST_WORK = 1_000_000_000  # integers: some ten seconds. The default plan has 65 million
@@ -64,8 +55,6 @@ _GUESSES = 3  # by powers, before halves
 _BOUNDS_FROM_SCALE = 50
 _BOUNDS_TO_SPACING = 50  # units of scale
 _MORE = 1 + 1e-9  # before rounding up: above the error of a few products of floats
-SHARE_OF_COUNTS = 0.2  # of a purse, at most: for users with `counts_per_user` counted pairs or more
-MOST_COUNTS_PER_USER = 100
 
 
 def order_budget(order: float, epsilon: float, delta: float) -> float:
@@ -206,15 +195,12 @@ def make_price_list(
     fewest_looks: int = 1,
     hit_units: int = 0,
     hits: int = 0,
-    counts: int = 0,
-    count_units: int = 0,
     spacing: int = 0,
     amounts: Sequence[int] | None = None,
 ) -> PriceList:
     """The price list for users who pay for `fewest_looks` to `most_looks` looks, and for `hits` hits beside them.
 
-    counts, count_units: a user with n looks sets min(n, counts) * count_units aside for counts ("Proposition
-    (counts)"). Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
+    Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
 
     amounts: the units for each of which there is a weight, in place of those.
@@ -225,7 +211,7 @@ def make_price_list(
     purse = PURSE_UNITS - hits * hit_units
     numbers, least = _numbers_of_looks(fewest_looks, most_looks), purse // most_looks
     if amounts is None:
-        amounts = [(purse - min(number, counts) * count_units) // number for number in numbers]
+        amounts = [purse // number for number in numbers]
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     published = _published(noise, order, budget, hit_units, spacing)
     largest, units = _largest_weights(published, budget, paid)
@@ -333,38 +319,3 @@ def _some_weights(
     while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
         largest *= 2
     return np.asarray(np.unique(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64)))
-
-
-class CountPrice(NamedTuple):
-    """units: of a purse, for one counted pair. scale: of the noise of a count."""
-
-    units: int
-    scale: int
-
-
-def count_units(order: float, budget: float, scale: int) -> int:
-    """What one counted pair costs in units of a purse, rounded up."""
-    check_order(order)
-    check_positive("budget", budget)
-    check_whole("count_scale", scale, 1, MAX_SCALE)
-    return math.ceil(order / scale / scale / budget * PURSE_UNITS * _MORE)
-
-
-def price_counts(order: float, budget: float, counts_per_user: int) -> CountPrice:
-    """The least noise for which so many counted pairs cost at most `SHARE_OF_COUNTS` of a purse.
-
-    Raises ValueError where no noise that can be sampled is enough.
-    """
-    check_whole("counts_per_user", counts_per_user, 1)
-    most = math.floor(SHARE_OF_COUNTS * PURSE_UNITS) // counts_per_user
-    scale = math.ceil(math.sqrt(order / budget * PURSE_UNITS / max(1, most)))
-    while scale <= MAX_SCALE and count_units(order, budget, scale) > most:
-        scale += 1
-    if scale > MAX_SCALE:
-        raise ValueError("the budget is too small for counts. Raise epsilon or delta, or leave counts_for out.")
-    return CountPrice(count_units(order, budget, scale), scale)
-
-
-def count_noise(scale: int) -> ExponentialPower:
-    """The law of the noise of one count; its standard deviation is ``scale / sqrt(2)``."""
-    return ExponentialPower(COUNT_SHAPE, scale)

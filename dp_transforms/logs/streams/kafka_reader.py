@@ -14,6 +14,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.rejected_events import Reasons
+from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.stores import kafka_client
 
@@ -84,7 +85,7 @@ class KafkaReader:
     def __init__(self, partition: KafkaPartition, since_micros: int = 0) -> None:
         self._partition, self._topic = partition, partition.topic
         self._since_millis = since_micros // 1_000
-        self._decoder = self._topic.decoder()
+        self._decoder = RecordDecoder(self._topic.fields)
         self._errors = kafka_client.import_confluent_kafka()
         self._consumer: Any = None
         self._next: int | None = None
@@ -202,23 +203,12 @@ class KafkaReader:
             self._failing_since = self._failing_since or time.monotonic()
         return low, high
 
-    def first_offset(self, seconds: float) -> int:
-        """Where reading begins. Raises StreamError if the broker does not say."""
-        watermarks = self._connect(seconds)
-        first = None if watermarks is None else self._first_offset(*watermarks, seconds)
-        if first is None:
-            raise self._topic.unreachable(self._last_error)
-        return first
-
     def _first_offset(self, low: int, high: int, seconds: float) -> int | None:
-        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it; of a
-        topic that was begun before, where that was.
+        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it.
 
         None if the broker does not answer. It uses its index of times, so that a topic is not read from days before the
         run.
         """
-        if self._topic.begin_offsets is not None:
-            return self._topic.begin_offsets[self._partition.number]
         if self._since_millis <= 0:
             return low
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dp_transforms.checks import check_whole
-from dp_transforms.plan.lifetime_cost import NOTHING, Price
+from dp_transforms.plan.lifetime_cost import NOTHING
 from dp_transforms.runs.judge import check_open_run, part_by_ledger
 from dp_transforms.runs.ledger.book import Book, Transaction
 from dp_transforms.runs.ledger.database import Database
@@ -36,11 +36,11 @@ DEFAULT_WAIT_SECONDS = 30.0
 
 
 class Ledger:
-    """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
+    """A ledger. Build it with `open`. Every method is one transaction, on the disk when it returns.
 
     Guarantee: that of the package. Raises `LedgerError` and `RunRefusedError`, whose text is one line with the remedy;
-    nothing has changed then, but by `start`, and perhaps where a server has not answered (`LedgerUncertainError`). Each
-    method may be repeated: after a crash the same call finds what was done.
+    nothing has changed then, but by `start`. Each method may be repeated: after a crash the same call finds what was
+    done.
     """
 
     def __init__(self, database: Database, actor: Actor) -> None:
@@ -57,7 +57,7 @@ class Ledger:
         actor: Actor | None = None,
         rebuild: bool = False,
     ) -> Ledger:
-        """place: the path of an SQLite file, or ``postgresql://...``. create: make it if it is not there.
+        """place: the path of its file. create: make it if it is not there.
 
         wait_seconds: how long to wait for another process. actor: who writes; None for this process. rebuild: where the
         file was deleted and its counter file was not, make an empty one, which is good for `repair` alone.
@@ -76,7 +76,7 @@ class Ledger:
 
     @property
     def name(self) -> str:
-        """Where it is, without a password."""
+        """Where it is."""
         return self._database.name
 
     def check_fits(self, request: PartRequest, caps: Caps | None = None) -> Verdict | None:
@@ -200,12 +200,9 @@ class Ledger:
         """The run will never go on. What it cost stays spent."""
         self._end(run_id, Status.ABANDONED)
 
-    def release(self, run_id: str) -> Price:
-        """Gives back what a run was charged, if no part of it has a start record.
-
-        Returns what it keeps: what the histogram of activity took that its plan was made from, which is published.
-        """
-        return self._end(run_id, Status.RELEASED).kept
+    def release(self, run_id: str) -> None:
+        """Gives back what a run was charged, if no part of it has a start record."""
+        self._end(run_id, Status.RELEASED)
 
     def balances(self, population: str | None = None) -> list[Balance]:
         """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
@@ -252,11 +249,11 @@ class Ledger:
                 )
             yield transaction, run, part
 
-    def _end(self, run_id: str, status: Status) -> Run:
+    def _end(self, run_id: str, status: Status) -> None:
         with self._database.write(self._actor) as transaction:
             run, parts = _known(transaction.book, run_id), transaction.book.parts_of(run_id)
             if run.status == status:
-                return run
+                return
             if run.status != Status.RESERVED:
                 raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
             if status == Status.RELEASED and any(part.has_started for part in parts):
@@ -266,7 +263,6 @@ class Ledger:
                 )
             transaction.put(*ended(run, parts, status))
             transaction.note(run, 0, "release" if status == Status.RELEASED else "abandon")
-            return run
 
 
 def _known(book: Book, run_id: str) -> Run:

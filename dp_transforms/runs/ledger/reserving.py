@@ -43,7 +43,7 @@ def charge_run(
         plan_epsilon=request.cost.epsilon,
         plan_delta=request.cost.delta,
         price=price,
-        kept=population.rule.kept_by_release(request.cost, price),
+        kept=NOTHING,
         key_fingerprint=request.key_fingerprint,
         status=Status.RESERVED,
         **vars(transaction.actor),

@@ -9,7 +9,7 @@ import json
 import pathlib
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -62,43 +62,13 @@ def document(template: str, style: str, scripts: Sequence[str], parts: Mapping[s
     policy = ["default-src 'none'", f"style-src {_hash(style)}", "base-uri 'none'", "form-action 'none'"]
     if scripts:
         policy.insert(1, f"script-src {' '.join(map(_hash, scripts))}")
-    elements = [f"<script>{script}</script>" for script in scripts]
-    return _filled(template, "; ".join(policy), f"<style>{style}</style>", elements, parts)
-
-
-class ServedFile(NamedTuple):
-    """A style or a script that a server has beside its page. path: holds the digest of its content."""
-
-    path: str
-    content: str
-
-    @classmethod
-    def of(cls, name: str, content: str) -> ServedFile:
-        stem, _, ending = name.rpartition(".")
-        return cls(f"assets/{stem}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.{ending}", content)
-
-    @property
-    def integrity(self) -> str:
-        return _hash(self.content).strip("'")
-
-
-SERVED_POLICY = "; ".join(
-    ["default-src 'none'"]
-    + [f"{kind}-src 'self'" for kind in ("script", "style", "connect")]
-    + ["base-uri 'none'", "form-action 'none'"]
-)
-
-
-def served_document(template: str, style: ServedFile, scripts: Sequence[ServedFile], parts: Mapping[str, str]) -> str:
-    """The same document for a server: it loads these files, from there alone, and hears from there what is new."""
-    link = f'<link rel="stylesheet" href="{style.path}" integrity="{style.integrity}">'
-    elements = [f'<script src="{each.path}" integrity="{each.integrity}"></script>' for each in scripts]
-    return _filled(template, SERVED_POLICY, link, elements, parts)
-
-
-def _filled(template: str, policy: str, style: str, scripts: Sequence[str], parts: Mapping[str, str]) -> str:
     whole = string.Template(asset("head.html") + asset(template))
-    return whole.substitute(policy=policy, style=style, scripts="\n".join(scripts), **parts)
+    return whole.substitute(
+        policy="; ".join(policy),
+        style=f"<style>{style}</style>",
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        **parts,
+    )
 
 
 def asset(name: str) -> str:

@@ -15,12 +15,9 @@ import numpy as np
 from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.facets import columns_of_facets, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_records import weight_of_plan
 from dp_transforms.views.page.html_text import asset, data_block, defined, document, escaped, listed, table
 from dp_transforms.views.page.promise import (
     budget_of,
@@ -30,19 +27,18 @@ from dp_transforms.views.page.promise import (
     must_not_be_concluded,
     not_covered,
     one_in,
-    said_of_facets,
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
-from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, found_from, in_a_sentence
 from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 MOST_BYTES = 32 << 20
 _SCRIPTS = ("columns.js", "strips.js", "page.js")
 _MADE = (
-    "Made by <code>shh show --html</code> from released values and the plan alone. This file loads nothing, and sends"
-    " nothing."
+    "Made by <code>shh</code> from released values and the plan alone. This file loads nothing from elsewhere, and"
+    " sends nothing."
 )
 _UNNAMED = "events"  # what a stream is called without --stream
 _RHYTHMS = {"1h": "hour by hour", "1d": "day by day", "1w": "week by week", "1m": "minute by minute"}
@@ -61,39 +57,36 @@ def report_page(
     titles: Mapping[str, str] | None = None,
     state: str = "",
     title: str = "",
+    *,
+    goes_on: bool = False,
 ) -> str:
     """The page as HTML: a function of what was released, of the header and of what the caller declares.
 
     titles: label -> what a person calls it. state: a sentence on whether the run has ended. title: "" for one that
-    tells the stream and its windows. Raises UserError for a report that is too large for a page.
+    tells the stream and its windows. goes_on: the page opens at the latest window, and a browser that shows that loads
+    the page again each minute. Raises UserError for a report that is too large for a page.
     """
     plan = plan_of(header)
     columns = report_columns(reports, plan, titles)
     page = document(
         "page.html",
         asset("page.css"),
-        [content for _, content in page_scripts()],
+        [asset(name) for name in _SCRIPTS],
         {
-            **page_parts(header, reports, plan, columns, title),
-            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
-            "live": "",
+            **_page_parts(header, reports, plan, columns, title),
+            "summary": escaped(_summary(header, plan, _extent_of(columns), zone, state)),
             "made": _MADE,
-            "data": data_block(page_data(header, columns, zone)),
+            "data": data_block({**_page_data(header, columns, zone), "goes_on": goes_on}),
         },
     )
-    check_size(page)
+    _check_size(page)
     return page
 
 
-def page_scripts() -> list[tuple[str, str]]:
-    """Name and content of all that a page runs, in this order."""
-    return [(name, asset(name)) for name in _SCRIPTS]
-
-
-def page_parts(
+def _page_parts(
     header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns, title: str
 ) -> dict[str, str]:
-    """What fills the template, as HTML, whether the page is a file or is served."""
+    """What fills the template, as HTML."""
     budget = budget_of(plan, reports)
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
@@ -111,8 +104,6 @@ def _sizes(columns: ReportColumns) -> str:
     said = {"at least": "≥ N: at least N users.", "about": "≈ N: about N users, with noise."}
     said["not stated"] = f"Not stated: {NOT_STATED}."
     texts = [state.text for state in columns.states]
-    if any(0 in facet.sizes for of_item in columns.facets for facet in of_item):
-        texts.append("not stated")
     return " ".join(meaning for word, meaning in said.items() if any(word in text for text in texts))
 
 
@@ -125,19 +116,17 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
     return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
 
-def page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
-    """What the scripts of a page read. weight: the column of amounts, of a report that has them."""
-    weight = weight_of_plan(header.plan)
+def _page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
+    """What the scripts of a page read."""
     return {
         "columns": columns.as_json(),
         "zone": str(zone),
         "unit": header.unit,
-        "strength": strength_title(state.text for state in columns.states),
-        "weight": shown_text(weight.column) if weight else "",
+        "strength": _strength_title(state.text for state in columns.states),
     }
 
 
-def check_size(page: str) -> None:
+def _check_size(page: str) -> None:
     """Raises UserError for a page that no browser shows well."""
     if len(page.encode()) > MOST_BYTES:
         raise UserError(
@@ -146,7 +135,7 @@ def check_size(page: str) -> None:
         )
 
 
-def strength_title(said: Iterable[str]) -> str:
+def _strength_title(said: Iterable[str]) -> str:
     """What the height of a bar is in the history of an item. said: of items, in words."""
     texts = " ".join(said)
     if "threshold" in texts:
@@ -156,7 +145,7 @@ def strength_title(said: Iterable[str]) -> str:
     return "users, with noise" if "about" in texts else "level"
 
 
-class Extent(NamedTuple):
+class _Extent(NamedTuple):
     """How much a page shows. windows: those with a heavy item. start, end: microseconds since 1970 UTC; of no meaning
     without windows."""
 
@@ -166,29 +155,22 @@ class Extent(NamedTuple):
     end: int
 
 
-def extent_of(columns: ReportColumns) -> Extent:
+def _extent_of(columns: ReportColumns) -> _Extent:
     windows = columns.windows
     if not windows.count:
-        return Extent(0, 0, 0, 0)
+        return _Extent(0, 0, 0, 0)
     end = int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
-    return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
+    return _Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
 
 
-def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+def _summary(header: ReportHeader, plan: Plan | None, extent: _Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
     declared = "" if plan is None else f"The run has {counted(plan.schedule.horizon, 'window')}."
     if not extent.windows:
         return f"No item was named. {declared} {state}".strip()
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
     named = named_in_words(extent.items, extent.windows, header.unit)
-    labels = () if plan is None or header.of_blocks else plan.facets
-    by = " and ".join(map(shown_text, columns_of_facets(labels)))
-    facets = f" Choose an item to see its users by {by}." if by else ""
-    if weight := weight_of(labels):
-        facets = (
-            f" Under a size: at least so many {by} of its users together, each at most {weight.most:,} in a window."
-        )
-    return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
+    return f"{named} from {start} to {end} ({zone}). {declared} {state}".strip()
 
 
 def named_in_words(items: int, windows: int, unit: str) -> str:
@@ -295,16 +277,9 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
         ("range (UTC)", f"{_range(schedule)}, the end excluded"),
-        (
-            "what is published",
-            f"{'; and that '.join([_PUBLISHED[plan.mode], *said_of_facets(plan)])} (mode {plan.mode})",
-        ),
+        ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
-    if plan.looks is not None and (earlier := plan.looks.activity_epsilon):
-        facts.insert(
-            1, ("epsilon before", f"{exact(earlier)} for the histogram of activity that the plan is made from")
-        )
     if plan.domain is not None:
         facts.append(("known items", f"{plan.domain.size:,}, a public list; SHA-256 {plan.domain.fingerprint[:16]}…"))
     if plan.looks is not None:

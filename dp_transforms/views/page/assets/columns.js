@@ -37,71 +37,6 @@ const readReport = ({ columns, zone: wished }) => {
     return items[item].windows[place] === w ? items[item].states[place] : -1;
   };
 
-  // ---- a report that goes on ---------------------------------------------------------------------------------------
-
-  const sizesOf = (bounds) => strengths.forEach((strength, state) => {
-    sizes[state] = bounds.filter((bound) => bound <= strength).length;
-  });
-  /** The number of a window, which may be new; -1 if it does not fit to those that are there. */
-  const numberOf = (start, end) => {
-    if (!windows.count) return -1;
-    if (windows.step) {
-      const w = (start - windows.starts[0]) / windows.step;
-      return Number.isInteger(w) && w >= 0 && end - start === windows.ends[0] - windows.starts[0] ? w : -1;
-    }
-    const there = placeOf(windows.starts, start);
-    if (there < windows.count) return windows.starts[there] === start && windows.ends[there] === end ? there : -1;
-    windows.starts.push(start);
-    windows.ends.push(end);
-    return there;
-  };
-  const known = {};
-  const itemOf = (label, title) => {
-    known.items ??= new Map(labels.map((each, item) => [each, item]));
-    known.names ??= new Set(names);
-    if (!known.items.has(label)) {
-      const item = labels.push(label) - 1;
-      known.items.set(label, item);
-      if (title) titles[item] = title;
-      const wished = [title || label, `${title} (${label})`].find((name) => !known.names.has(name));
-      names.push(wished ?? `${title || label} (${item + 1})`);
-      known.names.add(names[item]);
-      items.push({ windows: new Float64Array(0), states: new Uint16Array(0) });
-    }
-    return known.items.get(label);
-  };
-  const stateOfText = (text, strength) => {
-    known.states ??= new Map(texts.map((each, state) => [`${strengths[state]} ${each}`, state]));
-    const key = `${strength} ${text}`;
-    if (!known.states.has(key)) {
-      known.states.set(key, texts.push(text) - 1);
-      strengths.push(strength);
-    }
-    return known.states.get(key);
-  };
-  const inserted = (list, place, value) => {
-    const longer = new list.constructor(list.length + 1);
-    longer.set(list.subarray(0, place));
-    longer[place] = value;
-    longer.set(list.subarray(place), place + 1);
-    return longer;
-  };
-  /** Adds a window, or says the same of it again; false if it does not fit. classes, bounds: of all windows so far. */
-  const addWindow = ({ start, end, entries, classes: named, bounds }) => {
-    const w = numberOf(start, end);
-    if (w < 0) return false;
-    windows.count = Math.max(windows.count, w + 1);
-    for (const [label, title, text, strength] of entries) {
-      const item = itemOf(label, title), state = stateOfText(text, strength);
-      const { windows: held, states } = items[item], place = placeOf(held, w);
-      if (held[place] === w) states[place] = state;
-      else items[item] = { windows: inserted(held, place, w), states: inserted(states, place, state) };
-    }
-    classes.splice(0, classes.length, ...named);
-    sizesOf(bounds);
-    return true;
-  };
-
   // ---- times -------------------------------------------------------------------------------------------------------
 
   // In UTC where the browser does not know the zone.
@@ -148,5 +83,5 @@ const readReport = ({ columns, zone: wished }) => {
     return found;
   };
 
-  return { zone, names, startOf, endOf, edgeOf, items, placeOf, stateAt, addWindow, writeTime, writeWindow, ticksOf };
+  return { zone, names, startOf, endOf, edgeOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf };
 };

@@ -1,12 +1,12 @@
 "use strict";
 // The page of a report. All text of the report reaches the document as text (textContent).
-const reportPage = (() => {
+(() => {
   const report = JSON.parse(document.getElementById("report").textContent);
   const { windows, labels, titles, texts, strengths, sizes, classes, least_change: leastChange } = report.columns;
   const read = readReport(report);
-  const { zone, names, startOf, endOf, edgeOf, items, placeOf, stateAt, addWindow, writeTime, writeWindow, ticksOf } = read;
+  const { zone, names, startOf, endOf, edgeOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf } = read;
   const { drawn, joinedOf, columnsOf, rectsOf, shade } = stripsOf(report.columns, read);
-  let strengthTitle = report.strength;
+  const strengthTitle = report.strength;
   const element = (id) => document.getElementById(id);
   const make = (tag, text = "", className = "") => {
     const made = document.createElement(tag);
@@ -40,18 +40,16 @@ const reportPage = (() => {
 
   // ---- what is chosen, and stands in the address --------------------------------------------------------------------
 
-  // By item, measured again when there are more windows.
-  const all = [], firstOf = [], largestOf = [], searched = [];
-  const measure = () => items.forEach(({ windows: held, states }, item) => {
+  const all = [], firstOf = [], largestOf = [], searched = []; // by item
+  items.forEach(({ windows: held, states }, item) => {
     all[item] = item;
     firstOf[item] = held[0];
     largestOf[item] = states.reduce((most, state) => Math.max(most, strengths[state]), -Infinity);
     searched[item] = `${labels[item]}\n${titles[item] ?? ""}`.toLowerCase();
   });
-  measure();
   const unit = report.unit, Unit = unit[0].toUpperCase() + unit.slice(1); // a window, or a block of them
-  const goesOn = Boolean(report.live?.goes_on); // else what is latest may be long ago
-  const lastWindow = () => Math.max(windows.count - 1, 0);
+  const goesOn = report.goes_on; // else what is latest may be long ago
+  const lastWindow = Math.max(windows.count - 1, 0);
   /** The latest window whose sizes add up to as much as those of the middle one of all that have an item. */
   const busy = (() => {
     const sums = new Map();
@@ -59,18 +57,18 @@ const reportPage = (() => {
     const middle = [...sums.values()].sort((a, b) => a - b)[sums.size >> 1];
     return [...sums].reduce((latest, [w, sum]) => (sum >= middle && w > latest ? w : latest), 0);
   })();
-  const chosen = { window: goesOn ? lastWindow() : busy, item: -1, rows: 0 };
+  const chosen = { window: goesOn ? lastWindow : busy, item: -1, rows: 0 };
   const readAddress = () => {
     const asked = new URLSearchParams(location.hash.slice(1)), time = Date.parse(asked.get("window"));
     if (windows.count && time >= startOf(0)) {
       const w = windows.step ? Math.floor((time - startOf(0)) / windows.step) : placeOf(windows.starts, time + 1) - 1;
-      chosen.window = Math.min(w, lastWindow());
+      chosen.window = Math.min(w, lastWindow);
     }
     if (asked.has("item") || asked.has("window")) chosen.item = labels.indexOf(asked.get("item"));
   };
   const writeAddress = () => {
     if (!windows.count) return;
-    const asked = new URLSearchParams(), isNow = goesOn && chosen.window === lastWindow(); // which moves on
+    const asked = new URLSearchParams(), isNow = goesOn && chosen.window === lastWindow; // which moves on
     if (!isNow) asked.set("window", new Date(startOf(chosen.window)).toISOString());
     if (chosen.item >= 0) asked.set("item", labels[chosen.item]);
     history.replaceState(null, "", `#${asked}`);
@@ -87,17 +85,6 @@ const reportPage = (() => {
     return button;
   };
 
-  /** With a weight: so much the users of an item have together in a window at least; 0 where that is not stated. */
-  const amountAt = (item, w) => {
-    const [[, held, amounts] = [0, [], []]] = (report.weight && report.columns.facets?.[item]) || [];
-    const place = placeOf(held, w);
-    return held[place] === w ? amounts[place] : 0;
-  };
-  /** All that is said of it in a window. */
-  const saidOf = (item, w) => {
-    const amount = amountAt(item, w);
-    return texts[stateAt(item, w)] + (amount ? `, at least ${whole(amount)} ${report.weight}` : "");
-  };
 
   // ---- one window --------------------------------------------------------------------------------------------------
 
@@ -117,7 +104,7 @@ const reportPage = (() => {
   const inOrder = (named, w) => {
     const keyOf = (item) => {
       const state = stateAt(item, w);
-      return [-strengths[state], -texts[state].replace(/\D/g, ""), -amountAt(item, w), labels[item]];
+      return [-strengths[state], -texts[state].replace(/\D/g, ""), labels[item]];
     };
     return named.map((item) => [item, keyOf(item)]).sort(([, a], [, b]) => {
       const at = a.findIndex((part, place) => part !== b[place]);
@@ -127,7 +114,7 @@ const reportPage = (() => {
   const drawWindow = () => {
     const w = chosen.window;
     element("earlier").disabled = w <= 0;
-    element("later").disabled = element("latest").disabled = w >= lastWindow();
+    element("later").disabled = element("latest").disabled = w >= lastWindow;
     if (!windows.count) {
       element("when").textContent = `No item was named in any ${unit}.`;
       element("slider").disabled = true;
@@ -138,7 +125,7 @@ const reportPage = (() => {
     element("slider").value = w;
     element("slider").setAttribute("aria-valuetext", spoken);
     element("when").textContent = writeWindow(w);
-    element("which").textContent = w === lastWindow() ? (goesOn ? "Now" : `Latest ${unit}`)
+    element("which").textContent = w === lastWindow ? (goesOn ? "Now" : `Latest ${unit}`)
       : w === busy && !goesOn ? `Latest busy ${unit}` : `${Unit} ${whole(w + 1)} of ${whole(windows.count)}`;
     const changes = all.map((item) => changeOf(item, w));
     const strengthOf = (item) => strengths[stateAt(item, w)];
@@ -152,12 +139,11 @@ const reportPage = (() => {
     let rank = 0;
     const ranks = named.map((item, place) => (rank = place && strengthOf(named[place - 1]) === strengthOf(item) ? rank : place + 1));
     addSome(element("ranked"), named.map((item, place) => () => {
-      const text = texts[stateAt(item, w)], amount = amountAt(item, w), line = make("li"), bar = make("span", "", "bar"), fill = make("span");
+      const text = texts[stateAt(item, w)], line = make("li"), bar = make("span", "", "bar"), fill = make("span");
       line.dataset.item = item;
       fill.style.width = `${(100 * Math.max(strengthOf(item), 0)) / most}%`;
       bar.append(fill);
-      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", saidOf(item, w), "hidden");
-      if (amount) size.append(make("span", `≥\u00a0${whole(amount)} ${report.weight}`, "amount"));
+      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", text, "hidden");
       size.setAttribute("aria-hidden", "true");
       line.append(make("span", ranks[place], "rank"), itemButton(item), bar, size, spoken,
         make("span", SIGNS[changes[item]], `badge ${changes[item]}`));
@@ -178,8 +164,8 @@ const reportPage = (() => {
   // ---- the whole run -----------------------------------------------------------------------------------------------
 
   const rangeShown = () => {
-    const span = +element("span").value, [begin, end] = [startOf(0), edgeOf(lastWindow())];
-    if (!span || span >= end - begin || !windows.step) return [0, lastWindow()];
+    const span = +element("span").value, [begin, end] = [startOf(0), edgeOf(lastWindow)];
+    if (!span || span >= end - begin || !windows.step) return [0, lastWindow];
     const middle = Math.min(Math.max(startOf(chosen.window), begin + span / 2), end - span / 2);
     const near = (time) => Math.round((time - begin) / windows.step);
     return [near(middle - span / 2), near(middle + span / 2) - 1];
@@ -267,12 +253,12 @@ const reportPage = (() => {
   tip.hidden = true;
   document.body.append(tip);
   const showTip = (event, item, w, joined) => {
-    const [cell] = columnsOf(item, w, Math.min(w + joined - 1, lastWindow()), joined);
+    const [cell] = columnsOf(item, w, Math.min(w + joined - 1, lastWindow), joined);
     tip.hidden = !cell;
     if (!cell) return;
-    const until = Math.min(w + joined - 1, lastWindow());
+    const until = Math.min(w + joined - 1, lastWindow);
     tip.textContent = `${names[item]}\n${writeTime(startOf(w))} to ${writeTime(endOf(until))}\n`
-      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : saidOf(item, w));
+      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : texts[stateAt(item, w)]);
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
@@ -293,7 +279,7 @@ const reportPage = (() => {
     const most = texts[largestState(item)];
     const said = make("p", `${titles[item] ? `${labels[item]}. ` : ""}Named in ${count(held.length, unit)}, first ${writeTime(startOf(held[0]))}, `
       + `last ${writeTime(startOf(held.at(-1)))} (${zone}). The most: ${most}.`);
-    panel.replaceChildren(close, name, said, historyOf(item), ...facetsOf(item), stretchesOf(item));
+    panel.replaceChildren(close, name, said, historyOf(item), stretchesOf(item));
   };
   /** Its sizes over time, as long as it was there. */
   const historyOf = (item) => {
@@ -311,32 +297,11 @@ const reportPage = (() => {
     figure.append(make("figcaption", `${strengthTitle}: up to ${whole(largestOf[item])}`, "note"), chart, ends);
     return figure;
   };
-  const facetSize = (users) => (users ? `≥\u00a0${whole(users)}` : "not stated");
-  /** Small multiples: each of its facets over the same time, on the scale of the item, the largest first; and a weight on its own. */
-  const facetsOf = (item) => {
-    const { windows: held } = items[item], [first, last] = [held[0], held.at(-1)], number = last - first + 1;
-    const found = (report.columns.facets?.[item] ?? []).map(([facet, there, sizes]) => ({ facet, there, sizes, largest: Math.max(...sizes) }));
-    const most = Math.max(1, largestOf[item]), wide = Math.max(1, number / 250);
-    return found.toSorted((a, b) => b.largest - a.largest).map(({ facet, there, sizes, largest }) => {
-      const figure = make("figure", "", "facet"), caption = make("figcaption", facet, "note");
-      caption.append(make("span", `${largest ? `up to ≥\u00a0${whole(largest)}, ` : ""}${count(there.length, unit)}`));
-      const bars = there.map((w, place) => {
-        const height = 0.12 + 0.88 * (sizes[place] / Math.max(most, largest));
-        const title = drawn("title", {}, `${writeWindow(w)}: ${facetSize(sizes[place])}`);
-        return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" }, title);
-      });
-      figure.append(caption, drawn("svg", { viewBox: `0 0 ${number} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
-      return figure;
-    });
-  };
   const stretchesOf = (item) => {
-    const { windows: held, states } = items[item], stretches = [], facetsAt = new Map([...held].map((w) => [w, []]));
-    for (const [facet, there, sizes] of report.columns.facets?.[item] ?? []) {
-      there.forEach((w, place) => facetsAt.get(w).push(`${facet} ${facetSize(sizes[place])}`));
-    }
+    const { windows: held, states } = items[item], stretches = [];
     held.forEach((w, place) => {
-      const last = stretches.at(-1), said = [brief(texts[states[place]]), ...facetsAt.get(w)];
-      if (last && last.said.join("\n") === said.join("\n") && last.to === w - 1) last.to = w;
+      const last = stretches.at(-1), said = brief(texts[states[place]]);
+      if (last && last.said === said && last.to === w - 1) last.to = w;
       else stretches.push({ from: w, to: w, said });
     });
     stretches.reverse();
@@ -347,9 +312,8 @@ const reportPage = (() => {
       head.append(cell);
     }
     top.append(head);
-    const line = ({ from, to, said: [size, ...ofFacets] }) => {
-      const row = make("tr"), told = make("td", size);
-      told.append(...ofFacets.map((text) => make("div", text, "note")));
+    const line = ({ from, to, said }) => {
+      const row = make("tr"), told = make("td", said);
       row.append(make("td", `${writeTime(startOf(from))} to ${writeTime(endOf(to)).replace(`${writeTime(startOf(from)).slice(0, 11)}`, "")}`), told);
       return row;
     };
@@ -370,7 +334,7 @@ const reportPage = (() => {
 
   const choose = ({ window: w = chosen.window, item = chosen.item }) => {
     const before = chosen.item;
-    chosen.window = Math.min(Math.max(w, 0), lastWindow());
+    chosen.window = Math.min(Math.max(w, 0), lastWindow);
     chosen.item = item;
     drawWindow();
     drawItem();
@@ -382,13 +346,11 @@ const reportPage = (() => {
   };
   const later = (run, wait) => { let timer; return () => { clearTimeout(timer); timer = setTimeout(run, wait); }; };
   const runSoon = later(drawRun, 60);
-  const setSlider = () => { element("slider").max = lastWindow(); };
-  setSlider();
-  element("ranked").classList.toggle("with-amounts", Boolean(report.weight));
+  element("slider").max = lastWindow;
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
   element("later").addEventListener("click", () => choose({ window: chosen.window + 1 }));
-  element("latest").addEventListener("click", () => choose({ window: lastWindow() }));
+  element("latest").addEventListener("click", () => choose({ window: lastWindow }));
   element("find").addEventListener("input", () => { chosen.rows = 0; runSoon(); });
   element("span").addEventListener("change", drawRun);
   element("more").addEventListener("click", () => { chosen.rows += 30; drawRun(); });
@@ -397,26 +359,14 @@ const reportPage = (() => {
   new ResizeObserver(runSoon).observe(element("picture"));
 
   for (const option of [...element("span").options]) {
-    if (windows.count && +option.value >= edgeOf(lastWindow()) - startOf(0)) option.remove();
+    if (windows.count && +option.value >= edgeOf(lastWindow) - startOf(0)) option.remove();
   }
   readAddress();
   drawWindow();
   drawItem();
   drawRun();
+  // Who only watches sees what is new.
+  const isOnlyWatched = () => chosen.window === lastWindow && chosen.item < 0 && !element("find").value;
+  if (goesOn) setInterval(() => { if (isOnlyWatched()) location.reload(); }, 60e3);
   document.documentElement.dataset.ready = "yes";
-
-  /** Adds windows of a report that goes on; false if one does not fit. Who looks at the latest window then sees the newest. */
-  const addWindows = (added) => {
-    const isLatest = chosen.window >= lastWindow();
-    if (!added.every(addWindow)) return false;
-    strengthTitle = added.at(-1).strength;
-    measure();
-    setSlider();
-    if (isLatest) chosen.window = lastWindow();
-    drawWindow();
-    drawItem();
-    drawRun();
-    return true;
-  };
-  return { live: report.live, addWindows, make, element, writeTime, zone };
 })();

@@ -1,0 +1,290 @@
+"""Many copies of a scene through the real code of mode `looks`, all at once.
+
+Each copy has items and users of its own, so its draws are independent of the others'. The stages are those of a run,
+with their states; ids are numbers instead of hashes of events.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.audit.look_law import Whole
+from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.mechanisms.priced_weights import stated_users
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import Domain, Known
+from dp_transforms.plan.rounds import RoundTerms
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stages.carried import Carried
+from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.rounds import NameRound, WeighRound
+from dp_transforms.stages.stage import Span, StageWork
+from tests.audit.round_scenes import levels_of_boundaries
+from tests.audit.scenes import Scene, Trial
+from tests.helpers.trial_plan import TrialPlan
+
+Users = npt.NDArray[np.uint64]
+
+FIRST_OTHER = 1 << 40  # the ids of other holders are at least this, those of x' below
+_PAIRS_AT_ONCE = 300_000
+_SHARDS = 2  # of items, in rounds of looks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scenes
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Published:
+    """levels: int64[copies, windows, items], 0 where an item was not named, -1 where it was left out; or counts, of all
+    items; of each round of looks one, int64[rounds, copies, windows, items]. sizes_fit: whether each size is that of
+    the boundary of its level, for a known item or for a new one; and 0 without one."""
+
+    levels: Whole
+    sizes_fit: bool = True
+
+
+def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
+    """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
+    in_rounds = len(run.plan.units_of_rounds) > 1
+    copies = _round_copies if in_rounds else _run_copies
+    return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
+
+
+def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first: int = 0) -> TrialPlan:
+    """Noise, weights, purse and spacing are those of the plan; threshold, windows and known items of the scene.
+
+    Both worlds have one name and key, so they differ in the holders alone. first: number of the first copy.
+    """
+    slide = run.plan.schedule.slide_seconds
+    is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
+    if rounds is not None:
+        rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
+    return TrialPlan.of(
+        run,
+        run_id=f"{run.run_id}, {scene.name} from {first}",
+        schedule=WindowSchedule.fixed(0, scene.windows * slide, slide),
+        threshold=scene.threshold,
+        known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
+        domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
+        rounds=rounds,
+    )
+
+
+def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
+    levels, sizes = np.zeros((2, copies, scene.windows, scene.items), dtype=np.int64)
+    at_once = max(1, _PAIRS_AT_ONCE // scene.pairs)
+    for low in range(0, copies, at_once):
+        part = min(at_once, copies - low)
+        of_scene = trial_of_scene(run, scene, part, low)
+        keys = of_scene.stream_keys(secret)
+        domain = DomainTable.of_labels(labels_of(part * scene.items), keys.hash_items) if scene.is_domain else None
+        rows = _rows(scene, part, with_user)
+        pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
+        for windows, numbers, *of_named in _name_pairs(pairs, of_scene, keys, domain, in_order=scene.in_order):
+            copy, item = np.divmod(numbers, scene.items)
+            levels[low + copy, windows, item], sizes[low + copy, windows, item] = of_named
+    return Published(levels, _sizes_fit(scene, run.plan, levels, sizes))
+
+
+def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
+    fits = (levels == 0) & (sizes == 0)
+    for first in (scene.threshold, scene.known_threshold):
+        of_levels = stated_users(first + (levels - 1) * scene.spacing, plan.likely_noise, plan.paid_looks.weights[-1])
+        fits |= (levels > 0) & (sizes == of_levels)
+    return bool(fits.all())
+
+
+def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
+    shape = (copies, scene.windows, scene.items)
+    levels = np.zeros((len(run.plan.units_of_rounds), *shape), dtype=np.int64)
+    at_once, sizes_fit = max(1, _PAIRS_AT_ONCE // scene.pairs), True
+    for low in range(0, copies, at_once):
+        here = slice(low, min(low + at_once, copies))
+        part = here.stop - low
+        of_scene = trial_of_scene(run, scene, part, low)
+        keys = of_scene.stream_keys(secret)
+        sizes = np.zeros_like(levels[:, here])
+        rows = _rows(scene, part, with_user)
+        for number, named in enumerate(_names_of_rounds(rows, of_scene, keys)):
+            copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
+            np.add.at(levels[number, here], (copy, named.windows, item), np.maximum(named.levels, 0))
+            np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
+            windows, items = named.left_out()
+            copy, item = np.divmod(numbers_of(named.table, items), scene.items)
+            levels[number, here][copy, windows, item] = -1
+        for of_rounds in (levels[:, here], sizes):
+            of_rounds[2:-1] -= of_rounds[1:-2].copy()  # without what was named before
+        sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
+    return Published(levels, sizes_fit)
+
+
+def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
+    """What is named in blocks; and in windows in each later round and those before it. The last one is told names
+    without their levels and sizes: so what comes shows its second looks."""
+    pairs = item_pairs_of(rows, keys)
+    counts, before = collections.Counter[str](), list[NamedItems]()
+    for number in range(len(plan.units_of_rounds)):
+        told = [[each.to_bytes()] for each in before]
+        users, items = WeighRound(plan, keys, None, number), NameRound(plan, keys, None, number)
+        if users.has_second and len(before) > 1:
+            none = np.minimum(before[-1].levels, 0)  # what is left out stays so
+            told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=0 * none).to_bytes()]
+        span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
+        sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
+        for shard in range(_SHARDS):
+            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), sums.of_shard(shard, _SHARDS)
+            come = items.told(added, *told)
+            found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
+        named = NamedItems.merge(found)
+        before = [*before[:1], named]
+        yield named
+
+
+def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
+    """Of each round: int64[rounds, copies, windows, items]."""
+    mechanism, windows = LooksMechanism.of_plan(plan), plan.schedule.horizon
+    drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
+    named, fits, last = np.zeros_like(drawn), True, len(mechanism.rounds) - 1
+    for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
+        terms = plan.terms_of_round(number, int(drawn.sum()), windows)
+        fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
+        if number == last:
+            terms = plan.terms_of_second_looks(int(named.sum()), windows)
+            fits &= _sizes_of_terms(mechanism, terms, np.where(named, of_round, 0), np.where(named, stated, 0))
+        if number:
+            named = named | (of_round > 0)
+            drawn = drawn & (of_round == 0) & ~named
+    return fits
+
+
+def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
+    boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
+    at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
+    stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
+    return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
+
+
+class Rows(NamedTuple):
+    """Distinct pairs in any order: users, windows and numbers of items. The label of an item is its number."""
+
+    users: Users
+    windows: Whole
+    numbers: Whole
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Rows:
+        return Rows(self.users[rows], self.windows[rows], self.numbers[rows])
+
+
+def _rows(scene: Scene, copies: int, with_user: bool) -> Rows:
+    users, windows, numbers = [], [], []
+    first, copy = FIRST_OTHER, np.arange(copies)[:, None, None]
+    for cell in scene.cells:
+        others = first + np.arange(copies * cell.items * cell.others).reshape(copies, cell.items, cell.others)
+        first += others.size
+        own = 1 + copy * scene.users + np.array([user for user in cell.users if user or with_user], dtype=np.int64)
+        holders = np.concatenate([np.broadcast_to(own, (copies, cell.items, own.shape[2])), others], axis=2)
+        users.append(holders.reshape(-1))
+        windows.append(np.full(holders.size, cell.window))
+        of_holders = np.broadcast_to(copy * scene.items + cell.item + np.arange(cell.items)[:, None], holders.shape)
+        numbers.append(of_holders.reshape(-1))
+    return Rows(np.concatenate(users).astype(np.uint64), np.concatenate(windows), np.concatenate(numbers))
+
+
+def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserPairs:
+    table, items = _items_of(rows, keys)
+    return UserPairs(*_sorted(rows, items, (items, rows.windows, rows.users)), table).select(slice(None))
+
+
+def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
+    """The same pairs, as rounds need them."""
+    table, items = _items_of(rows, keys)
+    return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
+
+
+def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:
+    table, positions = ItemTable.of_labels(labels_of(int(rows.numbers.max()) + 1), keys.hash_items)
+    return table, positions[rows.numbers]
+
+
+def _sorted(rows: Rows, items: Whole, by: Sequence[npt.NDArray]) -> tuple[Users, Whole, Whole, Whole]:
+    """Distinct users, and the user's place among them, window and item of each row. by: the last one counts most."""
+    order = np.lexsort(by)
+    users, codes = np.unique(rows.users[order], return_inverse=True)
+    return users, codes.reshape(-1), rows.windows[order], items[order]
+
+
+def numbers_of(table: ItemTable, items: Whole) -> Whole:
+    """The inverse: of positions in the table. items, result: int64[n]."""
+    return np.asarray(pc.cast(table.labels, pa.int64()).to_numpy(zero_copy_only=False)[items], dtype=np.int64)
+
+
+def labels_of(items: int) -> pa.StringArray:
+    return pc.cast(pa.array(np.arange(items)), pa.string())
+
+
+# What is named: windows, numbers of items, levels and sizes, int64[n] each.
+Named = tuple[Whole, Whole, Whole, Whole]
+
+
+def _name_pairs(
+    pairs: ItemPairs | UserPairs, plan: TrialPlan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+) -> Iterator[Named]:
+    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream.
+
+    The last stage goes window by window in a replay, too, so that what it carries is stored and read.
+    """
+    stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
+    users, items, windows = (stage.work(plan, keys, domain) for stage in stages)
+    last, counts = Carried(windows), collections.Counter[str]()
+    for span, found in _found(pairs, users, items, in_order=in_order):
+        if isinstance(found, NamedItems):  # which the last stage publishes as they are
+            yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
+            continue
+        for window in range(span.first, span.end):
+            here = found.select(np.flatnonzero(found.windows == window))
+            last.over_to(window, [here])
+            for _, report in windows.advance(last.state, [here], Span(window, window + 1), counts):
+                columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
+                yield tuple(np.array(columns, dtype=np.int64).T)
+            last.keep(Span(window, window + 1))
+
+
+def _found(
+    pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, in_order: bool
+) -> Iterator[tuple[Span, NamedItems | ItemHolders]]:
+    """What the first two stages find."""
+    horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
+    if not in_order:
+        span = Span(0, horizon)
+        of_users, of_items = users.read([], 0), items.read([], 0)
+        sums = users.advance(of_users, users.told(pairs), span, counts)
+        yield span, items.advance(of_items, items.told([sums]), span, counts)
+        return
+    purses, known = Carried(users), Carried(items)
+    for window in range(horizon):
+        span = Span(window, window + 1)
+        come = users.told(pairs.select(pairs.windows == window))
+        purses.over_to(window, come)
+        sent = users.advance(purses.state, come, span, counts)
+        told = items.told([sent])
+        known.over_to(window, told)
+        yield span, items.advance(known.state, told, span, counts)
+        purses.keep(span)
+        known.keep(span)
