@@ -207,6 +207,9 @@ class ShiftingHeavyHitters(beam.PTransform):
                         " Name one of them, or give a function."
                     )
             return _getter(self._user), _getter(self._item), None if self._time is None else _getter(self._time)
+        if may_be_mapping(element_type):  # whose keys no type says
+            time = None if self._time is None else _named_or_pair(self._time, 2)
+            return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1), time
         if callable(self._user) and callable(self._item):
             if isinstance(self._time, str):
                 raise ValueError("the input has no schema: give a function for time as well.")
@@ -219,7 +222,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             time = None if self._time is None else _named_or_pair(self._time, 2)
             return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1), time
         raise ValueError(
-            f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
+            "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
+            f" {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
         )
 
@@ -329,6 +333,14 @@ def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
     if len(pair) != 2:
         raise ValueError("the element is not a pair (user, item).")
     return pair
+
+
+def may_be_mapping(element_type: Any) -> bool:
+    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
+    constraint = typehints.normalize(element_type)
+    if isinstance(constraint, typehints.UnionConstraint):
+        return any(map(may_be_mapping, constraint.union_types))
+    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
 
 
 def _may_be_pair(element_type: Any) -> bool:

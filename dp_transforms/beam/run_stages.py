@@ -302,4 +302,4 @@ class ReleaseCountedDoFn(KeyedDoFn):
         counts = np.full(len(named), NOT_COUNTED)
         counts[rows] = draw_counts(named.select(rows), holders, self._counts.noise, self._keys)
         for window, report in named.window_reports(self._run.plan, self._run.stream, counts):
-            yield TimestampedValue(report, max_timestamp(self._run.plan.schedule, window))
+            yield TimestampedValue[WindowReport](report, max_timestamp(self._run.plan.schedule, window))

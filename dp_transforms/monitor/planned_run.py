@@ -27,7 +27,8 @@ class PlannedRun:
     def __post_init__(self) -> None:
         if type(self.plan) is not Plan:  # one of a trial promises nothing, and was not checked
             raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.calibrate(...).")
-        # What takes accounting is computed here, once, and travels with the plan: workers only look it up.
+        # What all windows share of accounting is computed here, once, and travels with the plan. Workers compute what
+        # depends on how many pairs a round of looks draws for.
         _ = self.plan.fingerprint, self.plan.hits_from
         _ = self.plan.epsilon_after_hits if self.plan.looks is None else self.plan.terms_in_windows
 
