@@ -63,8 +63,9 @@ class StreamPart(StatePart):
 
     @property
     def run_part(self) -> RunPart:
-        """What workers need. A part that has an end record already ends there again."""
-        part = super().run_part
+        """What workers need. A part that has an end record already ends there again. What a stream reads is not known
+        before it ends, so its noise does not depend on it."""
+        part = dataclasses.replace(super().run_part, draws_as="")
         if self.found_end is None or self._resumes_engine:
             return part
         return dataclasses.replace(part, end=self.found_end.windows)
