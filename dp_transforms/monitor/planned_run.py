@@ -17,11 +17,12 @@ def fresh_run_id() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """One stream of one run of a plan; contains no secret."""
+    """One stream of one run of a plan; contains no secret. part: as in `StreamKeys`."""
 
     plan: Plan
     stream: str
     run_id: str
+    part: str = ""
 
     def __post_init__(self) -> None:
         if type(self.plan) is not Plan:  # one of a trial promises nothing, and was not checked
@@ -39,4 +40,5 @@ class PlannedRun:
             plan_fingerprint=self.plan.fingerprint,
             stream=self.stream,
             threshold=self.plan.threshold,
+            part=self.part,
         )

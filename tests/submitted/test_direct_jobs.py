@@ -5,9 +5,13 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from apache_beam.runners.runner import PipelineState
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_writer import ReportFollower, ReportNews
 from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (
     HEAVY,
@@ -48,6 +52,54 @@ def test_what_beam_runs_is_what_shh_replay_publishes(name: str, folder: pathlib.
     made = {path.name for path in folder.iterdir()} - before
     assert made == {"report.avro" if name == REPLAY else "reports"}, "a draft is left"
     assert_answers(name, folder)
+
+
+class Job:
+    """Never ends by itself. cancelled: by whom it is watched."""
+
+    state, cancelled = PipelineState.RUNNING, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Output(ReportFollower):
+    """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
+    were asked for; the last one again and again."""
+
+    def __init__(self, *found: tuple[int, int | None] | StreamError) -> None:
+        self.found, self.looks = found, 0
+
+    def read_new(self) -> ReportNews:
+        found = self.found[min(self.looks, len(self.found) - 1)]
+        self.looks += 1
+        if isinstance(found, StreamError):
+            raise found
+        new, of_all = found
+        ended = None if of_all is None else RunEnded("events", 9, of_all)
+        return ReportNews(
+            None,
+            [WindowReport("events", each, each + 1, [], 1.0, 1e-9, 1.0) for each in range(new)],
+            ended,
+            self.looks == 1,
+        )
+
+
+def test_a_stream_is_watched_until_all_that_its_end_counts_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end record can overtake the last reports, which the job has yet to write."""
+    stream, job = script(STREAM), Job()
+    monkeypatch.setattr(stream, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
+    stream.watch(job, late, "run-1")
+    assert (job.cancelled, late.looks) == (True, 6)
+
+
+def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, job = script(STREAM), Job()
+    monkeypatch.setattr(stream, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    with pytest.raises(SystemExit, match=r"so the job was cancelled: no broker\. Resume run run-1"):
+        stream.watch(job, Output((1, None), StreamError("no broker.")), "run-1", patience_seconds=0.1)
+    assert job.cancelled
 
 
 def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> None:
