@@ -194,7 +194,7 @@ def test_what_is_submitted_is_short_and_nobody_imports_it() -> None:
 
 def test_each_engine_has_a_folder_with_a_short_page() -> None:
     folders = {path.name: path for path in (ROOT / "runners").iterdir() if any(path.glob("*.*"))}
-    engines = {"dataflow", "direct", "flink", "kafka", "kubernetes", "monitoring", "prism"}
+    engines = {"dataflow", "direct", "flink", "kafka", "kubernetes", "prism"}
     assert set(folders) == engines
     for name, folder in folders.items():
         lines = (folder / "README.md").read_text().splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -15,7 +14,6 @@ import tarfile
 import tomllib
 
 import pytest
-from supply_chain.sbom import put_into
 
 from tests.helpers.forked import run_python
 
@@ -101,7 +99,6 @@ from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.report_page import report_page
 print(len(report_page(ReportHeader("r", "s", "g", {}), [], datetime.UTC)))
 """
-SBOM = '{"bomFormat": "CycloneDX"}'
 USED = """
 import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers
 from dp_transforms import Plan, ShiftingHeavyHitters
@@ -130,11 +127,6 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     assert carried <= names
     assert {name.split("/")[0] for name in names} & {"tests", "benchmarks", "docs"} == set()
 
-    without = wheel.read_bytes()
-    put_into(wheel, SBOM)
-    with_list = wheel.read_bytes()
-    put_into(wheel, SBOM)
-    assert wheel.read_bytes() == with_list != without
     target = tmp_path / "site"
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", target, wheel, cwd=tmp_path)
     names = {path.name for path in target.iterdir()} - {"bin", "__pycache__"}
@@ -147,11 +139,6 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     assert int(installed(sys.executable, "-c", PAGE)) > 40_000, "all that a page is made of is in the package"
     assert pathlib.Path(installed(sys.executable, "-c", USED).strip()).is_relative_to(target)
     assert installed(target / "bin" / "shh", "--version").startswith("shh, version ")
-    (list_of_parts,) = target.glob("*.dist-info/sboms/sbom.cdx.json")
-    assert list_of_parts.read_text() == SBOM
-    about_files = importlib.metadata.Distribution.at(list_of_parts.parents[1]).files or []
-    (recorded,) = (file for file in about_files if "sboms" in file.parts)
-    assert recorded.size == len(SBOM)
     (metadata,) = target.glob("*.dist-info/METADATA")
     about = email.message_from_string(metadata.read_text())
     assert set(re.findall(r"\]\((\w+:|)", about.get_payload())) == {"https:"}, "an index knows no other files"

@@ -265,7 +265,7 @@ def _named_anew(state: StateFile, options: StateOptions, key: bytes) -> StateFil
 
 def _check_name(options: StateOptions) -> None:
     """Raises UserError if a run would begin under a name of the operator's that no ledger knows."""
-    if options.run_id is not None and options.is_named and options.population is None:
+    if options.run_id is not None and options.population is None:
         raise UserError(
             "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
             " with the same key on another log, both runs would draw the same noise, and their reports would show what"
