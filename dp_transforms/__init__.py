@@ -39,9 +39,9 @@ errors, html_tables and lean_imports are for all of them.
 - stages: the algorithm as three stages, which any driver runs.
 - audit: what the worst streams attain, exactly, against a plan's claim.
 - workers: worker processes of this machine.
-- beam: wires the folders above to Beam. views: what people look at: tables, pages.
-- engines: starts Flink, Prism and Kafka on this machine, and knows the options of each engine. Knows no privacy.
-- cli: the command ``shh``. Of all these only beam, engines and cli import Beam.
+- beam: wires the folders above to Beam, and knows the options that a run needs on each runner. views: what people
+  look at: tables, pages.
+- cli: the command ``shh``. Of all these only beam and cli import Beam.
 
 Beside this folder, and not installed: `pipelines`, what one submits to Beam (replay_log.py, live_stream.py);
 `runners`, a page, images and manifests for each engine.

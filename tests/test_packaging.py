@@ -51,7 +51,7 @@ def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
     found = setuptools.find_namespace_packages(str(ROOT), include=["dp_transforms*"])
     packages = {name for name in found if list((ROOT / name.replace(".", "/")).glob("*.py"))}
-    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.engines", "dp_transforms.views"} <= packages
+    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.views"} <= packages
     for name in packages:
         place = importlib.util.find_spec(name)
         assert place is not None
@@ -75,9 +75,9 @@ def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> Non
 
 
 EACH_MODULE = """
-import importlib, pkgutil, dp_transforms, dp_transforms.cli, dp_transforms.engines
+import importlib, pkgutil, dp_transforms, dp_transforms.cli
 count = 0
-for package in (dp_transforms, dp_transforms.cli, dp_transforms.engines):
+for package in (dp_transforms, dp_transforms.cli):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
         count += 1
@@ -100,7 +100,7 @@ from dp_transforms.views.page.report_page import report_page
 print(len(report_page(ReportHeader("r", "s", "g", {}), [], datetime.UTC)))
 """
 USED = """
-import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers
+import dp_transforms.cli.subcommands, dp_transforms.beam.jobs, dp_transforms.mechanisms.papers
 from dp_transforms import Plan, ShiftingHeavyHitters
 print(dp_transforms.__file__)
 """

@@ -97,7 +97,7 @@ class RowsChoices(typing.TypedDict, total=False):
     slide: str | int | None
     mode: str | None
     user: str
-    item: str
+    item: str | list[str]
     time_unit: str | None
     noise_key: str | None
     run_id: str | None
@@ -116,7 +116,8 @@ class HeavyHitterRows(beam.PTransform):
 
     plan: path of a plan (`shh plan --output`), which has budget, windows and mode. Else epsilon, delta, start, end,
         window, slide and mode make one, as in `declared_plan`. Declare start and end; never take them from the data.
-    user, item: names of fields. time: the field with the event time, for bounded input; None: the element's timestamp.
+    user, item: names of fields; several of the item, as a list, make one label of their values. time: the field with
+        the event time, for bounded input; None: the element's timestamp.
     time_unit: ``s``, ``ms`` or ``us`` for times that are numbers; see `EventFields`.
     noise_key, stream, domain: as in `ShiftingHeavyHitters`; noise_key and domain are paths.
     run_id: cannot be given. Each pipeline that is built is a run of its own, with noise of its own, also with the same
@@ -141,7 +142,7 @@ class HeavyHitterRows(beam.PTransform):
         slide: str | int | None = None,
         mode: str | None = None,
         user: str = "user",
-        item: str = "item",
+        item: str | list[str] = "item",
         time: str | None = None,
         time_unit: str | None = None,
         noise_key: str | None = None,
@@ -153,7 +154,8 @@ class HeavyHitterRows(beam.PTransform):
         super().__init__()
         if time is None and time_unit is not None:
             raise ValueError("time_unit is the unit of the field time: give time too, or leave time_unit out.")
-        for name, value in (("user", user), ("item", item)):
+        items = item if isinstance(item, (list, tuple)) and item else [item]
+        for name, value in (("user", user), *(("item", each) for each in items)):
             if not (isinstance(value, str) and value):
                 raise ValueError(f"{name} must be the name of a field, got {value!r}.")
         if run_id is not None:
@@ -243,7 +245,8 @@ def _check_fields(fields: EventFields, element_type: Any) -> None:
         return
     if types is None:
         raise ValueError(f"the input must have a schema, got elements of {element_type!r}. Map them to fields first.")
-    for argument, name in zip(("user", "item", "time"), fields.names, strict=True):
+    of_items = (("item", name) for name in fields.items)
+    for argument, name in (("user", fields.user), *of_items, ("time", fields.time)):
         if name not in types:
             raise ValueError(
                 f"{argument}={name!r} is not a field of the input, which has {', '.join(types)}. Name one of them."

@@ -54,9 +54,8 @@ def replay(
     *,
     plan: Plan | None = None,
     user: str = "user",
-    item: str = "item",
+    item: str | Sequence[str] = "item",
     time: str = "timestamp",
-    stream_field: str | None = None,
     time_unit: str | None = None,
     time_format: str | None = None,
     time_zone: str | None = None,
@@ -81,8 +80,9 @@ def replay(
     plan: a `Plan`; or in its place the words of the command:
         ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
         `Plan.calibrate`.
-    user, item, time, stream_field: names of columns. time_unit, time_format, time_zone: how times are read; a
-        timestamp without a zone is UTC. All as in `EventFields`.
+    user, item, time: names of columns; several of the item, such as ``["country", "page"]``, make one label of their
+        values. time_unit, time_format, time_zone: how times are read; a timestamp without a zone is UTC. All as in
+        `EventFields`.
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
         forgotten. run_id: None draws one. Both together are refused without ``resume=True``, which says that the run
         was begun before and that these are its rows: the same key and run id on other rows would show what differs.
@@ -95,9 +95,7 @@ def replay(
     cannot be read or no event is in the range. Then nothing is drawn. A column of Arrow's type null, as an empty frame
     of pandas has it, is one whose cells are all missing.
     """
-    fields = EventFields(
-        user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
-    )
+    fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
     _check_name(noise_key, run_id, resume=resume)
     plan = _plan_of(plan, domain, dict(budget))
     run_id = fresh_run_id() if run_id is None else run_id
@@ -204,5 +202,4 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    message = re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message)
-    return re.sub(r"--(by|weight)\b", r"\1=", message)
+    return re.sub(r"--time-(unit|format)\b", r"time_\1=", message)

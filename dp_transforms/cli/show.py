@@ -95,7 +95,7 @@ _SHOW_RULES = (
 def command(options: ShowOptions) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them,
+    REPORT is a file of `shh replay` (Avro or JSON lines), several files of one run or a folder of them,
     or a folder of `shh stream`.
     """
     views, last = options.views, options.last

@@ -279,7 +279,7 @@ def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, ke
     run_id = options.run_id or fresh_run_id()
     fields = options.user_field, options.item_field
     of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint, *fields
-    header = StateHeader(*of_run, population=options.population or "", stream_field=options.stream_field or "")
+    header = StateHeader(*of_run, population=options.population or "")
     with _state_draft(options.path) as draft:
         write_state(draft, header, [], key)
         publish(draft, options.path)
@@ -293,7 +293,6 @@ def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str,
         "key_fingerprint": key,
         "user_field": options.user_field,
         "item_field": options.item_field,
-        "stream_field": options.stream_field or "",
         "population": options.population or "",
         "run_id": options.run_id or state.header.run_id,
     }

@@ -73,9 +73,7 @@ class LogSample:
     size: int
 
 
-def sample_log(
-    sources: Sequence[str], *, csv_line_ends_in_cells: bool = False, csv_separator: str | None = None
-) -> LogSample:
+def sample_log(sources: Sequence[str], csv_separator: str | None = None) -> LogSample:
     """A look at the logs among ``sources`` (as in `find_log_chunks`). Raises EventFileError if there are none.
 
     csv_separator: None: of each CSV file the likely one.
@@ -89,7 +87,7 @@ def sample_log(
             first.append((path, stored))
         else:
             last = [*last[-_FILES_AT_AN_END + 1 :], (path, stored)]
-    fields = EventFields(csv_line_ends_in_cells=csv_line_ends_in_cells, csv_separator=csv_separator)
+    fields = EventFields(csv_separator=csv_separator)
     samples, faults = [], []
     for path, stored in [*first, *last]:
         try:

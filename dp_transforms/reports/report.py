@@ -74,7 +74,7 @@ class Report:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """A report file, as `shh replay` writes it: .avro, .jsonl or .parquet. One that exists is never overwritten.
+        """A report file, as `shh replay` writes it: .avro or .jsonl. One that exists is never overwritten.
         Raises ReportFileError."""
         write_report_file(path, self.header, self.windows)
 

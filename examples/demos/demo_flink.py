@@ -18,10 +18,6 @@ from dp_transforms.cli.main import main
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
-from dp_transforms.engines.flink import WorkerPool
-from dp_transforms.engines.flink_rest import ENDED
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
@@ -35,7 +31,10 @@ from examples.demos.demo import (
     shh_words,
     started,
 )
-from examples.demos.flink_cluster import FlinkCluster, are_at_work
+from examples.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
+from examples.engines.flink import WorkerPool
+from examples.engines.flink_cluster import FlinkCluster, are_at_work
+from examples.engines.flink_rest import ENDED
 
 _FOLDER = pathlib.Path("demo") / "flink"
 _BUCKET = "clicks"
@@ -122,8 +121,8 @@ def _run(console: Console, cluster: FlinkCluster, pool: WorkerPool) -> Outcome:
     lines = (
         ["replay", f"s3://{_BUCKET}/log/", "--plan", plan],
         ["--output", output, "--noise-key-file", str(key)],
-        ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
-        ["--parallelism", "2", "--", "--sdk_worker_parallelism=2"],
+        ["--runner=FlinkRunner", f"--flink_master={cluster.address}", "--parallelism=2"],
+        ["--environment_type=EXTERNAL", f"--environment_config={pool.address}", "--sdk_worker_parallelism=2"],
     )
     print_command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
     with started(shh_words(*(word for words in lines for word in words))) as shh:
@@ -169,7 +168,7 @@ def _replay_here(run_id: str, plan: Plan, key: pathlib.Path, output: str) -> Non
         output=output,
         run_id=run_id,
     )
-    run_replay(request, pipeline_options([]))
+    run_replay(request)
 
 
 def _tell(console: Console, found: Outcome) -> int:

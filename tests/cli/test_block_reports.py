@@ -5,7 +5,6 @@ import json
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.cli.replay_request import WorkOptions, choose_replay_engine
 from dp_transforms.cli.replay_runs import drafts_are_private
 from tests.helpers import forked
 from tests.helpers.crowded_logs import replay_request
@@ -139,21 +138,20 @@ def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder):
 
 
 @pytest.mark.parametrize(
-    ("engine", "block_output", "is_private"),
+    ("runner", "block_output", "is_private"),
     [
-        ("flink", None, True),
-        ("flink", "blocks.jsonl", True),
-        ("flink", "gs://place/blocks.jsonl", False),
-        (None, "gs://place/blocks.jsonl", True),
+        (["--runner=FlinkRunner"], None, True),
+        (["--runner=FlinkRunner"], "blocks.jsonl", True),
+        (["--runner=FlinkRunner"], "gs://place/blocks.jsonl", False),
+        ([], "gs://place/blocks.jsonl", True),
     ],
 )
-def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, engine, block_output, *, is_private):
+def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, runner, block_output, *, is_private):
     """A run that refuses its log is then not for another one: its account is told so."""
     plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
     log, output = folder / "log.parquet", folder / "windows.jsonl"
     request = replay_request(log, plan, output, None, block_output=block_output)
-    cluster = choose_replay_engine(WorkOptions(engine=engine), ())
-    assert drafts_are_private(request, cluster) == is_private
+    assert drafts_are_private(request, runner) == is_private
 
 
 def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder):

@@ -11,7 +11,6 @@ from dp_transforms.reports.report_folder import ReportFolder
 from examples.demos.demo import demo
 from tests.cli.command_paths import (
     BUDGET,
-    FOREIGN,
     HEADER,
     READ,
     READ_FOLDERS,
@@ -47,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_every_path_of_every_command_is_in_the_tables():
-    assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN, *FOREIGN}
+    assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN}
 
 
 # What is read.

@@ -28,7 +28,7 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("terminal")
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_people_see_the_guarantee_and_the_windows(show, ending):
     out, err, code = show(LABELS, ending=ending)
     assert (err, code) == ("", 0)
@@ -166,7 +166,7 @@ def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(many(30), "--json", "--last", "2")
     assert list(map(without_trend, out.splitlines())) == many(30)[-2:]
     assert [json.loads(line)["gone"] for line in out.splitlines()] == [["w27i0"], ["w28i0"]]
-    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
+    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="jsonl")
     assert json.loads(out)["heavy_hitters"] == [
         {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
         | {"rank": 2, "change": None}
@@ -299,8 +299,6 @@ def test_expected_failures_are_one_line(show, tmp_path):
     assert "must end in one of" in refused(show, None, ending="txt")
     (tmp_path / "report.avro").write_bytes(b"Obj\x01junk")
     refused(show, None)
-    (tmp_path / "report.parquet").write_bytes(b"PAR1")
-    refused(show, None, ending="parquet")
 
 
 def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):

@@ -116,7 +116,7 @@ def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> N
 def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
     """Other fields, a name of the stream, and a list of the rows that cannot be read."""
     (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 2)
-    words = ["--stream", "clicks", "--dead-letter", "bad.txt", "--shards", "3"]
+    words = ["--stream", "clicks", "--dead-letter", "bad.txt"]
     script(REPLAY).run([*LOG[:-1], "report.jsonl", *words])
     header, reports = read_report_file(folder / "report.jsonl")
     assert header.stream == "clicks"
@@ -159,7 +159,6 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (REPLAY, [*LOG, "--block-output", "b.avro", "--dead-letter", "b.avro"], "name the same file"),
         (REPLAY, [*LOG, "--block-output", "blocks.avro"], "the plan has no rounds"),
         (REPLAY, [*LOG[:-1], "nowhere/report.avro"], "folder does not exist"),
-        (REPLAY, [*LOG, "--run-id", "again"], "no option run_id"),
         (REPLAY, [*LOG, *KEY, *DATAFLOW], "give --noise-key-secret"),
         (REPLAY, [*LOG, *SECRET, *DATAFLOW], "share no disk, got clicks"),
         (REPLAY, [*LOG, *SECRET, "--runner=DataflowRunner", *CLOUD, "--streaming"], "no --streaming"),
@@ -183,6 +182,20 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert str(refused.value.code).startswith(f"{name}: ")
     assert says in str(refused.value.code)
     assert {path.name for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [(REPLAY, [*LOG, "--run-id", "again"]), (STREAM, [*FOLDER, "--flink_mastr=jobs:8081"]), (REPLAY, [*LOG, "more"])],
+)
+def test_a_word_that_neither_we_nor_beam_know_is_named(
+    folder: pathlib.Path, name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job has no option for a run id; and Beam would drop the others, and say so in its log alone."""
+    with pytest.raises(SystemExit):
+        script(name).run(words)
+    unknown = words[len(LOG if name == REPLAY else FOLDER) :]
+    assert f"unrecognized arguments: {' '.join(unknown)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "words"), [(REPLAY, LOG), (STREAM, FOLDER)])

@@ -6,8 +6,7 @@ import tomllib
 
 import yaml
 
-from dp_transforms.engines import flink
-from examples.demos import flink_cluster
+from examples.engines import flink, flink_cluster
 
 ROOT = pathlib.Path(__file__).parents[2]
 PLACE = ROOT / "runners" / "kubernetes"

@@ -18,20 +18,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
-LOCAL = "[local]"  # in the place of an address: an engine that is started here
+from dp_transforms.beam.runner_options import engines_folder
+from dp_transforms.errors import UserError
+
 # The group also ends when this process is killed (SIGKILL): then its end of the pipe closes.
 _WITH_WATCH = 'exec 3<&0; (read -r _ <&3; kill -s KILL -- -$$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 _LOG_TAIL_BYTES = 2000
 
 
-class EngineError(RuntimeError):
+class EngineError(UserError):
     """An engine is missing, did not start, or refused a request."""
-
-
-def engines_folder() -> pathlib.Path:
-    """``SHH_ENGINES``, or ``.engines`` of this checkout."""
-    chosen = os.environ.get("SHH_ENGINES")
-    return pathlib.Path(chosen) if chosen else pathlib.Path(__file__).resolve().parents[2] / ".engines"
 
 
 def engine_file(name: str, target: str) -> pathlib.Path:

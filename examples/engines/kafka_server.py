@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
+from examples.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 
 _SETTINGS = """\
 process.roles=broker,controller

@@ -6,7 +6,7 @@ Beam has no option for another address. But its clients connect to "localhost" a
 
 To start a program of Beam in this way::
 
-    python -m dp_transforms.engines.on_loopback apache_beam.runners.worker.worker_pool_main --service_port=50000
+    python -m dp_transforms.beam.on_loopback apache_beam.runners.worker.worker_pool_main --service_port=50000
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _add_port(add: Callable[[str], int], address: str) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: python -m dp_transforms.engines.on_loopback MODULE [ARGUMENT]...")
+        sys.exit("usage: python -m dp_transforms.beam.on_loopback MODULE [ARGUMENT]...")
     # Not the function of this module: run as "__main__", it is not the module that others import.
-    from dp_transforms.engines import on_loopback
+    from dp_transforms.beam import on_loopback
 
     on_loopback.listen_on_loopback()
     sys.argv = sys.argv[1:]

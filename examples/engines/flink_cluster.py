@@ -11,9 +11,9 @@ from typing import Self
 
 import psutil
 
-from dp_transforms.engines import flink
-from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
-from dp_transforms.engines.flink_rest import FlinkRest
+from examples.engines import flink
+from examples.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
+from examples.engines.flink_rest import FlinkRest
 
 FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it there last, beside the folder lib
 _START_SECONDS = 120.0
@@ -60,7 +60,7 @@ appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} - %m%n
 class FlinkCluster:
     """Job manager and task manager on free ports; logs, checkpoints and savepoints below `folder`.
 
-    `rest` asks the job manager; `address` is the master for `dp_transforms.engines.flink.JobServer`.
+    `rest` asks the job manager; `address` is the master for `examples.engines.flink.JobServer`.
     task_heap_megabytes, task_direct_megabytes: memory of all tasks of the task manager; replays of large logs need more
         (docs/engines.md). state_backend: hashmap keeps all state on the heap. settings: more of Flink's.
     """

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from dp_transforms.engines.engine_process import EngineError
+from examples.engines.engine_process import EngineError
 
 ENDED = ("FINISHED", "CANCELED", "FAILED", "SUSPENDED")
 _POLL_SECONDS = 0.2
