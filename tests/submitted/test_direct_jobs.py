@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+import types
 
 import pytest
-from apache_beam.runners.runner import PipelineState
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.beam import jobs
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import read_report_file
@@ -54,13 +56,16 @@ def test_what_beam_runs_is_what_shh_replay_publishes(name: str, folder: pathlib.
     assert_answers(name, folder)
 
 
-class Job:
-    """Never ends by itself. cancelled: by whom it is watched."""
+class Endless:
+    """A pipeline that never ends by itself."""
 
-    state, cancelled = PipelineState.RUNNING, False
+    is_over, cancelled = False, False
 
     def cancel(self) -> None:
         self.cancelled = True
+
+    def raise_error(self) -> None:
+        """It did not fail."""
 
 
 class Output(ReportFollower):
@@ -84,22 +89,28 @@ class Output(ReportFollower):
             self.looks == 1,
         )
 
+    def close(self) -> None:
+        """Nothing is open."""
 
-def test_a_stream_is_watched_until_all_that_its_end_counts_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there() -> None:
     """The end record can overtake the last reports, which the job has yet to write."""
-    stream, job = script(STREAM), Job()
-    monkeypatch.setattr(stream, "_SECONDS_BETWEEN_LOOKS", 0.0)
     late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
-    stream.watch(job, late, "run-1")
-    assert (job.cancelled, late.looks) == (True, 6)
+    jobs.wait_for_reports(late, lambda: False, pause_seconds=0)
+    assert late.looks == 6
+    ended = Output((0, None))
+    jobs.wait_for_reports(ended, lambda: ended.looks == 3, pause_seconds=0)
+    assert ended.looks == 3
 
 
 def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, job = script(STREAM), Job()
-    monkeypatch.setattr(stream, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    with pytest.raises(SystemExit, match=r"so the job was cancelled: no broker\. Resume run run-1"):
-        stream.watch(job, Output((1, None), StreamError("no broker.")), "run-1", patience_seconds=0.1)
-    assert job.cancelled
+    job, output, wait = Endless(), Output((1, None), StreamError("no broker.")), jobs.wait_for_reports
+    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
+    monkeypatch.setattr(jobs, "wait_for_reports", functools.partial(wait, pause_seconds=0, patience_seconds=0.1))
+    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    with pytest.raises(StreamError, match="no broker"):
+        jobs.watch_to_end(None, stream)  # type: ignore[arg-type]
+    assert (job.cancelled, output.looks > 2) == (True, True)
 
 
 def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> None:
