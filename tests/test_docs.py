@@ -16,8 +16,8 @@ from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli.options import Rule, RuledCommand
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
-from tests.helpers.forked import run_python
 from tests.helpers.option_tables import commands, with_options
+from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -21,7 +21,7 @@ import pytest
 
 from dp_transforms import Plan, RejectedEvents, WindowSchedule, read_report, replay
 from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
@@ -244,7 +244,7 @@ events = pa.table({{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026
 print({{found.item for window in replay(events, **{WORDS!r}) for found in window.heavy_hitters}})
 assert not multiprocessing.active_children()
 """
-    done = forked.run_python("-c", program, cwd=tmp_path)
+    done = shh_process.run_python("-c", program, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'a'}\n", "")
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ from dp_transforms import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_file import StateFile, hold_state
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.part_keys import TakenPart, expected_of_parts
 from tests.helpers.replay_logs import START, write_parquet
@@ -141,7 +141,7 @@ def test_nights_make_the_one_run(tmp_path, days, missed, twice, killed):
             continue
         logs = [f"{end - 1}.parquet", f"{end - 2}.parquet"] if end == missed + 1 else []
         if end == killed:
-            ended = forked.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=tmp_path)
+            ended = shh_process.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=tmp_path)
             assert ended.returncode == -signal.SIGKILL, ended.stderr
             assert nights.state.header.intent is not None
             assert (tmp_path / f"{end}.jsonl").exists()
@@ -227,7 +227,7 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights):
 
 def killed_at(nights, at, words):
     """Whether the process was killed before it had ended."""
-    ended = forked.run_python("-c", KILLED, at, *words, cwd=nights.folder)
+    ended = shh_process.run_python("-c", KILLED, at, *words, cwd=nights.folder)
     assert ended.returncode in (0, -9), ended.stderr
     return ended.returncode == -9
 

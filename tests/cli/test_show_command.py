@@ -18,11 +18,10 @@ from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.report_words import escape_text, label_text
 from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, legend_of, rendered, report
 from tests.helpers.calibrated_plans import calibrated_plan
-from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
-from tests.helpers.shh_process import shh
+from tests.helpers.shh_process import python, shh
 from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
 
 REPOSITORY = pathlib.Path(__file__).parents[2]

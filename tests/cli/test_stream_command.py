@@ -34,7 +34,7 @@ from tests.cli.stream_words import (
     run,
     write_log_and_key,
 )
-from tests.helpers import forked, shh_process
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
@@ -176,7 +176,7 @@ Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder, *words, start=forked.python):
+def started(folder, *words, start=shh_process.python):
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
     command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
     process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

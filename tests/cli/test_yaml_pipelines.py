@@ -11,7 +11,7 @@ import yaml
 
 from dp_transforms.beam.release_rows import HeavyHitterRow
 from tests.helpers.clear_logs import clear_log
-from tests.helpers.forked import run_python
+from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "yaml"
