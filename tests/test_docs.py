@@ -127,10 +127,10 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
         assert pipeline.count(shown) == 1
         pipeline = pipeline.replace(shown, here)
     head = (
-        "import pathlib\nimport apache_beam as beam\nfrom dp_transforms import *\n"
+        "import pathlib\nimport uuid\nimport apache_beam as beam\nfrom dp_transforms import *\n"
         'options = beam.options.pipeline_options.PipelineOptions(["--runner=FnApiRunner"])\n'
     )
-    (tmp_path / "example.py").write_text(f"{head}{pipeline}print(ReportFolder('reports').read('run-1'))\n")
+    (tmp_path / "example.py").write_text(f"{head}{pipeline}print(ReportFolder('reports').read(header.run_id))\n")
     (tmp_path / "logs").mkdir()
     lines = (json.dumps({"user": f"u{user}", "item": "news", "timestamp": 1_577_836_800}) for user in range(300))
     (tmp_path / "logs" / "0.jsonl").write_text("\n".join(lines) + "\n")

@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.read_events import EncodeRejected
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, fields_of
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, fields_of, may_be_mapping
 from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import check_names, shown
 from dp_transforms.logs import EventFields
@@ -67,7 +67,7 @@ def _rows_in_order(group: Gathered) -> Iterator[TimestampedValue]:
     for report in in_file_order(gathered_reports(group)):
         timestamp = Timestamp(micros=report.window_end - 1)
         for row in rows_of_report(report):
-            yield TimestampedValue(row, timestamp)
+            yield TimestampedValue[HeavyHitterRow](row, timestamp)
 
 
 def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
@@ -167,8 +167,11 @@ def _error_output(error_handling: Mapping[str, str] | None) -> str | None:
 
 
 def _check_fields(fields: EventFields, element_type: Any) -> None:
-    """Raises ValueError unless rows of this type have these fields, and a unit for times that are numbers."""
+    """Raises ValueError unless rows of this type have these fields, and a unit for times that are numbers. Of dicts no
+    type says that."""
     types = fields_of(element_type)
+    if types is None and may_be_mapping(element_type):
+        return
     if types is None:
         raise ValueError(f"the input must have a schema, got elements of {element_type!r}. Map them to fields first.")
     of_items = (("item", name) for name in fields.items)

@@ -76,6 +76,12 @@ def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path
         released = rows | f"Release {name}" >> HeavyHitterRows(**arguments, **fields)
         assert released.element_type is HeavyHitterRow
         _ = released | f"Rows {name}" >> found[name].sink()
+    found["dicts"] = Collected()
+    dicts = pipeline | "Dicts" >> beam.Create(
+        [{"who": user, "what": item, "at": micros} for user, item, micros in log], reshuffle=False
+    )
+    release = HeavyHitterRows(**arguments, time="at", time_unit="us")
+    _ = dicts | "Release dicts" >> release | "Rows of dicts" >> found["dicts"].sink()
     pipeline.run().wait_until_finish()
     rows = expected(plan, log, key)
     for name, collected in found.items():
@@ -172,7 +178,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, words):
 
 def test_elements_without_a_schema_are_refused():
     with pytest.raises(ValueError, match=r"^the input must have a schema"):
-        _ = local_pipeline() | beam.Create([{"user": "a"}]) | HeavyHitterRows(**BUDGET, time="at")
+        _ = local_pipeline() | beam.Create([("user", "a")]) | HeavyHitterRows(**BUDGET, time="at")
 
 
 def test_the_time_of_a_stream_is_that_of_its_elements():
