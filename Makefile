@@ -31,7 +31,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install lock demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism \
-  azurite demo-flink demo-stream mutants planted fuzz docs test-wheels
+  azurite demo-stream mutants planted fuzz docs test-wheels
 
 install: $(INSTALLED)
 
@@ -65,9 +65,6 @@ lock: $(INSTALLED)
 
 demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demos.demo
-
-demo-flink: $(INSTALLED) flink
-	@$(BIN)/python -m examples.demos.demo_flink
 
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m examples.demos.demo_stream

@@ -126,7 +126,12 @@ def run(arguments: Sequence[str]) -> None:
     except (UserError, ValueError, StreamError) as error:
         sys.exit(f"live_stream: {error}")
     tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
-    watch_to_end(pipeline, job)
+    try:
+        watch_to_end(pipeline, job)
+    except StreamError as error:
+        sys.exit(
+            f"live_stream: the job was cancelled: {error} Resume run {ours.run_id} from what the runner has stored."
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import tomllib
 
 import pytest
 
-from tests.helpers.forked import run_python
+from tests.helpers.shh_process import run_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
@@ -27,12 +27,14 @@ from dp_transforms.beam.runner_options import cancel_on_flink, is_local, paralle
 from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
 from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, LogChunk, estimate_log
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.operator_counts import counts_and_gauges
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, ReportSink
+from dp_transforms.reports.report_writer import ReportFollower
 from dp_transforms.stores.remote_files import is_remote
 
 _SECONDS_TO_CANCEL = 30.0
@@ -205,22 +207,42 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(job.dead_letter)
 
 
-def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: float = 2.0) -> None:
+def watch_to_end(pipeline: beam.Pipeline, job: StreamJob) -> None:
     """Runs a stream until its last report is there; some runners never end a job by themselves. Raises what it fails
-    with, and StreamError for reports that cannot be read; the job is cancelled then."""
+    with, and StreamError where its output cannot be read for long; the job is cancelled then."""
     running, reports = RunningPipeline(pipeline), job.sink.follow(job.run_id)
-    seen = 0
     try:
-        while not running.is_over:
-            _, new, ended, is_new = reports.read_new()
-            seen = len(new) + (0 if is_new else seen)
-            if ended is not None and seen == ended.reports:  # the end may be there before the last of them
-                return
-            time.sleep(pause_seconds)
+        wait_for_reports(reports, lambda: running.is_over)
         running.raise_error()
     finally:
         running.cancel()
         reports.close()
+
+
+def wait_for_reports(
+    reports: ReportFollower,
+    is_over: Callable[[], bool],
+    *,
+    pause_seconds: float = 2.0,
+    patience_seconds: float = 120.0,
+) -> None:
+    """Until the job is over, or all that the end of its run counts is there: the end may come before the last reports.
+
+    Raises StreamError if the output cannot be read for so long: the job would go on unwatched.
+    """
+    seen, read_at = 0, time.monotonic()
+    while not is_over():
+        try:
+            news = reports.read_new()
+        except StreamError:
+            if time.monotonic() - read_at >= patience_seconds:
+                raise
+        else:
+            read_at = time.monotonic()
+            seen = len(news.reports) + (0 if news.is_new else seen)
+            if news.ended is not None and seen >= news.ended.reports:
+                return
+        time.sleep(pause_seconds)
 
 
 class RunningPipeline:

@@ -209,6 +209,9 @@ class ShiftingHeavyHitters(beam.PTransform):
                         )
             item = self._item_getter(_getter)
             return _getter(self._user), item, None if self._time is None else _getter(self._time)
+        if may_be_mapping(element_type):  # whose keys no type says
+            time = None if self._time is None else _named_or_pair(self._time, 2)
+            return _named_or_pair(self._user, 0), self._item_getter(lambda field: _named_or_pair(field, 1)), time
         if callable(self._user) and callable(self._item):
             if isinstance(self._time, str):
                 raise ValueError("the input has no schema: give a function for time as well.")
@@ -222,7 +225,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             item = self._item_getter(lambda field: _named_or_pair(field, 1))
             return _named_or_pair(self._user, 0), item, time
         raise ValueError(
-            f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
+            "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
+            f" {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
         )
 
@@ -338,6 +342,14 @@ def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
     if len(pair) != 2:
         raise ValueError("the element is not a pair (user, item).")
     return pair
+
+
+def may_be_mapping(element_type: Any) -> bool:
+    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
+    constraint = typehints.normalize(element_type)
+    if isinstance(constraint, typehints.UnionConstraint):
+        return any(map(may_be_mapping, constraint.union_types))
+    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
 
 
 def _may_be_pair(element_type: Any) -> bool:

@@ -42,10 +42,9 @@ from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.joined_labels import joined_label
 from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
-from dp_transforms.reports.trends import trends
+from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
@@ -315,10 +314,9 @@ def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = read_report_file(request.output)
-    total, latest = 0, deque[WindowReport](maxlen=_LATEST_WINDOWS + 1)  # with the one that the first is compared with
-    for total, report in enumerate(reports, start=1):  # noqa: B007
-        latest.append(report)
-    shown = list(trends(header.plan, latest))[-_LATEST_WINDOWS:]
+    total, shown = 0, deque[Trend](maxlen=_LATEST_WINDOWS)
+    for total, found in enumerate(trends(header.plan, reports, are_all=request.state is None), start=1):  # noqa: B007
+        shown.append(found)
     if not shown:
         console.print(
             f"No window had an item held by enough users. {in_a_sentence(request.plan)}", markup=False, soft_wrap=True

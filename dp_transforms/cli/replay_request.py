@@ -26,6 +26,7 @@ from dp_transforms.cli.options import (
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import (
     ACCOUNT_RULES,
+    NAMED_WITH_KEY,
     AccountOptions,
     FieldOptions,
     StateOptions,
@@ -209,14 +210,7 @@ REPLAY_RULES = (
     Rule("--page-title", needs="--html", is_usage=True),
     *_STATE_RULES,
     *ACCOUNT_RULES,
-    Rule(
-        "--run-id",
-        excludes="--noise-key-file",
-        unless="--state",
-        why="if both were used again on a log that has changed, both runs would draw the same noise, and the two"
-        " reports would show what changed",
-        remedy="Leave --run-id out: a fresh one is drawn.",
-    ),
+    dataclasses.replace(NAMED_WITH_KEY, unless="--state"),
 )
 
 

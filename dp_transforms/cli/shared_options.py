@@ -251,6 +251,13 @@ class AccountOptions:
     max_delta: str | None = opt(BUDGET, "With --ledger: failure probability of that. Set once.", metavar="FLOAT")
 
 
+NAMED_WITH_KEY = Rule(
+    "--run-id",
+    excludes="--noise-key-file",
+    why="if both were used again on a log that has changed, both runs would draw the same noise, and the two reports"
+    " would show what changed",
+    remedy="Leave --run-id out: a fresh one is drawn.",
+)
 ACCOUNT_RULES = (
     Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
     Rule(

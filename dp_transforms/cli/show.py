@@ -201,7 +201,7 @@ def _only_item(trend: Trend, item: str | None) -> Trend | None:
         return trend
     entries = [entry for entry in trend.entries if entry.hitter.item == item]
     report = trend.report._replace(heavy_hitters=[entry.hitter for entry in entries])
-    return Trend(report, entries, []) if entries else None
+    return trend._replace(report=report, entries=entries, gone=[]) if entries else None
 
 
 def _print_table(

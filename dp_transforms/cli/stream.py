@@ -116,11 +116,6 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
         status.tell(_IN_PROCESS)
     keep = " Keep this name and the noise key: both are needed to resume it." if request.recovers else ""
     status.tell(f"Run {run_id}.{keep}")
-    if request.options.run_id is not None and request.job.noise_key is not None and not request.resumes:
-        status.tell(
-            f"--run-id {run_id} begins a new run. Was this name used before with this noise key, on other data?"
-            " Then both runs draw the same noise, and together they show what changed: stop, and leave --run-id out."
-        )
 
 
 def _check_clock(request: StreamRequest, status: StreamStatus) -> None:

@@ -201,7 +201,8 @@ class StreamOptions:
     )
     run_id: str | None = opt(
         ADVANCED,
-        "Name of the run. Default: a fresh one. Every new run must have a new one; to resume a run, give its own.",
+        "Name of the run. Default: a fresh one. Not of a new run with --noise-key-file, unless "
+        "--ledger knows which names were used; to resume a run, give its own.",
     )
     allow_empty: bool = switch(
         OUTPUT,

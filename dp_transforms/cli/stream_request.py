@@ -27,7 +27,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import check_page
+from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_page
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
@@ -108,6 +108,7 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
         request = StreamRequest(options, job, noise_key, runner, is_resumed, options.sink.view.read_titles())
         _check_stop_file(request)
         _check_new_or_resumed(request)
+        _check_name(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
@@ -235,6 +236,17 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
             " --output."
         )
     check_same_run("--output", header, job.header)
+
+
+def _check_name(request: StreamRequest) -> None:
+    """A run begins under a name of the operator's only where a ledger knows which names were used with its key."""
+    options = request.options
+    is_named = options.run_id is not None and options.noise_key_file is not None
+    if is_named and not request.resumes and options.account.ledger is None:
+        raise UserError(
+            f"{NAMED_WITH_KEY.words('--run-id', but=NAMED_WITH_KEY.excludes)} A ledger knows which names were used:"
+            " with --ledger a run may be named."
+        )
 
 
 def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_here: bool) -> str | None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from dp_transforms.logs import id_columns, text_files, times
-from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line
+from dp_transforms.logs.csv_rows import BEHIND_QUOTE, RowBlock, row_of_each_line
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -31,6 +31,7 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Reasons, Rows
 from dp_transforms.logs.samples import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.text_files import (
+    BLANKS,
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
@@ -140,6 +141,8 @@ def likely_separator(path: str, head: bytes) -> str | None:
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
     for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
+        if rejected.reason == BEHIND_QUOTE:
+            raise EventFileError(path, f"its header has {rejected.reason}.")
         raise EventFileError(
             path,
             f"its header has a {rejected.reason}. Write one row per line, and names and cells without line ends.",
@@ -184,8 +187,13 @@ def _row_blocks(path: str, stream: Any, header: CsvHeader | None, delimiter: byt
     if header is not None:
         stream.read(header.size)
         first_line += header.lines
-    for block in line_blocks(stream, first_line):
+    for block in line_blocks(stream, first_line, _blanks(delimiter)):
         yield row_of_each_line(path, block, delimiter)
+
+
+def _blanks(delimiter: bytes) -> bytes:
+    """Of what a blank line may consist: a line of delimiters is a row of empty cells."""
+    return BLANKS.replace(delimiter, b"")
 
 
 def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventFields, byte_share: int) -> ReadBlock:
@@ -279,7 +287,7 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
 
     def read(text: bytes) -> pa.Table:
         """Whole rows. Counts what is broken."""
-        rows = row_of_each_line(path, LineBlock(text), delimiter.encode())
+        rows = row_of_each_line(path, LineBlock(text, blanks=_blanks(delimiter.encode())), delimiter.encode())
         columns, kept = parser.read(rows)
         for rejected in rows.rejected:
             broken[rejected.reason] += len(rejected.positions)

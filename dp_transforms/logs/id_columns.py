@@ -27,7 +27,7 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
+from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values, is_uuid_type, uuid_texts
 from dp_transforms.monitor.joined_labels import escaped, joined_labels
 
 _LOOKED_AT_ROWS = 1 << 14
@@ -88,18 +88,26 @@ def is_id_type(column_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can hold ids."""
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
-    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type) or is_uuid_type(column_type)
+
+
+def is_null_type(column_type: pa.DataType) -> bool:
+    """Whether no cell of this Arrow type has a value: writers give it to a column in which they have found none."""
+    if pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return bool(pa.types.is_null(column_type))
 
 
 def check_event_types(
     path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
 ) -> None:
-    """Raises EventFileError unless columns of these types can be user, item and time.
+    """Raises EventFileError unless columns of these types can be user, item and time. Any can be of type null:
+    whether a column has a value may depend on one user, so its rows are rejected one by one.
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
-        if name != fields.time and (column_type is None or not is_id_type(column_type)):
+        if name != fields.time and (column_type is None or not (is_id_type(column_type) or is_null_type(column_type))):
             raise id_type_error(path, name, words)
     time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
@@ -107,7 +115,7 @@ def check_event_types(
     if time_type is not None and times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
             raise time_unit_error(path, fields)
-    elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
+    elif time_type is None or not any(is_kind(time_type) for is_kind in (times.is_typed, is_text_type, is_null_type)):
         raise time_type_error(path, fields.time, shown[_TIME])
 
 
@@ -117,8 +125,10 @@ def is_text_type(column_type: pa.DataType) -> bool:
 
 
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError if an index is
+    """Ids from a column of a type of `is_id_type`, of any layout, or of type null. Raises ValueError if an index is
     outside of its dictionary."""
+    if is_uuid_type(array.type):
+        array = uuid_texts(array)
     if pa.types.is_dictionary(array.type):
         encoded = array
     elif pa.types.is_integer(array.type):

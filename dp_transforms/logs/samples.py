@@ -18,6 +18,7 @@ import pyarrow as pa
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_log_files, format_of_log, module_of_format
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, damaged_error, log_size
+from dp_transforms.monitor.event_ids import is_uuid_type
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
 
 SAMPLE_ROWS = 1000
@@ -116,7 +117,7 @@ def kind_of(arrow_type: pa.DataType) -> str:
     """Of a field of this type."""
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
-    if id_columns.is_text_type(arrow_type):
+    if id_columns.is_text_type(arrow_type) or is_uuid_type(arrow_type):
         return TEXT
     for kind, is_kind in (
         (WHOLE, pa.types.is_integer),

@@ -22,8 +22,8 @@ from tests.cli.command_paths import (
     path_parameters,
     run,
 )
-from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import run_python
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINKS = ["link", "dangling link", "hard link"]

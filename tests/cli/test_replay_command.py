@@ -14,7 +14,7 @@ import pytest
 from dp_transforms import Plan
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import HeavyHitter
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -380,7 +380,7 @@ def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
     program = full + "from dp_transforms.cli.main import main; main()"
     words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
-    done = forked.run_python("-c", program, *words, cwd=folder)
+    done = shh_process.run_python("-c", program, *words, cwd=folder)
     assert (done.returncode, (folder / "second.html").exists()) == (1, False)
     assert "the report is published, and valid. Only its page was not written: cannot write second.html" in done.stderr
     assert done.stderr.endswith("budget again: shh show second.avro --html second.html\n")

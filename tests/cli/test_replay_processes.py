@@ -26,9 +26,9 @@ from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.workers import ProcessPool
 from dp_transforms.workers.worker import BlobStore, make_files
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
-from tests.helpers.forked import run_python
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0

@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.replay_logs import START, log_rows, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -182,7 +182,7 @@ def test_a_stream_that_fails_stays_charged(folder):
     endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
     words = ("--input", "logs", *endless, *ACCOUNT, *CAPS, "--clock", "event")
     command = ("-m", "dp_transforms.cli.main", "stream", *words, "--output", "reports", "--run-id", "live")
-    with forked.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with shh_process.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         while "Ctrl-C" not in (line := process.stderr.readline()):
             assert line, process.wait()

@@ -34,7 +34,7 @@ from tests.cli.stream_words import (
     run,
     write_log_and_key,
 )
-from tests.helpers import forked, shh_process
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
@@ -135,12 +135,12 @@ def replay(output):
 
 def test_a_folder_gives_the_reports_of_a_replay(folder, capsys):
     replay("report.jsonl")
-    words = [*FOLDER, *PLAN, *KEY, *OUT, "--run-id", "run-1"]
+    account = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "8", "--max-delta", "1e-6"]
+    words = [*FOLDER, *PLAN, *KEY, *OUT, *account, "--run-id", "run-1"]
     code, out, err = run([*words, *HISTORY], capsys)
     assert code == 0, err
     assert "Without --runner this process alone reads the stream, and shows its reports when all windows are" in err
     assert "the run cannot be resumed, and a new one pays its budget again" in err
-    assert "--run-id run-1 begins a new run. Was this name used before with this noise key" in err
     _, expected = read_report_file("report.jsonl")
     header, reports, ended = ReportFolder("reports").read()
     assert reports == list(expected)
@@ -159,11 +159,24 @@ def test_a_folder_gives_the_reports_of_a_replay(folder, capsys):
         assert (code, "which has ended" in err) == (1, True)
 
 
+@pytest.mark.parametrize("engine", [[], ["--runner=FlinkRunner", "--flink_master=localhost:1"]], ids=["here", "flink"])
+def test_a_name_begins_no_run_with_a_key_unless_a_ledger_knows_it(folder, capsys, engine):
+    """Two folders that differ in one user would give reports whose first difference is where that user is."""
+    named = [*FOLDER, *PLAN, *KEY, *engine, "--output", "reports", "--run-id", "nightly"]
+    before = sorted(folder.iterdir())
+    code, out, err = run(named, capsys)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "--run-id cannot be used with --noise-key-file: if both were used again on a log that has changed" in err
+    assert "would draw the same noise, and the two reports would show what changed. Leave --run-id out" in err
+    assert "with --ledger a run may be named" in err
+    assert sorted(folder.iterdir()) == before
+
+
 Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder, *words, start=forked.python):
+def started(folder, *words, start=shh_process.python):
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
     command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
     process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

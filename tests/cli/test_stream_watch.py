@@ -20,7 +20,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
-from tests.helpers import forked
+from tests.helpers import shh_process
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -303,7 +303,7 @@ print(stops.count)
 
 def test_no_signal_meets_a_lock():
     """The deadlock that this is about came within a second of such fire."""
-    fired = forked.run_python("-c", UNDER_FIRE, timeout=120)
+    fired = shh_process.run_python("-c", UNDER_FIRE, timeout=120)
     assert fired.returncode == 0, fired.stderr[-2000:]
     assert SIGNALS // 2 < int(fired.stdout) <= SIGNALS  # two at once count as one
 

@@ -242,6 +242,7 @@ class Script:
         prepare: Callable[[beam.PCollection], beam.PCollection] | None = None,
         *,
         runner: str = "BundleBasedDirectRunner",
+        flags: Sequence[str] = (),
         **arguments: Any,
     ) -> list[Any]:
         """Runs to the end of time; returns what was collected: reports and the names of marks.
@@ -250,7 +251,7 @@ class Script:
         """
         self._stream.advance_watermark_to_infinity()
         collected = Collected()
-        pipeline = local_pipeline(["--streaming"], runner)
+        pipeline = local_pipeline(["--streaming", *flags], runner)
         elements = pipeline | "Script" >> self._stream
         if self._has_marks:  # the runner starts every step anew for each line of the script
             marks = elements | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+import types
 
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.beam import jobs
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_writer import ReportFollower, ReportNews
 from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (
     HEAVY,
@@ -48,6 +54,63 @@ def test_what_beam_runs_is_what_shh_replay_publishes(name: str, folder: pathlib.
     made = {path.name for path in folder.iterdir()} - before
     assert made == {"report.avro" if name == REPLAY else "reports"}, "a draft is left"
     assert_answers(name, folder)
+
+
+class Endless:
+    """A pipeline that never ends by itself."""
+
+    is_over, cancelled = False, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def raise_error(self) -> None:
+        """It did not fail."""
+
+
+class Output(ReportFollower):
+    """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
+    were asked for; the last one again and again."""
+
+    def __init__(self, *found: tuple[int, int | None] | StreamError) -> None:
+        self.found, self.looks = found, 0
+
+    def read_new(self) -> ReportNews:
+        found = self.found[min(self.looks, len(self.found) - 1)]
+        self.looks += 1
+        if isinstance(found, StreamError):
+            raise found
+        new, of_all = found
+        ended = None if of_all is None else RunEnded("events", 9, of_all)
+        return ReportNews(
+            None,
+            [WindowReport("events", each, each + 1, [], 1.0, 1e-9, 1.0) for each in range(new)],
+            ended,
+            self.looks == 1,
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there() -> None:
+    """The end record can overtake the last reports, which the job has yet to write."""
+    late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
+    jobs.wait_for_reports(late, lambda: False, pause_seconds=0)
+    assert late.looks == 6
+    ended = Output((0, None))
+    jobs.wait_for_reports(ended, lambda: ended.looks == 3, pause_seconds=0)
+    assert ended.looks == 3
+
+
+def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, output, wait = Endless(), Output((1, None), StreamError("no broker.")), jobs.wait_for_reports
+    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
+    monkeypatch.setattr(jobs, "wait_for_reports", functools.partial(wait, pause_seconds=0, patience_seconds=0.1))
+    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    with pytest.raises(StreamError, match="no broker"):
+        jobs.watch_to_end(None, stream)  # type: ignore[arg-type]
+    assert (job.cancelled, output.looks > 2) == (True, True)
 
 
 def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> None:

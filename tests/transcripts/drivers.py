@@ -216,3 +216,5 @@ DRIVERS: dict[str, Callable[[Run], Left]] = {
     "unbounded": _unbounded,
 }
 WITHOUT_READER = ("unbounded",)  # given its events one by one
+# Later parts draw noise by the bytes of the log: those of the same rows differ from writer to writer of binary files.
+TEXT_READERS = {"parts": ("csv", "jsonl")}

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
-from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_csv
+from dp_transforms.logs.discovery import cut_chunks
+from dp_transforms.logs.samples import sample_file
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
@@ -28,6 +30,7 @@ ROWS = [
     ("NULL", "NaN", "2017-10-01T03:00:00+02:00"),
     (" u ", "true", TIME),
 ]
+BEHIND = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
 
 
 @pytest.mark.parametrize("block", [64, 100, 333, 4 << 20])
@@ -109,6 +112,24 @@ def test_rows_with_a_wrong_number_of_cells_are_told_by_line(tmp_path, monkeypatc
     assert read_all(str(path)) == (good, {"wrong number of cells": wrong, "empty user": empty})
 
 
+@pytest.mark.parametrize("block", [16, 4 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+def test_a_line_of_separators_is_a_row_of_empty_cells(tmp_path, monkeypatch, separator, block, end):
+    """Also where they are tabs, which else are blanks. It is counted, and other lines are what they are without it."""
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
+    lines = ["user,item,timestamp", ",,", GOOD[:-1], "", " ", " \r", ",,", ",", f"u,,{TIME}", GOOD[:-1], *[",,"] * 9]
+    path = tmp_path / ("log.tsv" if separator == "\t" else "log.csv")
+    path.write_bytes((end.join(lines) + end).replace(",", separator).encode())
+    fields = EventFields(csv_separator=None if separator == "\t" else separator)
+    events = [("u", "i", MICROS)] * 2
+    rejected = {"empty user": [2, 7, *range(11, 20)], "wrong number of cells": [8], "empty item": [9]}
+    assert read_all(str(path), fields) == (events, rejected)
+    assert sample_file(str(path), None, fields).looked_at == 15
+    parts = cut_chunks(find_log_chunks([str(path)], fields), fields, 4)
+    assert read_chunks(parts, fields) == (events, rejected)
+
+
 def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
     path = tmp_path / "log.csv"
     secret = SECRET.encode()
@@ -173,7 +194,7 @@ def test_a_cell_with_line_ends_costs_its_row_alone(tmp_path):
 def _cells(line):
     """The cells of a line without its line feed, or why it has none."""
     line = line.rstrip("\r")
-    cells, at = [""], 0
+    cells, at, is_behind = [""], 0, False
     while at < len(line):
         if line[at] == '"' and (at == 0 or line[at - 1] == ",") and not cells[-1]:
             at += 1
@@ -183,13 +204,14 @@ def _cells(line):
                 cells[-1] += line[at]
                 at += 2 if line[at] == '"' else 1
             at += 1
+            is_behind |= at < len(line) and line[at] != ","
         while at < len(line) and line[at] != ",":
             cells[-1] += line[at]
             at += 1
         if at < len(line):
             cells.append("")
             at += 1
-    return "carriage return inside a line" if "\r" in line else cells
+    return "carriage return inside a line" if "\r" in line else BEHIND if is_behind else cells
 
 
 def _expected_of_lines(lines):
@@ -212,7 +234,7 @@ def _expected_of_lines(lines):
 
 
 _PIECES = st.sampled_from(
-    ['"', '"', ",", "a", "ä", "\ufeff", " ", "\t", "\r", "\0", '""', '","', f",{TIME}", ",i,2017-10-01"]
+    ['"', '"', ",", "a", "\\", "ä", "\ufeff", " ", "\t", "\r", "\0", '""', '","', f",{TIME}", ",i,2017-10-01"]
 )
 _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]), max_size=9)
 
@@ -230,6 +252,32 @@ def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_fee
         data = b"".join(gzip.compress(part) for part in (data[:cut], data[cut:]))
     path.write_bytes(data)
     assert read_all(str(path)) == _expected_of_lines(lines)
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ('say \\"hi\\" now', BEHIND),
+        ('\\"a\\"', BEHIND),
+        ('a\\" b', BEHIND),
+        ('a\\", b', "wrong number of cells"),
+        ('a\\"', "quote that is not closed in its line"),
+    ],
+)
+def test_a_quote_behind_a_backslash_makes_no_other_label(tmp_path, cell, why):
+    """As Spark writes it. Lines of others count as they do without it, and the doctor says how many there are."""
+    path, good = tmp_path / "log.csv", f'u,"a ""quoted"" \\ item, with a comma",{TIME}\nu,"C:\\","{TIME}"\n'
+    path.write_text(HEADER + good + f'x,"{cell}",{TIME}\n' + good)
+    events, rejected = read_all(str(path))
+    assert events == [("u", 'a "quoted" \\ item, with a comma', MICROS), ("u", "C:\\", MICROS)] * 2
+    assert rejected == {why: [4]}
+    assert sample_file(str(path)).broken == {why: 1}
+
+
+def test_a_header_with_a_quote_behind_a_backslash_is_refused(tmp_path):
+    (tmp_path / "log.csv").write_text(f'"us\\"er",item,timestamp\n{GOOD}')
+    with pytest.raises(EventFileError, match="its header has text behind a closing quote"):
+        find_log_chunks([str(tmp_path / "log.csv")], EventFields())
 
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=5)
