@@ -18,17 +18,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms import KafkaTopic, LogFolder, MonitorStream, ReportHeader, StreamClock
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
-from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
+from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words, watch_stream
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.engines.engine_process import EngineError
@@ -38,12 +36,10 @@ from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.reports import ReportSink, sink_of
-from dp_transforms.reports.report_writer import ReportFollower
 from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
 
 _PATHS = ("input", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
-_SECONDS_BETWEEN_LOOKS = 2.0
 _FROM_STATE = ("--savepoint_path", "--update")  # Flink's, Dataflow's
 
 
@@ -139,32 +135,7 @@ def run(arguments: Sequence[str]) -> None:
         sys.exit(f"live_stream: {error}")
     tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
     result = pipeline.run()
-    watch(result, output_of(ours).follow(ours.run_id), ours.run_id)
-
-
-def watch(result: PipelineResult, reports: ReportFollower, run_id: str, patience_seconds: float = 120.0) -> None:
-    """Until the job has ended, or all that the run answers is in its output: the end may be there before the last
-    reports. Cancels the job then, since some runners never end one, and if the output cannot be read for so long:
-    else it would go on unwatched. Ends the process for that; raises what Beam raises for the job."""
-    found, read_at = 0, time.monotonic()
-    while not PipelineState.is_terminal(result.state):
-        try:
-            news = reports.read_new()
-        except StreamError as error:
-            if time.monotonic() - read_at >= patience_seconds:
-                result.cancel()
-                sys.exit(
-                    f"live_stream: the output could not be read for {patience_seconds:.0f} s, so the job was"
-                    f" cancelled: {error} Resume run {run_id} from what the runner has stored."
-                )
-        else:
-            read_at = time.monotonic()
-            found = len(news.reports) + (0 if news.is_new else found)
-            if news.ended is not None and found >= news.ended.reports:
-                result.cancel()
-                return
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    result.wait_until_finish()
+    watch_stream(result, output_of(ours).follow(ours.run_id), ours.run_id)
 
 
 if __name__ == "__main__":

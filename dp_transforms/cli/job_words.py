@@ -1,4 +1,5 @@
-"""The words that pipelines/replay_log.py and pipelines/live_stream.py share: options of `shh` beside Beam's own.
+"""The words that pipelines/replay_log.py and pipelines/live_stream.py share: options of `shh` beside Beam's own; and
+how a stream that was submitted is watched.
 
 Ours are written as `shh` writes them, with hyphens; those of Beam have underscores, and ours may.
 """
@@ -7,15 +8,21 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dp_transforms.errors import UserError
+from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 
 if TYPE_CHECKING:
+    from apache_beam.runners.runner import PipelineResult
     from apache_beam.utils.secret import GcpSecret
 
+    from dp_transforms.reports.report_writer import ReportFollower
+
+_SECONDS_BETWEEN_LOOKS = 2.0  # at the output of a stream
 _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 
 
@@ -77,3 +84,30 @@ def _noise_key_secret(version: str) -> GcpSecret:
     from apache_beam import GcpSecret  # a stream waits for Beam anyway; a replay here must not
 
     return GcpSecret(version)
+
+
+def watch_stream(result: PipelineResult, reports: ReportFollower, run_id: str, patience_seconds: float = 120.0) -> None:
+    """Until the job has ended, or all that the run answers is in its output: the end may be there before the last
+    reports. Cancels the job then, since some runners never end one, and if the output cannot be read for so long:
+    else it would go on unwatched. Ends the process for that; raises what Beam raises for the job."""
+    from apache_beam.runners.runner import PipelineState
+
+    found, read_at = 0, time.monotonic()
+    while not PipelineState.is_terminal(result.state):
+        try:
+            news = reports.read_new()
+        except StreamError as error:
+            if time.monotonic() - read_at >= patience_seconds:
+                result.cancel()
+                sys.exit(
+                    f"live_stream: the output could not be read for {patience_seconds:.0f} s, so the job was"
+                    f" cancelled: {error} Resume run {run_id} from what the runner has stored."
+                )
+        else:
+            read_at = time.monotonic()
+            found = len(news.reports) + (0 if news.is_new else found)
+            if news.ended is not None and found >= news.ended.reports:
+                result.cancel()
+                return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    result.wait_until_finish()

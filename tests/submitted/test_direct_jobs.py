@@ -8,6 +8,7 @@ import pytest
 from apache_beam.runners.runner import PipelineState
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.cli import job_words
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import read_report_file
@@ -87,18 +88,18 @@ class Output(ReportFollower):
 
 def test_a_stream_is_watched_until_all_that_its_end_counts_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end record can overtake the last reports, which the job has yet to write."""
-    stream, job = script(STREAM), Job()
-    monkeypatch.setattr(stream, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    job = Job()
+    monkeypatch.setattr(job_words, "_SECONDS_BETWEEN_LOOKS", 0.0)
     late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
-    stream.watch(job, late, "run-1")
+    job_words.watch_stream(job, late, "run-1")
     assert (job.cancelled, late.looks) == (True, 6)
 
 
 def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, job = script(STREAM), Job()
-    monkeypatch.setattr(stream, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    job = Job()
+    monkeypatch.setattr(job_words, "_SECONDS_BETWEEN_LOOKS", 0.0)
     with pytest.raises(SystemExit, match=r"so the job was cancelled: no broker\. Resume run run-1"):
-        stream.watch(job, Output((1, None), StreamError("no broker.")), "run-1", patience_seconds=0.1)
+        job_words.watch_stream(job, Output((1, None), StreamError("no broker.")), "run-1", patience_seconds=0.1)
     assert job.cancelled
 
 
