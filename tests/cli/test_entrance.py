@@ -23,7 +23,7 @@ UNREADABLE = [
     ["plan", *BUDGET, "--start", "tomorrow"],
     ["audit"],
     ["replay", "log.csv", *BUDGET],
-    ["simulate", "--events", "0", "--output", "log.csv"],
+    ["simulate", "--users", "0", "--output", "log.csv"],
     ["stream", "--clock", "sun"],
     ["stream", *BUDGET],
 ]

@@ -97,7 +97,7 @@ def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("words", [["plan", *BUDGET], ["simulate", "--events", "10"]], ids=["plan", "simulate"])
+@pytest.mark.parametrize("words", [["plan", *BUDGET], ["simulate", "--users", "1"]], ids=["plan", "simulate"])
 def test_a_folder_that_cannot_be_written(folder, words, capsys):
     """Nobody can write in /proc, not even the superuser."""
     if not pathlib.Path("/proc/self/status").exists():

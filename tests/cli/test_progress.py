@@ -11,7 +11,7 @@ BUDGET = "--start 2026-01-01 --end 2026-01-03 --window 1h --epsilon 2 --delta 1e
 DONE = r"[^\n]* 100%[^\n]* left 0:00:00"
 READ, FOUND = f"reading, 40,000 rows{DONE}", f"finding heavy items{DONE}"
 SHOWN = {
-    "simulate --events 40000 --output log.parquet": (f"simulating{DONE}",),
+    "simulate --users 4000 --output log.parquet": (f"simulating{DONE}",),
     f"plan {BUDGET} --output plan.json": ("calibrating the plan",),
     f"replay log.parquet {BUDGET} --processes 1 --output 1.avro": (READ, FOUND),
     f"replay log.parquet {BUDGET} --processes 2 --rounds --output 2.avro": ("calibrating the plan", READ, FOUND),

@@ -14,7 +14,7 @@ from tests.helpers.shh_process import python
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_replay_that_is_stopped_leaves_nothing(tmp_path, stop, code):
-    made = shh("simulate", "--events", 100_000, "--output", "log.parquet", cwd=tmp_path)
+    made = shh("simulate", "--users", 10_000, "--output", "log.parquet", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
     words = ["replay", "log.parquet", *budget, "--output", "report.avro", "--dead-letter", "bad.jsonl"]
