@@ -18,7 +18,6 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
@@ -108,12 +107,12 @@ class WeighRound(_RoundWork):
         else:
             pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
         if isinstance(pairs, WeightedPairs):
-            terms = state.spend_by_value(pairs, pairs.facets, span.first, span.end)
+            weights = state.spend_by_value(pairs, pairs.facets, span.first, span.end)
         else:
-            spend = state.spend_with_second if self.has_second else state.spend_on_lists
-            terms = spend(pairs, span.first, span.end)
-        counts[PAIRS_UNPAID] += int((terms == 0).sum())
-        return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
+            spend = state.spend_with_second if self.has_second else state.spend
+            weights = spend(pairs, span.first, span.end)
+        counts[PAIRS_UNPAID] += int((weights == 0).sum())
+        return ItemSums.of_weights(pairs, weights, self.keys)
 
     def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
         return ((self._kind, cell) for cell in state.rewritten_cells())

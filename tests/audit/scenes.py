@@ -120,9 +120,9 @@ class SceneWeights:
             if cell.by_user:
                 looks[cell.window] = looks.get(cell.window, 0) + cell.items
         if not scene.in_order:
-            weight = mechanism.replay_choice(max(1, sum(looks.values())))[0]
+            weight = mechanism.looks_list.replay_weight(max(1, sum(looks.values())))
             windows = range(scene.windows)
-            return cls(dict.fromkeys(windows, weight), dict.fromkeys(windows, mechanism.replay_choice(1)[0]))
+            return cls(dict.fromkeys(windows, weight), dict.fromkeys(windows, mechanism.looks_list.replay_weight(1)))
         paced = functools.partial(paced_weights, mechanism, windows=scene.windows, slide_seconds=slide_seconds)
         return cls(paced(looks), {window: paced({window: 1})[window] for window in range(scene.windows)})
 
@@ -230,7 +230,6 @@ def scene_of(
         threshold if is_domain else max(1, threshold - gap) if known is None else known,
         mechanism.spacing,
         is_domain=is_domain,
-        many_levels=mechanism.hits_list is None,
     )
 
 

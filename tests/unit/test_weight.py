@@ -22,7 +22,6 @@ from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, rea
 from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_amounts
 from dp_transforms.monitor.event_batch import concatenate
-from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import levels_and_sizes
 from dp_transforms.monitor.pairs import WeightedPairs
@@ -95,7 +94,7 @@ def test_a_user_pays_for_its_own_value_and_never_more_than_its_purse(values, par
         table, items = ItemTable.of_labels(pa.array([str(number) for number in range(len(some))]), keys.hash_items)
         zeros, windows = np.zeros_like(some), np.full(len(some), window[0])
         pairs = WeightedPairs(np.array([7], dtype=np.uint64), zeros, windows, items, table, some)
-        weights = weights_of(purses.spend_by_value(pairs, some, int(window[0]), int(window[-1]) + 1))
+        weights = purses.spend_by_value(pairs, some, int(window[0]), int(window[-1]) + 1)
         amounts = [price.get(weight, 0) for weight in weights.tolist()]
         for value, weight, amount in zip(some.tolist(), weights.tolist(), amounts, strict=True):
             assert weight * FULL_VALUE <= value * largest
