@@ -17,7 +17,6 @@ other file, however often a worker dies. What is told on stderr, and Beam's own 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import shutil
 import sys
@@ -59,7 +58,7 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace, drafts: Sequence[st
     drafts: of the report, and of that of blocks if it is asked for.
     """
     plan = read_plan(ours.plan)
-    fields = dataclasses.replace(fields_of(ours), facets=plan.facets)
+    fields = fields_of(ours)
     read = ReadEvents(find_log_chunks(ours.log, fields), fields)
     batches, unread = pipeline | "ReadEvents" >> read
     heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(

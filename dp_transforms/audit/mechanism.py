@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator
 
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
     FEWEST_BESIDE,
-    FEWEST_WEIGHTED,
     SECOND_LOOKS,
     SECOND_PART,
     TO_LEAVE_OUT,
@@ -162,13 +160,11 @@ class PricesOfUser:
     """A price list, and what a user has to pay its looks with.
 
     weights, units: rising, and what a look with each costs. purse: in units.
-    is_of_weight: whether they are looks at amounts, here all full.
     """
 
     weights: tuple[int, ...]
     units: tuple[int, ...]
     purse: int
-    is_of_weight: bool = False
 
     @property
     def prices(self) -> Iterator[tuple[int, int]]:
@@ -187,7 +183,6 @@ class PricesOfUser:
 
     def replay_weight(self, looks: int) -> int:
         """Of a user with so many pairs in the whole run."""
-        looks = max(looks, FEWEST_WEIGHTED) if self.is_of_weight else looks
         place = self.payable(self.purse // min(looks, self.most_looks))
         assert place is not None
         return self.weights[place]
@@ -211,7 +206,6 @@ class LooksMechanism:
     known_boundaries: tuple[int, ...]
     tests_lone_items: bool = True
     rounds: tuple[PricesOfUser, ...] = ()
-    facets: PricesOfUser | None = None
     size_error: float = 0.01
     most_of_second: int = 0
 
@@ -221,8 +215,6 @@ class LooksMechanism:
         known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
-        of_facets = PricesOfUser(looks.weights, looks.units, plan.units_of_rounds[-1])
-        of_facets = dataclasses.replace(of_facets, is_of_weight=weight_of(plan.facets) is not None)
         rounds = plan.rounds
         units_of_rounds = () if rounds is None else rounds.units
         return cls(
@@ -233,8 +225,7 @@ class LooksMechanism:
             known_boundaries=tuple(known_threshold + level * looks.spacing for level in levels),
             tests_lone_items=plan.domain is None,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
-            facets=of_facets if plan.facets else None,
-            size_error=looks.size_error / (1 + (0 if rounds is None else len(rounds.all_units))),
+            size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
         )
 
@@ -245,8 +236,8 @@ class LooksMechanism:
 
     @property
     def purses(self) -> tuple[PricesOfUser, ...]:
-        """What all looks of a user may be paid from: a full one, or of each round its own, that of facets last."""
-        return (*(self.rounds or (self.looks_list,)), *(() if self.facets is None else (self.facets,)))
+        """What all looks of a user may be paid from: a full one, or of each round its own."""
+        return self.rounds or (self.looks_list,)
 
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight

@@ -35,7 +35,7 @@ class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
     weights: in each round, while all pairs are left. margins: the threshold of each round, then that of second looks,
-    and that of facets, less what others add.
+    less what others add.
     """
 
     pairs: int
@@ -110,7 +110,7 @@ def together_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float)
 def _transcripts(law: NoiseLaw, mechanism: LooksMechanism, pairs: int) -> Callable[[tuple[int, ...]], Values]:
     """At these margins ``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says
     of each round how many of the pairs are named, and how many left out; of how many of those that are named a second
-    look shows a size; and of how many the one facet of each."""
+    look shows a size."""
     last = len(mechanism.rounds) - 1
 
     @functools.cache
@@ -145,15 +145,8 @@ def _transcripts(law: NoiseLaw, mechanism: LooksMechanism, pairs: int) -> Callab
         return after_round(len(margins) - 1, after_rounds(margins[:-1]), margins[-1])
 
     def transcripts_at(margins: tuple[int, ...]) -> Values:
-        found, facets = [], mechanism.facets
-        for (_, done), logs in after_round(
-            last, after_rounds(margins[:last]), margins[last], margins[last + 1]
-        ).items():
-            if facets is not None and done:
-                of_facets = _log_binomial(law, facets.replay_weight(done), done, margins[-1])
-                logs = (logs[:, :, None] + of_facets[:, None]).reshape(2, -1)
-            found.append(logs)
-        return np.concatenate(found, axis=1)
+        states = after_round(last, after_rounds(margins[:last]), margins[last], margins[last + 1])
+        return np.concatenate([*states.values()], axis=1)
 
     return transcripts_at
 

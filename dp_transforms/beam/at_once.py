@@ -67,11 +67,11 @@ def run_at_once(
 
 
 def merge_pairs(
-    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep, *, facets: tuple[str, ...]
+    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep
 ) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again. step: one of these."""
-    merging = MergePairs(facets) if pool is None else MergePairs(facets, sys.maxsize)  # in a pool, they do not travel
+    merging = MergePairs() if pool is None else MergePairs(sys.maxsize)  # in a pool, they do not travel
     merge = beam.ParDo(_do_fn_of(merging, noise_key, pool, len(_keys(step)))).with_output_types(Packed)
     return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
 

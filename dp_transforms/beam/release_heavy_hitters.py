@@ -170,7 +170,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
         pays_looks = run.plan.looks is not None
         cuts = Cuts.of(run.plan.schedule, pays_looks=pays_looks, shards=self._shards)
-        step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks, facets=run.plan.facets)
+        step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
         release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
@@ -188,10 +188,6 @@ class ShiftingHeavyHitters(beam.PTransform):
         if events.element_type is EventBatch:
             none = events | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
             return in_global_window(events), none
-        if self._plan.facets:
-            raise ValueError(
-                "a plan with by or weight needs events as EventBatch, with facets. Or use dp_transforms.replay."
-            )
         user, item, time = self._getters(events.element_type)
         batches, rejected = events | "CollectEvents" >> CollectEvents(user, item, time, self._time_unit)
         return batches, rejected

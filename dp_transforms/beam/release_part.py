@@ -75,7 +75,6 @@ class ReleasePart(beam.PTransform):
             self._cuts.users,
             self._part,
             by_item=by_item,
-            facets=self._run.plan.facets,
         )
         release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
         assign = assign_windows(self._run, noise_key, step, self._domain)

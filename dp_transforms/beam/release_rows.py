@@ -162,10 +162,6 @@ class HeavyHitterRows(beam.PTransform):
         self.plan = declared_plan(
             plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, mode=mode
         )
-        if self.plan.facets:
-            raise ValueError(
-                "a plan with by or weight cannot be used for rows. Use shh replay or dp_transforms.replay."
-            )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item, self._error_output = user, item, _error_output(error_handling)
         self.arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import sys
@@ -15,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
@@ -27,7 +25,6 @@ from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Choices, Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
@@ -97,7 +94,6 @@ def replay(
         user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
     )
     plan = _plan_of(plan, domain, dict(budget))
-    fields = dataclasses.replace(fields, facets=plan.facets)
     run_id = fresh_run_id() if run_id is None else run_id
     release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, domain=domain)
     try:
@@ -159,7 +155,6 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
 
 def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], plan: Plan, *, allow_empty: bool) -> None:
     """Warns of what does not count. Raises ValueError for rows of which nothing may, or need, be drawn."""
-    weight = weight_of(plan.facets)
     inside = sum(int((plan.schedule.first_window(batch.time_micros) >= 0).sum()) for batch in batches)
     outside = sum(map(len, batches)) - inside
     reasons: Counter[str] = Counter()
@@ -167,8 +162,6 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
         reasons[part.reason] += len(part.positions)
     rows = inside + outside + reasons.total()
     words = [f"{outside:,} of {rows:,} rows are outside of the declared range"] if outside else []
-    if weight and (without := sum(int(np.count_nonzero(batch.facets == 0)) for batch in batches)):
-        words.append(f"{without:,} of {inside + outside:,} cells of {weight.column} are no number above 0")
     if reasons:
         why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")

@@ -62,7 +62,7 @@ class ReleaseAtOnce(beam.PTransform):
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
-            users = merge_pairs(users, noise_key, self._pool, step, facets=run.plan.facets)
+            users = merge_pairs(users, noise_key, self._pool, step)
         in_first_round, (found, states) = self._found(users)
         if stages.windows.work is MonitorWindows:
             monitored = found | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)

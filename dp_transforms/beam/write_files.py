@@ -30,7 +30,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, wr
 from dp_transforms.monitor.counted_messages import Key
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
-from dp_transforms.monitor.window_report import Facet, HeavyHitter, WindowReport
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, report_writer, write_error
 from dp_transforms.reports.report_records import checked_report
@@ -82,9 +82,7 @@ def _pack_report(report: WindowReport) -> bytes:
 
 def _unpack_report(packed: bytes) -> WindowReport:
     stream, start, end, found, *budget = json.loads(packed)
-    hitters = map(HeavyHitter._make, found)
-    whole = [hitter._replace(facets=tuple(map(Facet._make, hitter.facets))) for hitter in hitters]
-    return WindowReport(stream, start, end, whole, *budget)
+    return WindowReport(stream, start, end, [*map(HeavyHitter._make, found)], *budget)
 
 
 class WriteReports(beam.PTransform):

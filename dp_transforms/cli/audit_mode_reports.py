@@ -200,11 +200,8 @@ class LooksReport(AuditReport):
         further = ""
         if len(plan.units_of_rounds) > 1:
             known = "in the first round"
-            first, last = len(plan.units_of_rounds) - bool(plan.facets), plan.units_of_rounds[-1]
-            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds[:first])
+            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
-            if plan.facets:
-                further += f" Facets of what is named, or amounts, cost up to {100 * last / looks.purse:.4g} %."
         return (
             f"Plan {plan.fingerprint[:16]}: looks, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
             f"{looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "

@@ -87,7 +87,7 @@ def read_early(pool: ProcessPool, options: ReplayOptions) -> None:
     if any(path is not None for path in unknown) or any(map(is_remote, options.logs)):
         return
     with contextlib.suppress(ValueError, UserError, click.UsageError):
-        fields, schedule = options.fields.fields(options.plan.facets), schedule_from_options(options.plan)
+        fields, schedule = options.fields.fields(), schedule_from_options(options.plan)
         mode = options.plan.mode or DEFAULT_MODE
         chunks = find_log_chunks(options.logs, fields)
         step = reading_step(schedule, mode, fields, shards_of_log(chunks, schedule, mode, fields))

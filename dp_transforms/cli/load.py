@@ -42,11 +42,6 @@ def command(options: LoadOptions) -> None:
     table = _table(options)
     with user_errors(ReportFileError, StreamError):
         header, reports, ended = read_report_and_end([options.report])
-        if header.extra is not None:
-            raise UserError(
-                "a report of a plan with --by or --weight cannot be copied: tables have no place for them. For a flat"
-                f" file of all rows: shh show {options.report} --output rows.csv, or rows.parquet."
-            )
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
             for window in copied:

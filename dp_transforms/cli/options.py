@@ -173,7 +173,7 @@ class Rule:
     """What holds for some options of a command, in words of the command line.
 
     options: one or several, with commas: the rule holds for each. needs: one of these must be given too; alternatives
-    with bars. excludes: none of these may be. Each may name a value: ``--format avro``. unless: with this one, the rule
+    with bars. excludes: none of these may be. Each may name a value: ``--clock event``. unless: with this one, the rule
     does not hold. why, remedy: parts of a sentence, and a sentence. is_usage: exit code 2, not 1.
     """
 

@@ -30,7 +30,6 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.errors import UserError, check_room
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.facets import facet_labels, labels_of
 from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, DEFAULT_MODE, MODES, Plan, choices_of
 from dp_transforms.plan.rounds import units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -49,13 +48,6 @@ def _percents(text: str) -> tuple[int, ...]:
     shares = tuple(int(each) if each.strip().isdecimal() else 0 for each in text.split(","))
     units_of_shares(shares)
     return shares
-
-
-def _by(text: str) -> tuple[str, tuple[str, ...]]:
-    column, _, values = text.partition("=")
-    found = column.strip(), tuple(value.strip() for value in values.split(","))
-    facet_labels(dict([found]))
-    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,46 +174,6 @@ class PlanOptions(StreamPlanOptions):
         type=ParsedText("percents", _percents),
         metavar="N,N,...",
     )
-    by: tuple[tuple[str, tuple[str, ...]], ...] = opt(
-        BUDGET,
-        "With looks: also look at named items by these public values of a column. For example country=DE. "
-        "For one or two columns, and 100 values in all. Takes a fifth of each purse and turns on --rounds. Events with "
-        "other values count for the item alone.",
-        brief="Also by public values: country=DE,FR.",
-        default=(),
-        multiple=True,
-        type=ParsedText("values", _by),
-        metavar="COLUMN=VALUE,...",
-    )
-    weight: str | None = opt(
-        BUDGET,
-        "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
-        "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
-        brief="Also how much of it; with --most-weight.",
-        metavar="COLUMN",
-    )
-    most_weight: int | None = opt(
-        BUDGET,
-        "With --weight: the most that a user adds in a window. Declare it, never take it from the log.",
-        metavar="N",
-    )
-
-    @property
-    def values_by_column(self) -> dict[str, tuple[str, ...]]:
-        """Of ``--by``. Raises UserError for a column that is named twice."""
-        found = dict(self.by)
-        if len(found) < len(self.by):
-            raise UserError("--by names a column twice. Name all of its values at once: --by country=DE,FR.")
-        return found
-
-    @property
-    def facets(self) -> tuple[str, ...]:
-        """The same as `Plan.facets` has it, or of --weight. Raises UserError."""
-        given = {"by": self.values_by_column or None, "weight": self.weight, "most_weight": self.most_weight}
-        try:
-            return labels_of(given)
-        except ValueError as error:
-            raise option_error(error) from None
 
 
 PLAN_OPTIONS = names_of(PlanOptions)
@@ -241,11 +193,7 @@ def _mode_rules() -> Iterator[Rule]:
         yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
 
 
-MODE_RULES = (
-    *_mode_rules(),
-    Rule("--weight", needs="--most-weight", excludes="--by", is_usage=True),
-    Rule("--most-weight", needs="--weight", is_usage=True),
-)
+MODE_RULES = (*_mode_rules(),)
 PLAN_RULES = (
     Rule(
         flags(name for name in PLAN_OPTIONS if name != "domain_file"),
@@ -279,8 +227,6 @@ def plan_from_options(options: StreamPlanOptions) -> Plan:
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
-    if isinstance(options, PlanOptions):
-        choices["by"] = options.values_by_column or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}

@@ -44,7 +44,6 @@ from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import trends
@@ -52,7 +51,7 @@ from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
-from dp_transforms.views.report_words import counted, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
@@ -77,9 +76,7 @@ def command(options: ReplayOptions) -> None:
     check_page(options.html)
     titles = options.view.read_titles()
     with contextlib.ExitStack() as started:
-        facets = options.plan.facets
-        names = options.fields.fields(facets).names if options.plan_file is None else None  # which it may have more of
-        logs = spooled_logs(options.logs, options.log_format, names, started)
+        logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
         options = dataclasses.replace(options, logs=logs)
         if options.dry_run:
             _say_what_would_be_done(options)
@@ -217,7 +214,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
         check_state_file(path, {"--output": options.output, **others, **inputs})
     plan = plan_of_command(options.plan, options.plan_file)
-    fields = options.fields.fields(plan.facets)
+    fields = options.fields.fields()
     if plan.rounds is not None and (options.plan_file is None or options.dry_run):
         tell(rounds_in_words(plan))
     if options.block_output and plan.rounds is None:
@@ -274,15 +271,12 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         else "pairs (window, item) beyond --most-looks"
     )
     unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
-    weight = weight_of(request.plan.facets)
-    column, without = label_text(weight.column) if weight else "", summary.without_weight
-    of_cells = f" {without:,} of {summary.events:,} cells of {column} are no number above 0," if without else ""
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     read = (
         f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if request.domain_file else ''}"
-        f"{unpaid if summary.unpaid else ''}{of_cells}{rejected}"
+        f"{unpaid if summary.unpaid else ''}{rejected}"
     )
     odd, remedy = "", ""
     if not rows:
@@ -293,9 +287,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
-    elif weight and summary.events == without:
-        odd = f"No cell of {column} is a number above 0, so nothing is said of it."
-        remedy = " Check --weight, and write numbers as 31.6."
     if is_json():
         tell(read, **dataclasses.asdict(summary))
         if odd:

@@ -311,13 +311,11 @@ class ReplayRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ReplaySummary:
-    """For the operator alone. unpaid: pairs of users with more than a purse pays for. without_weight: events that add
-    nothing of it. seconds: of the pipeline."""
+    """For the operator alone. unpaid: pairs of users with more than a purse pays for. seconds: of the pipeline."""
 
     events: int
     outside_range: int
     outside_domain: int
     rejected: int
     unpaid: int
-    without_weight: int
     seconds: float

@@ -30,7 +30,6 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
-    EVENTS_WITHOUT_WEIGHT,
     PAIRS_UNPAID,
 )
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -146,7 +145,6 @@ def run_replay(
             outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
             rejected=counts.get(EVENTS_REJECTED, 0),
             unpaid=counts.get(PAIRS_UNPAID, 0),
-            without_weight=counts.get(EVENTS_WITHOUT_WEIGHT, 0),
             seconds=time.monotonic() - started,
         )
         with errors_in_one_line("nothing was published"):

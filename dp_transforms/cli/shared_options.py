@@ -91,7 +91,6 @@ class ReadingOptions:
         user: str = "user",
         item: str = "item",
         time: str = "time",
-        facets: tuple[str, ...] = (),
         stream_field: str | None = None,
     ) -> EventFields:
         """These fields, read so. Raises UserError."""
@@ -107,7 +106,6 @@ class ReadingOptions:
                 time_format=self.time_format,
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
-                facets=facets,
                 stream_field=stream_field,
             )
         except ValueError as error:
@@ -135,9 +133,9 @@ class FieldOptions:
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
-    def fields(self, facets: tuple[str, ...] = ()) -> EventFields:
-        """facets: of `--by`. Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets, self.stream_field)
+    def fields(self) -> EventFields:
+        """Raises UserError."""
+        return self.reading.fields(self.user_field, self.item_field, self.time_field, self.stream_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -61,22 +61,6 @@ class SourceOptions:
         metavar="FOLDER|URL",
         seen_as=_seen_as_place,
     )
-    record_format: str = opt(
-        INPUT,
-        "Format of a Kafka record. The format of a file is known from its ending.",
-        "--format",
-        type=click.Choice(["json", "avro"]),
-        default="json",
-    )
-    avro_schema: str | None = opt(INPUT, "The Avro schema of the records (.avsc); with --format avro.", metavar="FILE")
-    avro_framing: str | None = opt(
-        INPUT,
-        "What is before each Avro record: nothing, or the id of a schema registry. Default: none.",
-        type=click.Choice(["none", "confluent"]),
-    )
-    avro_schema_id: int | None = opt(
-        INPUT, "With confluent framing: the only schema id that is accepted.", type=click.IntRange(min=0)
-    )
     kafka_config: str | None = opt(
         INPUT,
         "More settings of the Kafka client, one NAME=VALUE a line, such as security.protocol=SASL_SSL. Every "
@@ -155,7 +139,9 @@ class SinkOptions:
         "Like --kafka-config, for the topic of --output. Default: --kafka-config for the same servers.",
         metavar="FILE",
     )
-    output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
+    output_format: str = opt(
+        OUTPUT, "Format of the files of reports.", type=click.Choice(["json", "avro"]), default="json"
+    )
     html: str | None = opt(
         OUTPUT,
         "Write the page of `shh show --html` anew at each window, with the newest 200 windows, in the place of a file "
@@ -258,7 +244,7 @@ class StreamOptions:
         sink = _absolute(self.sink, "output_kafka_config", "dead_letter")
         if _seen_as_place(sink.output) == _PATH:
             sink = _absolute(sink, "output")
-        source = _absolute(self.source, "avro_schema", "kafka_config")
+        source = _absolute(self.source, "kafka_config")
         if source.folder is not None:
             source = _absolute(source, "input")
         part, job = _absolute(self.part, "state"), _absolute(self.job, "stop_file")
@@ -280,22 +266,15 @@ def _absolute(record: R, *names: str) -> R:
 STREAM_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
-    Rule(
-        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times, --partitions",
-        needs="--input TOPIC",
-    ),
-    Rule("--format avro", needs="--input TOPIC", why="the ending of a file says its format"),
+    Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
     Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
     Rule("--producer-times", needs="--clock arrival"),
-    Rule("--format avro", needs="--avro-schema"),
-    Rule("--avro-schema, --avro-framing", needs="--format avro"),
-    Rule("--avro-schema-id", needs="--avro-framing confluent"),
     Rule(
         "--output-table",
         needs="--output DATABASE",
         remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
     ),
-    Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
+    Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
     *STATE_RULES,

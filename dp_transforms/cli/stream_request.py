@@ -164,10 +164,6 @@ def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
         servers,
         topic,
         fields,
-        record_format=of_source.record_format,
-        avro_schema=of_source.avro_schema,
-        avro_framing=of_source.avro_framing or "none",
-        avro_schema_id=of_source.avro_schema_id,
         client_config_file=of_source.kafka_config,
         append_times_only=options.clock.clock == "arrival" and not options.clock.producer_times,
         first_partitions=of_source.partitions,
@@ -182,7 +178,7 @@ def _sink(options: StreamOptions, engine: EngineChoice) -> ReportSink:
         sink = sink_of(
             of_sink.output,
             table=of_sink.output_table,
-            record_format=of_sink.output_format,
+            file_format=of_sink.output_format,
             client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
         )
     except ValueError as error:
@@ -262,8 +258,7 @@ def _check_places(options: StreamOptions, sink: ReportSink, engine: EngineChoice
 def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
     """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
     of_workers = options.sink.output_kafka_config
-    read_here = {"--avro-schema": options.source.avro_schema, "--kafka-config": options.source.kafka_config}
-    for option, path in {**read_here, "--output-kafka-config": of_workers}.items():
+    for option, path in {"--kafka-config": options.source.kafka_config, "--output-kafka-config": of_workers}.items():
         if path is None:
             continue
         if path is of_workers and not engine.is_local and not os.path.lexists(path):
@@ -275,10 +270,6 @@ def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
 
 
 def _check_release(request: StreamRequest) -> None:
-    if request.plan.facets:
-        raise UserError(
-            "--plan cannot be one with --by or --weight: they are for replays. Make one without, or use `shh replay`."
-        )
     if request.plan.rounds is not None:
         raise UserError(
             "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"

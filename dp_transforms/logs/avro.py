@@ -59,11 +59,10 @@ _WHOLE_BLOCK_BYTES = 4 << 20
 _WHOLE_BLOCK_BYTES_OF_REPEATS = 1 << 20
 _MAX_HEADER_BYTES = 1 << 20
 _HEADER_AHEAD_BYTES = 64 << 10
-_END_MARK = "end_mark"
 
 
 def decode_one_by_one(
-    pieces: Iterator[bytes], count: int, schema: RecordSchema, keys: Sequence[str], most_bytes: int | None = None
+    pieces: Iterator[bytes], count: int, schema: RecordSchema, keys: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
     """The records of a block, some at a time, with only the fields of these keys.
 
@@ -74,7 +73,7 @@ def decode_one_by_one(
     writer = fastavro.parse_schema(schema.record)
     used = [field for field in schema.record["fields"] if field["name"] in keys]
     reader = fastavro.parse_schema({**schema.record, "fields": used})
-    cells = _Cells(pieces, MAX_BLOCK_BYTES if most_bytes is None else most_bytes)
+    cells = _Cells(pieces)
     records: list[dict[str, Any]] = []
     given = 0
     for _ in range(count):
@@ -109,8 +108,8 @@ class _Cells:
     returned: how many bytes it has returned.
     """
 
-    def __init__(self, pieces: Iterator[bytes], most_bytes: int) -> None:
-        self._pieces, self._most_bytes = pieces, most_bytes
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
         self._piece, self._at = b"", 0
         self._kept = 0  # bytes of the block, without those skipped
         self.returned = 0
@@ -158,7 +157,7 @@ class _Cells:
             raise ValueError("a record that ends after its block")
         self._piece, self._at = piece, 0
         self._kept += len(piece)
-        if self._kept > self._most_bytes + len(piece):
+        if self._kept > MAX_BLOCK_BYTES + len(piece):
             raise BlockTooLargeError
 
 
@@ -266,7 +265,7 @@ def _parts(
 ) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records of the blocks from ``begin`` up to ``end``, and how far the file is read with them."""
     decoder = BlockDecoder(schema.records)
-    whole_bytes = whole_block_bytes(schema.records)
+    whole_bytes = _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.records.has_repeats else _WHOLE_BLOCK_BYTES
     for count, at, length in avro_container.iter_frames(file, header, begin, end):
         try:
             data = avro_container.read_block(file, header, at, length, whole_bytes)
@@ -278,30 +277,17 @@ def _parts(
             yield to_arrow(decoder.decode(count, data), schema), at + length
 
 
-def whole_block_bytes(schema: RecordSchema) -> int:
-    """How many bytes of records `BlockDecoder` may decode at once; larger blocks are for `decode_one_by_one`."""
-    return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
-
-
 ArrowColumns = tuple[pa.Array, ...]  # as `EventFields.names`
 
 
 class BlockDecoder:
-    """Blocks of records, decoded with all their fields.
+    """Blocks of records, decoded with all their fields."""
 
-    end_mark: the bytes that follow each record of a block. If they are random, records of many writers can be decoded
-        together: no record can end early or late and so change how the next one is read, whatever it holds.
-    """
-
-    def __init__(self, schema: RecordSchema, end_mark: bytes = b"") -> None:
-        self._schema, self._end_mark = schema, end_mark
-        record = schema.record
-        if end_mark:
-            mark = {"name": _END_MARK, "type": {"type": "fixed", "name": _END_MARK, "size": len(end_mark)}}
-            record = {**record, "fields": [*record["fields"], mark]}
+    def __init__(self, schema: RecordSchema) -> None:
+        self._schema = schema
         # All fields are decoded. When fastavro skips a field it does not notice the end of the bytes, and an array
         # that claims to be endless keeps it busy forever.
-        self._array = fastavro.parse_schema({"type": "array", "items": record})
+        self._array = fastavro.parse_schema({"type": "array", "items": schema.record})
 
     def decode(self, count: int, data: bytes) -> list[dict[str, Any]]:
         """Raises anything for a block that does not hold ``count`` records and nothing else."""
@@ -312,8 +298,6 @@ class BlockDecoder:
             records: Any = fastavro.schemaless_reader(framed, self._array, None)
         if len(records) != count or framed.read(1):
             raise ValueError("other bytes than the records claimed")
-        if self._end_mark and any(record[_END_MARK] != self._end_mark for record in records):
-            raise ValueError("a record that ends elsewhere")
         return records  # type: ignore[no-any-return]
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dp_transforms.logs.id_columns import check_event_types, number_texts
+from dp_transforms.logs.id_columns import check_event_types
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
-from dp_transforms.plan.facets import columns_of_facets, weight_of
 
 _MAX_DEPTH = 32
 _MAX_TYPES = 10_000
@@ -34,8 +33,6 @@ _PRIMITIVES = {
 }
 _TEXT, _WHOLE = frozenset({"string", "bytes"}), frozenset({"int", "long"})
 _ID_KINDS = _TEXT | _WHOLE
-_FLOATS = frozenset({"float", "double"})
-_NUMBER_TEXTS = pa.large_binary()  # which no other column has
 _TICKS = {
     f"{local}timestamp-{name}": pa.timestamp(unit, None if local else "UTC")
     for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
@@ -76,12 +73,7 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     records = record_schema(path, text, fields)
     branches = [records.branches[name] for name in fields.names]
     are_times = [name == fields.time for name in fields.names]
-    type_of_facet = _facet_type if weight_of(fields.facets) is None else _amount_type
-    by = columns_of_facets(fields.facets)
-    types = [
-        time_type(each) if name == fields.time else type_of_facet(each) if name in by else id_type(each)
-        for name, each in zip(fields.names, branches, strict=True)
-    ]
+    types = [time_type(each) if is_time else id_type(each) for is_time, each in zip(are_times, branches, strict=True)]
     shown = [
         _shown_time(each) if is_time else _shown(each, _ID_KINDS)
         for is_time, each in zip(are_times, branches, strict=True)
@@ -97,20 +89,6 @@ def id_type(branches: list[Branch]) -> pa.DataType | None:
     return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
 
 
-def _facet_type(branches: list[Branch]) -> pa.DataType:
-    """The type of a column of facets: of those values that can be ids."""
-    some = [branch for branch in branches if id_type([branch]) is not None]
-    return id_type(branches) or (pa.binary() if some else pa.null())
-
-
-def _amount_type(branches: list[Branch]) -> pa.DataType:
-    """The type of the column of `--weight`: texts where it has numbers of several types, and others."""
-    kinds = {kind for kind, _ in branches}
-    if not kinds or not kinds <= _PRIMITIVES.keys() or any(logical for _, logical in branches):
-        return pa.null()
-    return pa.int64() if kinds <= _WHOLE else pa.float64() if kinds <= _FLOATS else _NUMBER_TEXTS
-
-
 def time_type(branches: list[Branch]) -> pa.DataType | None:
     """The type of a column of times, or of numbers that need a unit; None for a field that cannot be one."""
     if len(branches) != 1 or branches[0][1] == "decimal":
@@ -122,25 +100,15 @@ def time_type(branches: list[Branch]) -> pa.DataType | None:
 
 
 def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Values of a field, as fastavro returns them. arrow_type: of `id_type`, `time_type` and the others."""
-    if arrow_type == _NUMBER_TEXTS:
-        return number_texts(values)
+    """Values of a field, as fastavro returns them. arrow_type: of `id_type` or `time_type`."""
     if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
         return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
-    if pa.types.is_null(arrow_type):
-        return pa.nulls(len(values), pa.binary())
     if not pa.types.is_binary(arrow_type):
         return pa.array(values, arrow_type)
     try:
         return pa.array(values, arrow_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers, and of facets others
-        return pa.array([_text_of(value) for value in values], arrow_type)
-
-
-def _text_of(value: Any) -> bytes | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value).encode()
-    return value if isinstance(value, bytes) else None
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
+        return pa.array([str(value).encode() if isinstance(value, int) else value for value in values], arrow_type)
 
 
 def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> RecordSchema:

@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.checks import on_one_line, shown
+from dp_transforms.checks import on_one_line
 from dp_transforms.logs import times
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, time_unit_error
 from dp_transforms.logs.samples import NUMBER, TEXT, WHOLE, FieldSample, FileSample, sample_file
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
 from dp_transforms.logs.times import MICROS_PER_UNIT
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
@@ -58,8 +57,7 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
 
 
 def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
-    """A reason why most of a log may be rejected, found in the first file of each text format, or why it has nothing of
-    the weight; None: not known.
+    """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
 
     Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
     no cell.
@@ -74,22 +72,7 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
             return str(error)
         if problem:
             return problem
-    return _no_weight(chunks, fields)
-
-
-def _no_weight(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
-    weight = weight_of(fields.facets)
-    if weight is None or not chunks:
-        return None
-    try:
-        block = _first_rows(chunks[0], fields)
-    except (EventFileError, OSError):  # it is said when the log is read
-        return None
-    if block is None or not len(block.batch) or np.any(block.batch.facets):
-        return None
-    cells = f"{len(block.batch):,} cells of {shown(weight.column)} that were looked at"
-    where = on_one_line(chunks[0].path)
-    return f"{where}: none of {cells} is a number above 0. Check --weight, and write numbers as 31.6."
+    return None
 
 
 def _problem_of(sample: FileSample, fields: EventFields) -> str | None:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,11 @@ from dp_transforms.logs.log_chunk import (
     id_type_error,
     time_type_error,
     time_unit_error,
-    weight_type_error,
 )
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
-from dp_transforms.logs.times import BAD_TIME, NUMBER, TimeColumn, parse_times
+from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
-from dp_transforms.plan.facets import FULL_VALUE, columns_of_facets, weight_of
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
@@ -63,12 +61,11 @@ class IdColumn:
 
 
 class Columns(NamedTuple):
-    """Of n rows. facets: as `EventBatch` has them. stream: None where items are of none."""
+    """Of n rows. stream: None where items are of none."""
 
     user: IdColumn
     item: IdColumn
     time: TimeColumn
-    facets: npt.NDArray[np.int64] | None = None
     stream: IdColumn | None = None
 
     def pieces(self) -> Iterator[tuple[int, Columns]]:
@@ -83,7 +80,7 @@ class Columns(NamedTuple):
             rows = slice(begin, end)
             user, item, stream = (column.take(rows) for column in (self.user, self.item, self.stream))
             time = TimeColumn(self.time.micros[rows], self.time.faults[rows])
-            yield begin, Columns(user, item, time, None if self.facets is None else self.facets[rows], stream)
+            yield begin, Columns(user, item, time, stream)
 
 
 def is_id_type(column_type: pa.DataType) -> bool:
@@ -96,17 +93,14 @@ def is_id_type(column_type: pa.DataType) -> bool:
 def check_event_types(
     path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
 ) -> None:
-    """Raises EventFileError unless columns of these types can be user, item, time and weight. One of facets can be of
-    any type.
+    """Raises EventFileError unless columns of these types can be user, item, stream and time.
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
-    ids, weight = (fields.user, fields.item, fields.stream_field), weight_of(fields.facets)
+    ids = (fields.user, fields.item, fields.stream_field)
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
         if name in ids and (column_type is None or not is_id_type(column_type)):
             raise id_type_error(path, name, words)
-        if weight and name == weight.column and not _may_have_numbers(column_type or pa.null()):
-            raise weight_type_error(path, name, words)
     time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
         time_type = time_type.value_type
@@ -115,21 +109,6 @@ def check_event_types(
             raise time_unit_error(path, fields)
     elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
         raise time_type_error(path, fields.time, shown[_TIME])
-
-
-def names_to_read(schema: pa.Schema, fields: EventFields) -> list[str]:
-    """Without those columns of facets whose type no id has: they are of no facet. Nor one of amounts without."""
-    can_be = is_id_type if weight_of(fields.facets) is None else _may_have_numbers
-    by = columns_of_facets(fields.facets)
-    return [
-        name for name in fields.names if name not in by or (name in schema.names and can_be(schema.field(name).type))
-    ]
-
-
-def arrays_of(batch: pa.RecordBatch, fields: EventFields) -> list[pa.Array]:
-    """What `event_columns` takes, of a batch with at least the columns to read."""
-    read = names_to_read(batch.schema, fields)
-    return [batch.column(name) if name in read else pa.nulls(len(batch), pa.string()) for name in fields.names]
 
 
 def is_text_type(column_type: pa.DataType) -> bool:
@@ -182,13 +161,9 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
 
 def event_columns(arrays: Sequence[pa.Array], fields: EventFields) -> Columns:
     """arrays: of `EventFields.names`, as a format has them."""
-    user, item, time, *by = arrays
-    stream = None if fields.stream_field is None else encode_ids(by.pop())
-    ids = encode_ids(user), encode_ids(item)
+    user, item, time, *stream = arrays
     moments = parse_times(time, *fields.time_reading)
-    if weight := weight_of(fields.facets):
-        return Columns(*ids, moments, amounts_of(by[0], weight.most), stream)
-    return Columns(*ids, moments, facets_of([*map(encode_ids, by)], fields), stream)
+    return Columns(encode_ids(user), encode_ids(item), moments, *map(encode_ids, stream))
 
 
 def with_streams(item: IdColumn, stream: IdColumn) -> IdColumn:
@@ -200,58 +175,6 @@ def with_streams(item: IdColumn, stream: IdColumn) -> IdColumn:
     texts = pc.binary_join_element_wise(stream.values.take(of_stream), item.values.take(of_item), ": ")
     joined = encode_ids(texts.dictionary_encode().take(pairs.indices))  # several pairs may be one text
     return IdColumn(joined.values, joined.indices, np.where(is_bad, item.faults, joined.faults))
-
-
-def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int64] | None:
-    """What `Columns` has of these columns. A cell that is missing, or not text or a whole number, is of no facet."""
-    if not by:
-        return None
-    found = []
-    for name, column in zip(columns_of_facets(fields.facets), by, strict=True):
-        labels = pc.binary_join_element_wise(name, column.values, "=")
-        numbers = pc.index_in(labels, pa.array(fields.facets, pa.string())).fill_null(-1).to_numpy() + 1
-        of_rows = numbers.take(column.indices, mode="clip") if len(numbers) else np.zeros(len(column.indices), int)
-        found.append(np.where(column.faults == 0, of_rows, 0).astype(np.int64))
-    return np.stack(found, axis=1)
-
-
-def amounts_of(cells: pa.Array, most: int) -> npt.NDArray[np.int64]:
-    """What each row adds to an amount: up to `most`, in parts of it, of which `FULL_VALUE` are all, rounded down. A
-    cell that is no finite number above 0 adds nothing. int64[n, 1]."""
-    amounts: npt.NDArray[np.int64]
-    if pa.types.is_dictionary(cells.type):
-        check_indices(cells)
-        of_values = np.append(amounts_of(cells.dictionary, most), 0)
-        amounts = of_values.take(cells.indices.cast(pa.int64()).fill_null(-1).to_numpy())
-        return amounts.reshape(-1, 1)
-    if is_text_type(cells.type):
-        text = as_binary(cells)
-        cells = pc.if_else(pc.match_substring_regex(text, NUMBER), text, None).cast(pa.string())
-    numbers = cells.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
-    numbers = np.where(np.isfinite(numbers) & (numbers > 0), np.minimum(numbers, most), 0.0) * FULL_VALUE
-    amounts = (numbers / most).astype(np.int64)
-    amounts -= amounts * float(most) > numbers
-    return amounts.reshape(-1, 1)
-
-
-def number_texts(values: Sequence[Any]) -> pa.Array:
-    """Values as a column of text has them; null for what is neither text nor a number."""
-    return pa.array([_number_text(value) for value in values], pa.binary())
-
-
-def _number_text(value: Any) -> bytes | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return repr(value).encode()
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    return value if isinstance(value, bytes) else None
-
-
-def _may_have_numbers(column_type: pa.DataType) -> bool:
-    if pa.types.is_dictionary(column_type):
-        column_type = column_type.value_type
-    kinds = (is_id_type, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
-    return any(is_kind(column_type) for is_kind in kinds)
 
 
 class Events(NamedTuple):
@@ -271,7 +194,7 @@ def events_of(
     columns: of the records that could be decoded. rows: their numbers. reasons: of all n records, with those of the
     records that could not be decoded. positions_of: numbers of records -> their positions in the source.
     """
-    user, item, time, facets, stream = columns
+    user, item, time, stream = columns
     item = item if stream is None else with_streams(item, stream)
     named = (("user", user), ("item", item), ("stream", stream), ("time", time))
     faulty = [(name, column.faults) for name, column in named if column is not None and column.faults.any()]
@@ -283,8 +206,7 @@ def events_of(
     if faulty:
         good = np.flatnonzero(np.bitwise_or.reduce([faults for _, faults in faulty]) == 0)
         users, items, micros, rows = users[good], items[good], micros[good], rows[good]
-        facets = None if facets is None else facets[good]
-    batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros, facets)
+    batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
     return Events(batch, rows, reasons.report(source, positions_of))
 
 
@@ -317,11 +239,10 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
-    users, items, moments, by, streams = zip(*parts, strict=True)
+    users, items, moments, streams = zip(*parts, strict=True)
     times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
-    facets = None if by[0] is None else np.concatenate(by)
     stream = None if streams[0] is None else _join_ids(streams)
-    return Columns(_join_ids(users), _join_ids(items), times, facets, stream)
+    return Columns(_join_ids(users), _join_ids(items), times, stream)
 
 
 def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:

@@ -39,7 +39,6 @@ from dp_transforms.logs.text_files import (
     read_tail,
 )
 from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails
@@ -185,13 +184,10 @@ def guess_schema(lines: list[bytes], fields: EventFields) -> pa.Schema | None:
         for name in fields.names:
             kinds[name].add(type(event.get(name)))
     types = []
-    weight = weight_of(fields.facets)
     for name in fields.names:
         seen = kinds[name] - {type(None)}
         if seen <= {str}:
             types.append(pa.string())
-        elif weight is not None and name == weight.column and seen <= {Integer, float}:
-            types.append(pa.float64())
         elif seen == {Integer}:
             types.append(pa.int64())
         elif name == fields.time and seen <= {Integer, float}:
@@ -213,13 +209,8 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, R
             for values, name in zip(cells, fields.names, strict=True):
                 values.append(event.get(name))
     moments = times.parse_values([_time_value(value) for value in cells[2]], *fields.time_reading)
-    stream = None if fields.stream_field is None else _id_column(cells.pop())
-    weight = weight_of(fields.facets)
-    if weight is None:
-        facets = id_columns.facets_of([*map(_id_column, cells[3:])], fields)
-    else:
-        facets = id_columns.amounts_of(id_columns.number_texts(cells[3]), weight.most)
-    return Columns(_id_column(cells[0]), _id_column(cells[1]), moments, facets, stream), np.array(kept, np.int64)
+    stream = None if fields.stream_field is None else _id_column(cells[3])
+    return Columns(_id_column(cells[0]), _id_column(cells[1]), moments, stream), np.array(kept, np.int64)
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:

@@ -19,7 +19,6 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.plan.facets import columns_of_facets, weight_of
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
 
 TIME_UNITS = ("s", "ms", "us", "iso")
@@ -29,6 +28,7 @@ CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 MAX_BLOCK_ROWS = 1 << 20
 
 _MAX_NAMES_SHOWN = 40
+_NO_CHOICE: dict[str, Any] = {"facets": ()}
 _FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
 _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
@@ -59,7 +59,6 @@ class EventFields:
     time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
-    facets: ``COLUMN=VALUE`` of every declared value of further fields, or the column of `--weight` (`Plan.facets`).
     stream_field: the field with the stream of an event, of which and of the item its label is made: ``stream: item``.
     """
 
@@ -71,7 +70,6 @@ class EventFields:
     time_format: str | None = None
     time_zone: str | None = None
     csv_separator: str | None = None
-    facets: tuple[str, ...] = ()
     stream_field: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,15 +90,19 @@ class EventFields:
         if len({self.user, self.item, self.time}) < 3 or not all(names):
             raise ValueError("user, item and time must name three different fields.")
         if self.stream_field == "" or self.stream_field in names:
-            raise ValueError("stream_field must name a field that is not user, item, time, by or weight.")
-        if len(set(names)) < len(names):
-            raise ValueError(f"{self._further} must name other fields than user, item and time.")
+            raise ValueError("stream_field must name a field that is not user, item or time.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of user, item and time, then of facets, and then of the stream."""
+        """Of user, item and time, and then of the stream."""
         stream = () if self.stream_field is None else (self.stream_field,)
-        return self.user, self.item, self.time, *columns_of_facets(self.facets), *stream
+        return self.user, self.item, self.time, *stream
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """By which a source that is read so is known again, as JSON values. What is no choice any more stays in it, so
+        that it does not change."""
+        return {**dataclasses.asdict(self), **_NO_CHOICE}
 
     @property
     def time_reading(self) -> TimeReading:
@@ -111,11 +113,7 @@ class EventFields:
         """The option that sets the field called ``name``."""
         flags = {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}
         flags |= {} if self.stream_field is None else {self.stream_field: "--stream-field"}
-        return flags.get(name, f"--{self._further}")
-
-    @property
-    def _further(self) -> str:
-        return "weight" if weight_of(self.facets) else "by"
+        return flags[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,14 +241,6 @@ def check_fields_present(path: str, available: Iterable[str], fields: EventField
 def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
     return EventFileError(
         path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it."
-    )
-
-
-def weight_type_error(path: str, name: str, type_name: str) -> EventFileError:
-    return EventFileError(
-        path,
-        f"the field {name!r} has type {type_name}; a weight must be numbers. Convert it: a duration of pandas by"
-        " .dt.total_seconds(), true and false by .astype(int). Or name another field with --weight.",
     )
 
 

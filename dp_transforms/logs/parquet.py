@@ -161,22 +161,19 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
 def _batches_of_one(
     source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
 ) -> Iterator[pa.RecordBatch]:
-    names = id_columns.names_to_read(metadata.schema.to_arrow_schema(), fields)
-    at_once, as_dictionary = _rows_at_once(source, metadata, groups, names, fields)
+    at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
     with _open(source, metadata, as_dictionary) as file:
-        yield from file.iter_batches(at_once, row_groups=groups, columns=names)
+        yield from file.iter_batches(at_once, row_groups=groups, columns=[*fields.names])
 
 
-def _rows_at_once(
-    source: Any, metadata: pq.FileMetaData, groups: range, names: Sequence[str], fields: EventFields
-) -> tuple[int, list[str]]:
+def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> tuple[int, list[str]]:
     """Fewer rows where they are wide; and the columns that are read as dictionaries.
 
     The first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
     process when they are looked up, but raises an error when it reads. Then whole dictionaries come with it: their
     longest text may be that of every row. Texts that are stored by their differences have no dictionary: of these the
     first row must do."""
-    schema = metadata.schema.to_arrow_schema()
+    schema, names = metadata.schema.to_arrow_schema(), fields.names
     heads = _first_row(source, metadata, groups, names, [])
     _check_columns(metadata, groups, names)
     columns = {name: _column(metadata, groups[0], name) for name in names}
@@ -200,7 +197,7 @@ def _first_row(
     source: Any, metadata: pq.FileMetaData, groups: range, names: Sequence[str], as_dictionary: list[str]
 ) -> list[pa.RecordBatch]:
     with _open(source, metadata, as_dictionary) as file:
-        return list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=names), 1))
+        return list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=[*names]), 1))
 
 
 def _batches_of_many(
@@ -210,10 +207,9 @@ def _batches_of_many(
     its rows: so few at once that they are not large even then."""
     longest = max(metadata.row_group(group).total_byte_size for group in groups)
     at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
-    names = id_columns.names_to_read(metadata.schema.to_arrow_schema(), fields)
     with _open(source, metadata, []) as file:
-        yield from file.iter_batches(at_once, row_groups=groups, columns=names)
-    _check_columns(metadata, groups, names)
+        yield from file.iter_batches(at_once, row_groups=groups, columns=[*fields.names])
+    _check_columns(metadata, groups, fields.names)
 
 
 def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
@@ -232,7 +228,7 @@ def _blocks(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Ev
     first_row = chunk.first_row + rows_before + 1
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
-    columns = id_columns.event_columns(id_columns.arrays_of(batch, fields), fields)
+    columns = id_columns.event_columns([batch.column(name) for name in fields.names], fields)
     return id_columns.blocks_of_rows(chunk.path, columns, first_row, share)
 
 

@@ -55,7 +55,7 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
         types = [reader.schema.field(name).type for name in fields.names]
         id_columns.check_event_types(_TABLE, types, [str(each)[:80] for each in types], fields)
         for batch in reader:
-            yield id_columns.arrays_of(batch, fields)
+            yield [batch.column(name) for name in fields.names]
     except EventFileError:
         raise
     except Exception as error:  # of the library that makes the rows: its words may hold a cell

@@ -35,24 +35,6 @@ class PricedWeights(NamedTuple):
         index = np.searchsorted(self.units, amounts, side="right")
         return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
 
-    def within(self, amounts: Whole, most: Whole) -> tuple[Whole, Whole]:
-        """The same of weights that are at most these, too. most: int64[n]."""
-        index: Whole = np.minimum(
-            np.searchsorted(self.units, amounts, side="right"), np.searchsorted(self.weights, most, side="right")
-        )
-        return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
-
-
-def stated_amounts(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int, most: int) -> Whole:
-    """So much are the amounts of all users of an item together whose noisy sum reaches the boundary, rounded down,
-    unless the noise is above likely_noise. A look at the amount `most` has the largest weight at most, others in
-    proportion. Result: int64[n], at least 0."""
-    above: Whole = np.maximum(0, boundaries - likely_noise)
-    full, parts = above // largest_weight, above % largest_weight
-    amounts: Whole = full * most
-    amounts += parts * most // largest_weight  # apart, so that nothing exceeds 63 bits
-    return amounts
-
 
 def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int) -> Whole:
     """So many users hold an item whose noisy sum reaches the boundary, unless the noise is above likely_noise.

@@ -175,11 +175,6 @@ class IdKeys:
             )
         self.hash_users = IdHasher(derive_key(secret, "user ids"))
         self.hash_items = IdHasher(derive_key(secret, "item ids"))
-        self._facets = BlockFunction(derive_key(secret, "facets"))
-
-    def hash_facets(self, hashes: Words, facets: npt.NDArray[np.int64]) -> Words:
-        """Of items with the numbers of facets, as if each were an item. uint64[n, 2], int64[n] -> uint64[n, 2]."""
-        return self._facets.of_pairs(hashes, _blocks(facets))
 
 
 class StreamKeys(IdKeys):

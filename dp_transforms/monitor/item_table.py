@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.mechanisms.randomness import IdHasher, IdKeys, Words
+from dp_transforms.mechanisms.randomness import IdHasher, Words
 from dp_transforms.monitor.equal_rows import group_slices, group_starts, hash_order
 from dp_transforms.monitor.packed_arrays import BYTES, HASHES, WHOLE, WORDS, check_unpacked
 
@@ -70,14 +70,6 @@ class ItemTable:
         hashes = hash_items(labels)
         all_of_them = cls.with_labels(hashes, labels)
         return all_of_them._distinct(hash_order(hashes[:, 0]))
-
-    def of_facets(
-        self, items: npt.NDArray[np.int64], facets: npt.NDArray[np.int64], keys: IdKeys
-    ) -> tuple[ItemTable, npt.NDArray[np.int64]]:
-        """The table of facets of its items, each with the label of the item; and where each is in it. items, facets:
-        int64[n], positions here, and numbers of facets."""
-        hashes = keys.hash_facets(self.hashes.take(items, axis=0), facets)
-        return ItemTable(hashes, self.parts, self.places[items])._distinct(hash_order(hashes[:, 0]))
 
     @classmethod
     def merge(cls, tables: Sequence[ItemTable]) -> tuple[ItemTable, list[npt.NDArray[np.int64]]]:

@@ -9,14 +9,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, stated_amounts, stated_users
+from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.monitor.column_kinds import Column, Items, Narrow, Windows
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, WHOLE
-from dp_transforms.monitor.window_report import Facet, HeavyHitter, WindowReport, release_order
-from dp_transforms.plan.facets import weight_of
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -24,23 +23,17 @@ WINDOWS_AT_ONCE = 63  # of an item, for which one number says which of them are 
 Whole = npt.NDArray[np.int64]
 
 
-def levels_and_sizes(
-    noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms, most_weight: int | None = None
-) -> tuple[Whole, Whole]:
-    """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users". most_weight: or
-    so much of amounts, of which a user adds at most this.
+def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms) -> tuple[Whole, Whole]:
+    """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users".
 
     Weights of early rounds are small: levels count what users would add with the largest of all rounds, so that they
     compare. terms: of the round.
     """
     spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
     boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
-    if most_weight is None:
-        at_least = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
-    else:
-        at_least = stated_amounts(boundaries, terms.likely_noise, terms.largest_weight, most_weight)
     in_largest = boundaries * largest // terms.largest_weight
-    return 1 + (in_largest - thresholds) // spacing, at_least
+    users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
+    return 1 + (in_largest - thresholds) // spacing, users
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,8 +44,6 @@ class NamedItems(Cells):
         of looks also a number below 0: the item is left out in this window and in later ones, its bits being those of
         the negative one; these are not drawn for any more.
     at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
-    facets: int64[n], of a plan with facets: 0 for an item as a whole, else the number of the facet, counted from 1, in
-        the place of an item of its own (`ItemTable.of_facets`). Amounts are one facet, and its size so much of them.
     """
 
     windows: npt.NDArray[np.int64]
@@ -60,7 +51,6 @@ class NamedItems(Cells):
     levels: npt.NDArray[np.int64]
     at_least_users: npt.NDArray[np.int64]
     table: ItemTable
-    facets: npt.NDArray[np.int64] | None = None
 
     SCHEMA: ClassVar = {
         "windows": Windows(),
@@ -68,7 +58,6 @@ class NamedItems(Cells):
         "levels": Column(WHOLE),
         "at_least_users": Column(WHOLE),
         "table": Items(),
-        "facets": Narrow(NARROW, is_optional=True),
     }
 
     ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
@@ -97,8 +86,6 @@ class NamedItems(Cells):
                 HeavyHitter(labels[item].as_py(), None, None, level, users)
                 for item, level, users in zip(*columns, strict=True)
             ]
-            if self.facets is not None:
-                heavy_hitters = _with_facets(heavy_hitters, self.facets[rows].tolist(), plan.facets)
             last = int((self.windows if lasts is None else lasts)[rows.start])
             yield (
                 last,
@@ -112,36 +99,3 @@ class NamedItems(Cells):
                     epsilon_spent=plan.epsilon,
                 ),
             )
-
-
-def _with_facets(found: list[HeavyHitter], numbers: list[int], labels: tuple[str, ...]) -> list[HeavyHitter]:
-    """Items with their facets, in declared order, and of the size that these imply: who is of a facet holds the item.
-    numbers: of the facet of each that was found, 0 for an item."""
-    if weight := weight_of(labels):
-        return _with_weights(found, numbers, weight.most)
-    of_items: dict[str, list[tuple[int, Facet]]] = {}
-    for hitter, number in zip(found, numbers, strict=True):
-        if number:
-            column, _, value = labels[number - 1].partition("=")
-            of_items.setdefault(hitter.item, []).append((number, Facet(column, value, hitter.at_least_users or 0)))
-    whole = (hitter for hitter, number in zip(found, numbers, strict=True) if not number)
-    return [_with_its_facets(hitter, sorted(of_items.get(hitter.item, ()))) for hitter in whole]
-
-
-def _with_weights(found: list[HeavyHitter], numbers: list[int], most: int) -> list[HeavyHitter]:
-    """Items with the amounts of their users, and of the size that these imply: nobody adds more than `most`."""
-    pairs = list(zip(found, numbers, strict=True))
-    of_items = {hitter.item: hitter.at_least_users or 0 for hitter, number in pairs if number}
-    whole = []
-    for hitter in (hitter for hitter, number in pairs if not number):
-        amount = of_items.get(hitter.item, 0)
-        users = -(-amount // most)
-        users = max(hitter.at_least_users or 0, users if users >= FEWEST_STATED else 0)
-        whole.append(hitter._replace(at_least_weight=amount, at_least_users=users))
-    return whole
-
-
-def _with_its_facets(hitter: HeavyHitter, numbered: list[tuple[int, Facet]]) -> HeavyHitter:
-    facets = tuple(facet for _, facet in numbered)
-    users = max(hitter.at_least_users or 0, *(facet.at_least_users for facet in facets), 0)
-    return hitter._replace(facets=facets, at_least_users=users)

@@ -12,16 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
-from dp_transforms.plan.facets import FULL_VALUE, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, largest_of_amount, most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
 
 Whole = npt.NDArray[np.int64]
 
 _PATIENCE = 16  # a user is expected to go on for at most so many times as long as it has been there
 MOST_LOOKS = 2**32 - 1  # that one purse pays for; times a number of windows they stay below 2^63
 _DAY_SECONDS = 86_400
-_PARTS = 10_000  # of a look of full value
 
 
 class Chosen(NamedTuple):
@@ -46,7 +44,6 @@ class Pace:
         self._listed = looks.listed
         self._horizon = plan.schedule.horizon
         self._most_of_second = 0 if plan.rounds is None else most_of_second_look(plan.rounds)
-        self._largest_of_amount = largest_of_amount(looks, plan.paid_rounds) if weight_of(plan.facets) else 0
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
@@ -83,28 +80,6 @@ class Pace:
         payable_again = np.minimum(second, (left - payable * units) // units_again)
         return Chosen(weights, units, payable), Chosen(again, units_again, payable_again)
 
-    def choose_by_value(
-        self,
-        codes: Whole,
-        values: Whole,
-        parts: Whole,
-        left: Whole,
-        parts_before: Whole,
-        first_windows: Whole,
-        window: int,
-    ) -> tuple[Whole, Whole]:
-        """The weights of looks at amounts, and what they cost: 0 for one whose share pays for none. What is spent now
-        is spread over the parts of all looks of a user; a look has the largest weight times its value, at
-        most.
-
-        codes, values, parts: int64[n], of looks: the user, the amount in parts of `FULL_VALUE`, and `parts_of_values`.
-        left, parts_before, first_windows: of users, as of `choose`.
-        """
-        now = np.bincount(codes, parts, len(left)).astype(np.int64)
-        spread = self._spread(now, left, parts_before, first_windows, window)
-        amounts = left[codes] * parts // spread[codes]
-        return self._listed.within(amounts, values * self._largest_of_amount // FULL_VALUE)
-
     def _spread(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Whole:
         """Over how many looks what is left is spread, at least 1."""
         windows_left = self._horizon - 1 - window
@@ -115,12 +90,6 @@ class Pace:
         # If there are more looks than units, the share is 0, however many more.
         spread: Whole = np.minimum(expected, left) + looks
         return spread
-
-
-def parts_of_values(values: Whole) -> Whole:
-    """What looks of these values cost, in parts of a full one: about as the square of the weight, rounded up."""
-    parts: Whole = -(-(values * values * _PARTS) // FULL_VALUE**2)
-    return parts
 
 
 def amounts_with_second(paid: Whole, looks: Whole, second: Whole, most_of_second: int) -> tuple[Whole, Whole]:

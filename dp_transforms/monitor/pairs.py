@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
-from dp_transforms.monitor.columns import Cells, Columns, used
+from dp_transforms.monitor.columns import Columns, used
 from dp_transforms.monitor.equal_rows import (
     concatenated_ranges,
     distinct_hashes,
@@ -26,7 +26,6 @@ from dp_transforms.monitor.equal_rows import (
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, Packed, check_unpacked, narrowest
-from dp_transforms.plan.facets import FULL_VALUE, weight_of
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _MOST_SHARDS_OF_GROUP = 8
@@ -154,70 +153,6 @@ class ItemPairs(Pairs):
         moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
         return moved
 
-    def whole(self) -> ItemPairs:
-        """The same without facets."""
-        return self
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FacetPairs(ItemPairs):
-    """n distinct (user, window, item, facet), of a plan with facets, sorted by window, item, user and facet.
-
-    facets: int64[n], counted from 1; 0 for events that have none.
-    """
-
-    facets: npt.NDArray[np.int64]
-
-    ORDER: ClassVar[tuple[str, ...]] = ("windows", "items", "codes", "facets")
-    SCHEMA: ClassVar = {**Pairs.SCHEMA, "facets": Narrow(NARROW)}
-
-    def whole(self) -> ItemPairs:
-        starts = group_starts(self.windows, self.items, self.codes)
-        return ItemPairs(self.users, self.codes[starts], self.windows[starts], self.items[starts], self.table)
-
-    def as_items(self, named: Cells, keys: IdKeys) -> ItemPairs:
-        """The facets of pairs (window, item) that are named, each as if it were an item (`ItemTable.of_facets`)."""
-        some = self.select((self.facets > 0) & named.contain(self))
-        table, items = some.table.of_facets(some.items, some.facets, keys)
-        pairs, _ = ItemPairs._of_rows([Pairs(some.users, some.codes, some.windows, items, table)], [])
-        return pairs
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class WeightedPairs(FacetPairs):
-    """n distinct (user, window, item), of a plan with amounts, sorted by window, item and user.
-
-    facets: int64[n], the amount of each, `FULL_VALUE` at most: that of all its events together. So a part of the events
-    must not come twice, as it may where pairs are only told apart.
-    """
-
-    ORDER = ("windows", "items", "codes")
-
-    @classmethod
-    def _of_rows(
-        cls, parts: Sequence[Pairs], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
-    ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
-        names = (*cls.ORDER, "facets")
-        *columns, amounts = (np.concatenate([getattr(rows, name) for rows in parts], dtype=np.int64) for name in names)
-        columns = [*groups, *columns]
-        order = np.lexsort(columns[::-1])
-        columns, amounts = [column[order] for column in columns], amounts[order]
-        starts = group_starts(*columns)
-        amounts = np.minimum(np.add.reduceat(amounts, starts), FULL_VALUE) if len(starts) else amounts
-        *groups, windows, items, codes = (column[starts] for column in columns)
-        return cls(parts[0].users, codes, windows, items, parts[0].table, amounts), groups
-
-    def as_items(self, named: Cells, keys: IdKeys) -> WeightedPairs:
-        some = self.select((self.facets > 0) & named.contain(self))
-        table, items = some.table.of_facets(some.items, np.ones(len(some), dtype=np.int64), keys)
-        pairs, _ = self._of_rows([dataclasses.replace(some, items=items, table=table)], [])
-        return pairs
-
-
-def kind_of_pairs(facets: tuple[str, ...]) -> type[ItemPairs]:
-    """What the events of a plan with these facets are packed as, in a replay."""
-    return ItemPairs if not facets else FacetPairs if weight_of(facets) is None else WeightedPairs
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From events
@@ -252,11 +187,10 @@ def item_pairs_of_events(
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
-    kind: type[ItemPairs] = ItemPairs,
 ) -> Iterator[tuple[int, ItemPairs]]:
-    """The same in all these windows, by shard of users: ``(shard, pairs)``. kind: see `kind_of_pairs`."""
+    """The same in all these windows, by shard of users: ``(shard, pairs)``."""
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        yield from kind.by_group(rows, shards_of(rows, shards))
+        yield from ItemPairs.by_group(rows, shards_of(rows, shards))
 
 
 def rows_of_events(
@@ -282,28 +216,19 @@ def rows_of_events(
     inside &= firsts < ends
     if not inside.any():
         return
-    firsts, ends, facets = firsts[inside], ends[inside], None if batch.facets is None else batch.facets[inside]
+    firsts, ends = firsts[inside], ends[inside]
     users, user_of_code = distinct_hashes(keys.hash_users(batch.user.dictionary)[:, 0])
     codes = user_of_code[batch.user.indices.to_numpy()[inside]]
     table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
     items = item_of_code[batch.item.indices.to_numpy()[inside]]
     if schedule.windows_per_event == 1:
-        yield _with_facets(Pairs(users, codes, firsts, items, table), facets)
+        yield Pairs(users, codes, firsts, items, table)
         return
     for low, high in _parts_of_windows(firsts, ends, rows_at_once):
         begins = np.maximum(firsts, low)
         counts = np.maximum(0, np.minimum(ends, high) - begins)
         windows, _ = concatenated_ranges(begins, counts)
-        rows = Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
-        yield _with_facets(rows, None if facets is None else np.repeat(facets, counts, axis=0))
-
-
-def _with_facets(rows: Pairs, facets: npt.NDArray[np.int64] | None) -> Pairs:
-    """A row for each column of facets; without these the same rows. facets: of each row, as `EventBatch` has them."""
-    if facets is None:
-        return rows
-    codes, windows, items = (np.repeat(each, facets.shape[1]) for each in (rows.codes, rows.windows, rows.items))
-    return FacetPairs(rows.users, codes, windows, items, rows.table, facets.reshape(-1))
+        yield Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
 
 
 def _parts_of_windows(

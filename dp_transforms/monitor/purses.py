@@ -22,7 +22,7 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import LEAST, MOST, Column
 from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import places_of
-from dp_transforms.monitor.pace import Pace, parts_of_values
+from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.packed_arrays import WHOLE, WORDS, Packed, check_unpacked
 from dp_transforms.monitor.pairs import Pairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
@@ -43,8 +43,8 @@ class PurseEntries(ByUser):
     that is stored twice is not paid twice, as charges that add up would be.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    were paid; in the last of several rounds in parts of `SECOND_LOOKS`, at amounts in those of `parts_of_values`.
-    first_windows: uint32[u], the window of the first one.
+    were paid; in the last of several rounds in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of the
+    first one.
     """
 
     users: npt.NDArray[np.uint64]
@@ -119,19 +119,6 @@ class Purses:
         weights = np.stack([first.weights, second.weights], axis=1).reshape(-1)
         kept = keep_by_hash(pairs, np.stack([first.payable, second.payable], axis=1).reshape(-1), self._keys)
         return np.asarray(weights[pairs.codes] * kept)
-
-    def spend_by_value(self, pairs: Pairs, values: Whole, window: int, end: int) -> Whole:
-        """The looks at amounts in the windows ``window .. end - 1``. values: int64[n], of each its amount, 1 to
-        `FULL_VALUE`. Returns the weight of each pair, as `spend`."""
-        parts = parts_of_values(values)
-        before = self._before(pairs, pairs.users, window, end)
-        state = before.left, before.looks.astype(np.int64), before.first_windows.astype(np.int64)
-        weights, units = self._pace.choose_by_value(pairs.codes, values, parts, *state, end - 1)
-        units, looks = (
-            np.bincount(pairs.codes, each, len(pairs.users)).astype(np.int64) for each in (units, parts * (units > 0))
-        )
-        self._pay(before, before.left - units, looks)
-        return weights
 
     @property
     def entries(self) -> int:

@@ -2,8 +2,7 @@
 named already, or left out. A function of what earlier rounds said, of all shards of items, and of the plan.
 
 Users and items ask the same object: so each pair that a user adds to is drawn for, and each is drawn for whether
-anybody adds to it or not (docs/guarantee.md, "Rounds"). Of facets users need not ask: all those of what is named are
-drawn for, and they have no others (`FacetPairs.as_items`).
+anybody adds to it or not (docs/guarantee.md, "Rounds").
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.monitor.item_table import ItemTable
@@ -72,7 +70,9 @@ class Candidates:
     def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
         """in_blocks: what round 0 named. in_windows: what later rounds named or left out, all together."""
         table, (_, places) = ItemTable.merge([in_blocks.table, in_windows.table])
-        found = cls._all(of_windows, table, in_blocks.windows, in_blocks.items)
+        found = cls(of_windows, table, in_blocks.windows, in_blocks.items, _NOTHING, _NOTHING)
+        zeros = np.zeros(int(found._counts.sum()), dtype=np.int64)
+        found = dataclasses.replace(found, named=zeros, left_out=zeros.copy())
         windows, items, levels = in_windows.windows, places[in_windows.items], in_windows.levels
         rows = found._rows_of(windows, items)
         if (rows < 0).any() or len(table) != len(in_blocks.table):
@@ -82,31 +82,6 @@ class Candidates:
         np.bitwise_or.at(found.named, numbers[is_named], 1 << bits[is_named])
         np.bitwise_or.at(found.left_out, numbers[~is_named], -levels[~is_named] << bits[~is_named])
         return found
-
-    @classmethod
-    def of_facets(
-        cls, of_windows: WindowBlocks, named: NamedItems, facets: int, keys: IdKeys
-    ) -> tuple[Candidates, Whole]:
-        """All facets of what is named, each pair a block of its own; and the number of each in the table. facets: how
-        many the plan has."""
-        every = np.arange(1, facets + 1)
-        table, places = named.table.of_facets(
-            np.repeat(np.arange(len(named.table)), facets), np.tile(every, len(named.table)), keys
-        )
-        numbers = np.zeros(len(table), dtype=np.int64)
-        numbers[places] = np.tile(every, len(named.table))
-        of_pairs = places.reshape(-1, facets)[named.items]
-        cells = np.sort((named.windows[:, None] * len(table) + of_pairs).reshape(-1))
-        windows, items = np.divmod(cells, max(1, len(table)))
-        alone = dataclasses.replace(of_windows, seconds=of_windows.schedule.slide_seconds)
-        return cls._all(alone, table, windows, items), numbers
-
-    @classmethod
-    def _all(cls, of_windows: WindowBlocks, table: ItemTable, blocks: Whole, items: Whole) -> Candidates:
-        """Nothing is named yet, nor left out."""
-        none = cls(of_windows, table, blocks, items, _NOTHING, _NOTHING)
-        numbers = int(none._counts.sum())
-        return dataclasses.replace(none, named=np.zeros(numbers, np.int64), left_out=np.zeros(numbers, np.int64))
 
     def with_nothing_left_out(self) -> Candidates:
         return dataclasses.replace(self, left_out=np.zeros_like(self.left_out))

@@ -19,7 +19,6 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.monitor.round_candidates import Candidates
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
@@ -33,7 +32,6 @@ class RoundNamer:
         self._plan = plan
         self._keys = keys
         self._table = noise_bounds(plan.paid_looks.noise)
-        self._weight = weight_of(plan.facets)
         self._terms = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
@@ -81,8 +79,7 @@ class RoundNamer:
         if done != len(sums) or (of_sums < 0).any():
             raise ValueError("there is a sum of a pair that is not drawn for.")
         windows, items, noisy_sums = map(np.concatenate, zip(*found, strict=True))
-        most = self._weight.most if self._weight and number == len(self._plan.units_of_rounds) - 1 else None
-        levels, at_least = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms, most)
+        levels, at_least = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
         of_names = NamedItems(windows, items, levels, at_least, of_shard.table)
         return NamedItems.merge([of_names, left_out.told_left_out()]).select(slice(None))
 

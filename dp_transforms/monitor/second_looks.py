@@ -28,7 +28,7 @@ class SecondLooks:
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan, self._table = plan, noise_bounds(plan.paid_looks.noise)
-        self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1 - bool(plan.facets))
+        self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1)
 
     def size(self, named: NamedItems, sums: ItemSums, drawn: int, windows: int) -> tuple[NamedItems, ItemSums]:
         """The same names, each with the higher one of two levels and sizes, and the other sums.

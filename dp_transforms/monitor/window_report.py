@@ -6,8 +6,6 @@ published"). No field can carry a raw count.
 
 from __future__ import annotations
 
-import copy
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,17 +15,6 @@ from dp_transforms.plan.window_schedule import format_utc
 
 ABOVE = "above"
 BETWEEN = "between"
-
-
-class Facet(NamedTuple):
-    """The users of a named item in a window whose events have a declared value.
-
-    by, value: the column of the log and the value. at_least_users: so many; 0 says nothing, as of `HeavyHitter`.
-    """
-
-    by: str
-    value: str
-    at_least_users: int
 
 
 class HeavyHitter(NamedTuple):
@@ -42,8 +29,6 @@ class HeavyHitter(NamedTuple):
         None.
     at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run
         is wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
-    facets: of a plan with facets those that were named, in declared order.
-    at_least_weight: with `--weight`, the amounts of its users are at least so much together; 0 says nothing. Else None.
     """
 
     item: str
@@ -51,8 +36,6 @@ class HeavyHitter(NamedTuple):
     noisy_count: int | None
     level: int | None = None
     at_least_users: int | None = None
-    facets: tuple[Facet, ...] = ()
-    at_least_weight: int | None = None
 
     @property
     def kind(self) -> tuple[str | None, int | None, int | None, int | None]:
@@ -94,18 +77,7 @@ class WindowReport(NamedTuple):
             f" ({exact(self.epsilon_total)}, {exact(self.delta)})-DP for each user, over all windows of the run"
             " together"
         )
-        rows = [(each.item, *each.kind, _facets_in_words(each), each.at_least_weight) for each in self.heavy_hitters]
-        is_shown = [
-            *[True] * 5,
-            any(each.facets for each in self.heavy_hitters),
-            any(row[-1] is not None for row in rows),
-        ]
-        columns = list(itertools.compress(HeavyHitter._fields, is_shown))
-        return html_table(caption, columns, [list(itertools.compress(row, is_shown)) for row in rows])
-
-
-def _facets_in_words(hitter: HeavyHitter) -> str:
-    return ", ".join(f"{each.by}={each.value}: {each.at_least_users or 'named'}" for each in hitter.facets)
+        return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
 
 
 class RunEnded(NamedTuple):
@@ -123,38 +95,18 @@ class RunEnded(NamedTuple):
     reports: int = 0
 
 
-def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, int, str]:
-    """Sort key of the heavy hitters of a report: above first, then by falling level, falling at_least_users, falling
-    noisy count and falling at_least_weight, then by label. A function of released values only."""
+def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
+    """Sort key of the heavy hitters of a report: above first, then by falling level, falling at_least_users and falling
+    noisy count, then by label. A function of released values only."""
     return (
         heavy_hitter.zone != ABOVE,
         -(heavy_hitter.level or 0),
         -(heavy_hitter.at_least_users or 0),
         -(heavy_hitter.noisy_count or 0),
-        -(heavy_hitter.at_least_weight or 0),
         heavy_hitter.item,
     )
 
 
-FACET_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "Facet",
-    "fields": [
-        {"name": "by", "type": "string", "doc": "Name of the column."},
-        {"name": "value", "type": "string", "doc": "The value."},
-        {"name": "at_least_users", "type": "long", "doc": "At least so many users, or 0: not stated."},
-    ],
-}
-_EXTRAS: dict[str, dict[str, Any]] = {
-    "facets": {
-        "doc": "Of the declared values of some columns those that many of these users have, in declared order.",
-        "type": {"type": "array", "items": FACET_SCHEMA},
-    },
-    "at_least_weight": {
-        "doc": "All of its users have at least so much of the declared weight, or 0: not stated.",
-        "type": ["null", "long"],
-    },
-}
 WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "WindowReport",
@@ -218,14 +170,3 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
         },
     ],
 }
-
-
-def window_report_schema(extra: str | None) -> dict[str, Any]:
-    """The Avro schema of the reports of a plan. extra: ``facets`` or ``at_least_weight`` of one that has them."""
-    schema = WINDOW_REPORT_AVRO_SCHEMA
-    if extra is None:
-        return schema
-    schema = copy.deepcopy(schema)
-    hitters = next(each for each in schema["fields"] if each["name"] == "heavy_hitters")
-    hitters["type"]["items"]["fields"].append({"name": extra, **_EXTRAS[extra]})
-    return schema

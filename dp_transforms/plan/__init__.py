@@ -5,7 +5,6 @@ Read `plan` and `records` first. Each module below imports only those above it.
 
 - `window_schedule`: `WindowSchedule`, the declared windows.
 - `stored`: records as JSON and back, and their schema, from the annotations of their fields alone.
-- `facets`: declared values of columns.
 - `records`: what a plan is made of; a choice that was not made has no record.
 - `plan_checks`: whether a plan keeps its promise; asked whenever one is built or read.
 - `rounds`: looks in rounds: their purses, thresholds and stated sizes.

@@ -6,7 +6,6 @@ Guarantee: none of its own. `Plan` checks all that is found here again, as it do
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from dp_transforms.accounting.calibration import (
@@ -29,7 +28,6 @@ from dp_transforms.accounting.purse.purse_choice import (
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.plan.facets import labels_of
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import (
     Budget,
@@ -131,12 +129,6 @@ class LooksChoices(TypedDict, total=False):
         (10, 5, 20, 100).
     block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
         whole run where windows are a day or longer.
-    by: with rounds, which it turns on; some values of one or two columns of the log, such as
-        ``{"country": ("DE", "FR")}``. Named items are looked at once more, by each value, for a fifth of a purse. An
-        event with another value, or with none, counts for the item alone. The values must be public.
-    weight, most_weight: with rounds, which they turn on, and in the place of by; a column of numbers, such as seconds
-        watched, and the most that a user may add to an item in a window, a whole number. Named items then also say how
-        much of it all of their users add.
     """
 
     usual_looks: tuple[int, int] | None
@@ -146,9 +138,6 @@ class LooksChoices(TypedDict, total=False):
     size_error: float | None
     rounds: bool | tuple[int, ...] | None
     block_seconds: int | None
-    by: Mapping[str, Sequence[str]] | None
-    weight: str | None
-    most_weight: int | None
 
 
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
@@ -156,17 +145,15 @@ _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compa
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    if labels_of(given):
-        given.setdefault("rounds", True)
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)
-    units = () if rounds is None else rounds.all_units
+    units = () if rounds is None else rounds.units
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if units:
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
-    hash_share = hash_delta(budget.max_users, budget.max_items * (1 + (len(rounds.facet_labels) if rounds else 0)))
+    hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
     variation = most_looks * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)

@@ -176,13 +176,8 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round, that of facets too; without rounds, a purse."""
-        return (PURSE_UNITS,) if self.rounds is None else self.rounds.all_units
-
-    @property
-    def facets(self) -> tuple[str, ...]:
-        """The labels of all facets, ``COLUMN=VALUE``; none without."""
-        return () if self.rounds is None else self.rounds.facet_labels
+        """What the looks of a user may cost in each round; without rounds, a purse."""
+        return (PURSE_UNITS,) if self.rounds is None else self.rounds.units
 
     @property
     def hits_per_user(self) -> int:

@@ -131,7 +131,7 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
 def _check_looks(plan: Plan, looks: Looks) -> None:
     check_most_looks(looks.most_looks)
     _check_known(plan)
-    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items * (1 + len(plan.facets))))
+    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
     variation = looks.most_looks * looks.noise.sampling_total_variation
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
     _check_share("sampling", plan.shares.sampling, needed)

@@ -19,7 +19,6 @@ from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode,
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
-from dp_transforms.plan.facets import Facets
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -232,33 +231,21 @@ class Rounds(Record):
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    false_names: on average noise alone names at most so many pairs in each later round, and so many facets of `--by`.
-    facets: where what is named is looked at by facets, or for amounts, in a round after these.
+    false_names: on average noise alone names at most so many pairs in each later round.
     """
 
     block_seconds: int
     units: tuple[int, ...]
     false_names: float
-    facets: Facets | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("block_seconds", self.block_seconds, 1)
         if not 2 <= len(self.units) <= MOST_ROUNDS:
             raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
-        if sum(self.all_units) > PURSE_UNITS:
+        if sum(self.units) > PURSE_UNITS:
             raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
-
-    @property
-    def all_units(self) -> tuple[int, ...]:
-        """The same with the round of facets."""
-        return self.units if self.facets is None else (*self.units, self.facets.units)
-
-    @property
-    def facet_labels(self) -> tuple[str, ...]:
-        """Of all facets; none without."""
-        return () if self.facets is None else self.facets.labels
 
 
 def check_hits(hits: int) -> None:

@@ -19,7 +19,6 @@ from dp_transforms.accounting.purse.open_threshold import found_from, size_margi
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
-from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, labels_of, weight_of
 from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -31,7 +30,6 @@ TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the o
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
 SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other looks all cost at most such a part of what is paid, each such a one
-FEWEST_WEIGHTED = 4  # looks at full amounts that the purse of their round pays for: so nobody adds far more
 FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
@@ -44,15 +42,15 @@ _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 
 
-def units_of_shares(shares: object, left: int = PURSE_UNITS) -> tuple[int, ...]:
-    """What a purse has for each round. shares: percents of what is left; True: the usual ones. Raises
-    ValueError for others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything. left: at first."""
+def units_of_shares(shares: object) -> tuple[int, ...]:
+    """What a purse has for each round. shares: percents of what is left; True: the usual ones. Raises ValueError for
+    others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything."""
     percents = USUAL_SHARES if shares is True else shares
     if not (isinstance(percents, (tuple, list)) and 2 <= len(percents) <= MOST_ROUNDS):
         raise ValueError(f"rounds must be True, or 2 to {MOST_ROUNDS} percents such as {USUAL_SHARES}, got {shares!r}.")
     if not all(is_whole(each) and 1 <= each <= 100 for each in percents) or percents[-1] != 100:
         raise ValueError(f"rounds must be whole percents of what is left, 1 to 100, the last one 100, got {shares!r}.")
-    units = []
+    units, left = [], PURSE_UNITS
     for percent in percents:
         units.append(left * percent // 100)
         left -= units[-1]
@@ -76,12 +74,11 @@ def terms_of_round(
 ) -> RoundTerms:
     """A function of what was named before, and of the plan.
 
-    drawn: for so many pairs a later round draws, held or not, in this part of the run, or for so many facets of pairs;
-    round 0 for none without a sum.
+    drawn: for so many pairs a later round draws, held or not, in this part of the run; round 0 for none without a sum.
     users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into the run, at
     least 1. Each part has its share of `false_names` and of the false sizes.
     """
-    paid = rounds.all_units[number]
+    paid = rounds.units[number]
     if number == 0:
         count = int(np.searchsorted(looks.units, paid, side="right"))
         weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
@@ -89,9 +86,6 @@ def terms_of_round(
         return RoundTerms(threshold, likely_noise, int(weights[-1]))
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     likely_noise = _likely_noise(looks, rounds, drawn)
-    if number == len(rounds.units) and weight_of(rounds.facet_labels):
-        largest = largest_of_amount(looks, rounds)
-        return RoundTerms(likely_noise + FEWEST_STATED * largest, likely_noise, largest)
     threshold = threshold_of_round(looks, rounds, drawn)
     least = threshold - looks.spacing if leaves_out(rounds, number) else None  # the price of a look covers it
     return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
@@ -110,11 +104,6 @@ def second_terms(looks: Looks, rounds: Rounds, drawn: int, parts: Fraction) -> R
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
-def largest_of_amount(looks: Looks, rounds: Rounds) -> int:
-    """The weight of a look at a full amount."""
-    return _largest_weight(looks, max(looks.units[0], rounds.all_units[-1] // FEWEST_WEIGHTED))
-
-
 def most_of_second_look(rounds: Rounds) -> int:
     """What a second look costs at most."""
     return rounds.units[-1] // FEWEST_SECOND
@@ -122,7 +111,7 @@ def most_of_second_look(rounds: Rounds) -> int:
 
 def _size_error(looks: Looks, rounds: Rounds) -> float:
     """Of each round, and of second looks."""
-    return looks.size_error / (len(rounds.all_units) + 1)
+    return looks.size_error / (len(rounds.units) + 1)
 
 
 def _likely_noise(looks: Looks, rounds: Rounds, drawn: int) -> int:
@@ -161,20 +150,12 @@ def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, pr
     return _found_from(looks, rounds.units[0], threshold, number, probability)
 
 
-def found_of_facet(looks: Looks, rounds: Rounds, units: int, number: int, probability: float) -> int:
-    """The same of a facet of a named pair, if each user has so many facets in the run. units: of their round."""
-    return _found_from(looks, units, threshold_of_round(looks, rounds, LIKELY_DRAWN), number, probability)
-
-
 def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
-    """given: `LooksChoices`, of which `labels_of` is right. Raises ValueError for what rounds cannot be used with."""
-    for name in ("by", "weight"):
-        if given.get(name) and not given.get("rounds"):
-            raise ValueError(f"{name} needs rounds over blocks of windows, which name what it looks at. Leave one out.")
+    """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
     if given.get("block_seconds") is not None and not given.get("rounds"):
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
     if given.get("rounds") and (reason := _why_not(given, has_domain=budget.domain is not None)):
@@ -195,10 +176,9 @@ def _why_not(given: Mapping[str, Any], *, has_domain: bool) -> str:
         return "rounds cannot be used with a known domain yet. Leave one out."
     for other in _REFUSED:
         if given.get(other) is not None:
-            brings = next((f", which {each} turns on" for each in ("by", "weight") if given.get(each)), "")
-            return f"{other} cannot be used with rounds{brings}. Leave one out."
+            return f"{other} cannot be used with rounds. Leave one out."
     most_looks: Any = given.get("most_looks")
-    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units_over_blocks(given))))
+    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units_of_shares(given.get("rounds") or True))))
     if is_whole(most_looks) and most_looks < least:
         return f"most_looks must be at least {least} with rounds, each of which pays for a look."
     return ""
@@ -208,16 +188,8 @@ def block_rounds(schedule: WindowSchedule, given: Mapping[str, Any]) -> Rounds |
     """None where they are not asked for. given: `LooksChoices`."""
     if not given.get("rounds"):
         return None
-    seconds, facets = given.get("block_seconds", _block_seconds(schedule)), None
-    if labels := labels_of(given):
-        facets = Facets(labels=labels, units=PURSE_UNITS * SHARE_OF_FACETS // 100)
-    return Rounds(block_seconds=seconds, units=units_over_blocks(given), false_names=FALSE_NAMES, facets=facets)
-
-
-def units_over_blocks(given: Mapping[str, Any]) -> tuple[int, ...]:
-    """What a purse has for each round, less what it has for facets. given: `LooksChoices`."""
-    left = PURSE_UNITS * (100 - (SHARE_OF_FACETS if given.get("by") or given.get("weight") else 0)) // 100
-    return units_of_shares(given.get("rounds") or True, left)
+    seconds = given.get("block_seconds", _block_seconds(schedule))
+    return Rounds(block_seconds=seconds, units=units_of_shares(given["rounds"]), false_names=FALSE_NAMES)
 
 
 def _block_seconds(schedule: WindowSchedule) -> int:

@@ -79,15 +79,15 @@ _ENDINGS = {record_format: ending for ending, record_format in FILE_FORMATS.item
 
 
 def sink_of(
-    place: str, *, table: str | None = None, record_format: str = "json", client_config_file: str | None = None
+    place: str, *, table: str | None = None, file_format: str = "json", client_config_file: str | None = None
 ) -> ReportSink:
     """place: ``kafka://HOST:PORT/TOPIC``, the URL of a database, else the path of a folder. table: of a database.
-    record_format: ``json`` or ``avro``; a table has columns. client_config_file: of a topic. Raises ValueError."""
+    file_format: of a folder, ``json`` or ``avro``. client_config_file: of a topic. Raises ValueError."""
     if is_topic(place):
-        return ReportTopic(*topic_of(place), record_format=record_format, client_config_file=client_config_file)
+        return ReportTopic(*topic_of(place), client_config_file=client_config_file)
     if is_database(place):
         return ReportTable(place, table or DEFAULT_TABLE).with_absolute_path()
-    return ReportFolder(place, _ENDINGS[record_format])
+    return ReportFolder(place, _ENDINGS[file_format])
 
 
 def read_run(

@@ -1,5 +1,4 @@
-"""Reports in Avro: an object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata; and
-the single records of a topic (`topic_records`).
+"""Reports in Avro: an object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
 
 `avro_container` reads the container, not fastavro, which trusts the file: a 5 KB schema can end the process, and a
 small block can unpack to any size. fastavro only decodes fields and heavy hitters, by our schema.
@@ -18,15 +17,8 @@ from typing import IO, Any
 import fastavro
 import fastavro.schema
 
-from dp_transforms.monitor.window_report import (
-    FACET_SCHEMA,
-    WINDOW_REPORT_AVRO_SCHEMA,
-    RunEnded,
-    WindowReport,
-    window_report_schema,
-)
+from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
 from dp_transforms.reports.report_records import (
-    FACETS,
     HEADER_KEY,
     MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,
@@ -37,10 +29,8 @@ from dp_transforms.reports.report_records import (
     parse_header,
     parse_json,
     plain_fields,
-    report_fields,
     too_many_heavy_hitters,
 )
-from dp_transforms.reports.report_writer import TopicRecord, ended_fields, parse_ended
 from dp_transforms.stores import avro_container
 from dp_transforms.stores.avro_container import (
     BlockTooLargeError,
@@ -60,12 +50,12 @@ _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     """reports: of `check_report`, in order."""
-    records = [plain_fields(report, header.extra) for report in reports]
+    records = [plain_fields(report) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
     sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
     # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
-    schema = window_report_schema(header.extra)
+    schema = WINDOW_REPORT_AVRO_SCHEMA
     fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
 
@@ -79,14 +69,14 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     except DamagedContainerError:
         raise ReportFileError("the file is not an Avro object container file, or its header is damaged.") from None
     header = parse_header(container.metadata.get(HEADER_KEY.encode()))  # first, since it has the version
-    if _shape(parse_json(container.schema or b"null")) != _shape(window_report_schema(header.extra)):
+    if _shape(parse_json(container.schema or b"null")) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     if container.codec not in ("null", "deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
-    return header, _records(handle, container, header.extra)
+    return header, _records(handle, container)
 
 
-def _records(handle: IO[bytes], container: avro_container.Header, extra: str | None) -> Iterator[WindowReport]:
+def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[WindowReport]:
     try:
         for count, begin, length in avro_container.iter_frames(handle, container):
             block = avro_container.read_block(handle, container, begin, length, _MAX_BLOCK_BYTES)
@@ -94,7 +84,7 @@ def _records(handle: IO[bytes], container: avro_container.Header, extra: str | N
                 raise ReportFileError("a block of the Avro file does not hold as many records as it claims.")
             stream = io.BytesIO(block)
             for _ in range(count):
-                yield read_datum(stream, extra)
+                yield _read_datum(stream)
             if stream.tell() != len(block):
                 raise ReportFileError("a block of the Avro file holds more than its records.")
     except BlockTooLargeError:
@@ -103,45 +93,30 @@ def _records(handle: IO[bytes], container: avro_container.Header, extra: str | N
         raise ReportFileError("the Avro file is truncated or damaged: write it again.") from None
 
 
-def read_datum(stream: IO[bytes], extra: str | None = None) -> WindowReport:
-    """The report at the position of a stream. Heavy hitters and facets are counted before they are decoded.
+def _read_datum(stream: IO[bytes]) -> WindowReport:
+    """The report at the position of a stream. Heavy hitters are counted before they are decoded.
 
     Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
     """
     before, heavy_hitter, behind = _parts()
     fields: Any = fastavro.schemaless_reader(stream, before, None)
-    entries: list[Any] = []
-    facets = 0
-    for _ in _counted(stream, MAX_HEAVY_HITTERS):
-        entry: Any = fastavro.schemaless_reader(stream, heavy_hitter, None)
-        if extra == FACETS:
-            most = MAX_HEAVY_HITTERS - facets
-            entry[FACETS] = [fastavro.schemaless_reader(stream, _facet(), None) for _ in _counted(stream, most)]
-            facets += len(entry[FACETS])
-        elif extra is not None:
-            entry[extra] = fastavro.schemaless_reader(stream, ["null", "long"], None)
-        entries.append(entry)
+    entries = [fastavro.schemaless_reader(stream, heavy_hitter, None) for _ in _counted(stream)]
     rest: Any = fastavro.schemaless_reader(stream, behind, None)
     return check_report({**fields, "heavy_hitters": entries, **rest})
 
 
-def _counted(stream: IO[bytes], most: int) -> Iterator[None]:
+def _counted(stream: IO[bytes]) -> Iterator[None]:
     """One for each element of an array, which then stands at the position of the stream. Raises ReportFileError before
-    a block with which there would be more than these."""
+    a block with which there would be too many."""
     found = 0
     while (count := read_long(stream)) != 0:
         if count < 0:  # a negative count is followed by the size of the block in bytes
             count = -count
             read_long(stream)
         found += count
-        if found > most:
+        if found > MAX_HEAVY_HITTERS:
             raise too_many_heavy_hitters()
         yield from itertools.repeat(None, count)
-
-
-@functools.cache
-def _facet() -> Any:
-    return fastavro.parse_schema(FACET_SCHEMA)
 
 
 @functools.cache
@@ -172,96 +147,3 @@ def _shape(schema: Any) -> Any:
 def _plain_times(schema: Any) -> Any:
     """The same schema with times as microseconds: a long may hold times that datetime cannot."""
     return _without(schema, "logicalType")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Single records, of a topic
-# ---------------------------------------------------------------------------------------------------------------------
-
-SINGLE_OBJECT = b"\xc3\x01"
-_FINGERPRINT_BYTES = 8
-_RUN_ID: dict[str, Any] = {"name": "run_id", "type": "string", "doc": "Name of the run."}
-_STREAM: dict[str, Any] = {"name": "stream", "type": "string", "doc": "Name of the stream."}
-
-HEADER_AVRO_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "RunHeader",
-    "namespace": "shh.stream",
-    "doc": "The first record of a run.",
-    "fields": [
-        _RUN_ID,
-        {"name": "header", "type": "string", "doc": "Run, stream, guarantee and plan, as JSON."},
-    ],
-}
-
-REPORT_AVRO_SCHEMA: dict[str, Any] = {
-    **WINDOW_REPORT_AVRO_SCHEMA,
-    "namespace": "shh.stream",
-    "fields": [_RUN_ID, *WINDOW_REPORT_AVRO_SCHEMA["fields"]],
-}
-ENDED_AVRO_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "RunEnded",
-    "namespace": "shh.stream",
-    "doc": "The last record of a run: no window follows.",
-    "fields": [
-        _RUN_ID,
-        _STREAM,
-        {"name": "windows", "type": "long", "doc": "Windows that were closed, those without heavy items among them."},
-        {"name": "reports", "type": "long", "doc": "Windows with heavy items: how many reports the run has."},
-    ],
-}
-TOPIC_AVRO_SCHEMAS = (HEADER_AVRO_SCHEMA, REPORT_AVRO_SCHEMA, ENDED_AVRO_SCHEMA)
-_HEADER, _REPORT, _ENDED = range(3)
-
-
-def encode_record(record: TopicRecord, run_id: str) -> bytes:
-    """A record of a topic as a single object. Raises ReportFileError."""
-    if isinstance(record, ReportHeader):
-        index, fields = _HEADER, {"header": record.to_json()}
-    elif isinstance(record, RunEnded):
-        index, fields = _ENDED, ended_fields(record)
-    else:
-        index, fields = _REPORT, report_fields(record)
-    fingerprint, schema = _schemas()[index]
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, schema, {"run_id": run_id, **fields})
-    return SINGLE_OBJECT + fingerprint + stream.getvalue()
-
-
-def decode_record(value: bytes) -> tuple[str, TopicRecord]:
-    """Inverse of `encode_record`."""
-    stream = io.BytesIO(value)
-    stream.seek(len(SINGLE_OBJECT))
-    fingerprint = stream.read(_FINGERPRINT_BYTES)
-    index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
-    if index is None:
-        raise ReportFileError("the fingerprint of a record belongs to no schema of reports.")
-    try:
-        if index == _REPORT:
-            run_id: Any = fastavro.schemaless_reader(stream, "string", None)
-            report = read_datum(stream)
-        else:
-            fields: Any = fastavro.schemaless_reader(stream, _schemas()[index][1], None)
-    except ReportFileError:
-        raise
-    except (EOFError, IndexError, ValueError, OverflowError, MemoryError) as error:
-        raise ReportFileError("a record is not an Avro datum of its schema.") from error
-    if stream.tell() != len(value):
-        raise ReportFileError("a record holds more than its Avro datum.")
-    if index == _REPORT:
-        return run_id, report
-    rest = {name: field for name, field in fields.items() if name != "run_id"}
-    return fields["run_id"], parse_header(rest["header"]) if index == _HEADER else parse_ended(rest)
-
-
-@functools.cache
-def _schemas() -> list[tuple[bytes, Any]]:
-    """Fingerprint and parsed schema. Times are plain microseconds: the calendar of datetime ends before a long."""
-    found = []
-    for schema in TOPIC_AVRO_SCHEMAS:
-        canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
-        # fastavro returns the bytes in the order in which they are sent: the lowest first.
-        fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-        found.append((fingerprint, fastavro.parse_schema(_plain_times(schema))))
-    return found

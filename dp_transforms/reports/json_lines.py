@@ -16,7 +16,6 @@ from dp_transforms.reports.report_records import (
     ReportFileError,
     ReportHeader,
     check_report,
-    hitter_fields,
     parse_json,
     plain_fields,
     report_fields,
@@ -39,7 +38,7 @@ def encode_trend(trend: Trend, run_id: str | None = None) -> str:
     """The same for programs, in ASCII: with the rank and the change of each item, and the items that are gone. run_id:
     of its run, where nothing else says it."""
     fields = report_fields(trend.report) if run_id is None else {"run_id": run_id, **report_fields(trend.report)}
-    entries = [{**hitter_fields(hitter), "rank": rank, "change": change} for hitter, rank, change in trend.entries]
+    entries = [{**hitter._asdict(), "rank": rank, "change": change} for hitter, rank, change in trend.entries]
     fields |= {"heavy_hitters": entries, "gone": [hitter.item for hitter in trend.gone]}
     return _line_of(fields, ascii_only=True)
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.monitor.window_report import WindowReport, window_report_schema
+from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
 from dp_transforms.reports.report_records import (
-    FACETS,
     HEADER_KEY,
     MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,
@@ -22,7 +21,6 @@ from dp_transforms.reports.report_records import (
     check_report,
     parse_header,
     plain_fields,
-    rows_of,
     too_many_heavy_hitters,
 )
 
@@ -32,7 +30,7 @@ _ROW_GROUP_HEAVY_HITTERS = 1 << 17
 _MAX_VALUES_PER_COLUMN = _ROW_GROUP_HEAVY_HITTERS + MAX_HEAVY_HITTERS
 _MAX_METADATA_ITEMS = 1 << 20
 _BATCH_WINDOWS = 64
-_TEXTS, _FACET_TEXTS = ("item", "zone"), ("facets.list.element.by", "facets.list.element.value")
+_TEXTS = ("stream", "heavy_hitters.list.element.item", "heavy_hitters.list.element.zone")
 _TYPES = {"string": pa.string(), "long": pa.int64(), "double": pa.float64()}
 
 
@@ -53,20 +51,20 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
     return pa.field(avro["name"], _arrow_type(avro["type"]), nullable, metadata={"doc": avro["doc"]})
 
 
-def arrow_schema(header: ReportHeader) -> pa.Schema:
+def arrow_schema() -> pa.Schema:
     """Names, types and documentation follow the Avro schema."""
-    return pa.schema([_arrow_field(each) for each in window_report_schema(header.extra)["fields"]])
+    return pa.schema([_arrow_field(each) for each in WINDOW_REPORT_AVRO_SCHEMA["fields"]])
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     """reports: of `check_report`, in order."""
-    schema = arrow_schema(header).with_metadata({HEADER_KEY: header.to_json()})
+    schema = arrow_schema().with_metadata({HEADER_KEY: header.to_json()})
     with pq.ParquetWriter(handle, schema) as writer:
         rows: list[dict[str, Any]] = []
         heavy_hitters = 0
         for report in reports:
-            rows.append(plain_fields(report, header.extra))
-            heavy_hitters += rows_of(report.heavy_hitters)
+            rows.append(plain_fields(report))
+            heavy_hitters += len(report.heavy_hitters)
             if len(rows) >= _ROW_GROUP_WINDOWS or heavy_hitters >= _ROW_GROUP_HEAVY_HITTERS:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
                 rows, heavy_hitters = [], 0
@@ -80,13 +78,10 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     metadata = pq.ParquetFile(handle, **limits).metadata
     schema = metadata.schema.to_arrow_schema()
     header = parse_header((schema.metadata or {}).get(HEADER_KEY.encode()))  # first, since it has the version
-    if not schema.equals(arrow_schema(header), check_metadata=False):
+    if not schema.equals(arrow_schema(), check_metadata=False):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
     # A label of megabytes in every row takes a few bytes in the file, and also here until it is measured.
-    texts = [
-        f"heavy_hitters.list.element.{name}" for name in (*_TEXTS, *(_FACET_TEXTS if header.extra == FACETS else ()))
-    ]
-    file = pq.ParquetFile(handle, metadata=metadata, read_dictionary=["stream", *texts], **limits)
+    file = pq.ParquetFile(handle, metadata=metadata, read_dictionary=_TEXTS, **limits)
     return header, _records(file)
 
 
@@ -112,14 +107,11 @@ def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
 def _is_within_bounds(batch: pa.RecordBatch) -> bool:
     """Whether all of it together is not larger than one report may be."""
     heavy_hitters = batch.column("heavy_hitters").flatten()
-    texts, rows = [batch.column("stream"), heavy_hitters.field("item"), heavy_hitters.field("zone")], len(heavy_hitters)
-    if FACETS in heavy_hitters.type.names:
-        facets = heavy_hitters.field(FACETS).flatten()
-        texts, rows = [*texts, facets.field("by"), facets.field("value")], rows + len(facets)
+    texts = [batch.column("stream"), heavy_hitters.field("item"), heavy_hitters.field("zone")]
     size = sum(
         pc.sum(pc.binary_length(text.dictionary).cast(pa.int64()).take(text.indices)).as_py() or 0 for text in texts
     )
-    return rows <= MAX_HEAVY_HITTERS and size <= MAX_RECORD_BYTES
+    return len(heavy_hitters) <= MAX_HEAVY_HITTERS and size <= MAX_RECORD_BYTES
 
 
 def _decoded(batch: pa.RecordBatch) -> Iterator[WindowReport]:

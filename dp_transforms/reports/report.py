@@ -13,14 +13,7 @@ from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
-from dp_transforms.reports.report_records import (
-    FACETS,
-    HEADER_KEY,
-    WEIGHT,
-    ReportFileError,
-    ReportHeader,
-    weight_of_plan,
-)
+from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.trends import Trend, latest_busy, trends
 
 if TYPE_CHECKING:
@@ -61,11 +54,8 @@ class Report:
 
     def to_arrow(self) -> pa.Table:
         """A row for each item of a window, by time, and then from the largest: the times of the window, the item, its
-        rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the header.
-
-        With facets there are two columns more, ``by`` and ``value``, null for an item as a whole. After it there is a
-        row for each of its facets, with its rank. With `--weight` there are ``at_least_weight`` and ``weight``, which
-        names the column of the log."""
+        rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the
+        header."""
         return flat_table(self.header, trends(self.header.plan, self.windows))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -133,24 +123,11 @@ def flat_table(header: ReportHeader, windows: Iterable[Trend]) -> pa.Table:
     time, text, whole = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
     types = {"window_start": time, "window_end": time, "rank": whole, "item": text, "change": text, "zone": text}
     types |= dict.fromkeys(_SIZES, whole)
-    no_facet: tuple[None, ...] = ()
-    if header.extra == FACETS:
-        types |= {"by": text, "value": text}
-        no_facet = (None, None)
-    weight = weight_of_plan(header.plan) if header.extra == WEIGHT else None
-    if weight is not None:
-        types |= {WEIGHT: whole, "weight": text}
     rows: list[tuple[Any, ...]] = []
     for trend in windows:
         for found, rank, change in trend.entries:
-            of_item = *trend.report[1:3], rank, found.item
             sizes = found.at_least_users or None, found.noisy_count, found.level
-            of_weight = () if weight is None else (found.at_least_weight or None, weight.column)
-            rows.append((*of_item, change, found.zone, *sizes, *no_facet, *of_weight))
-            rows += (
-                (*of_item, None, None, facet.at_least_users or None, None, None, facet.by, facet.value)
-                for facet in found.facets
-            )
+            rows.append((*trend.report[1:3], rank, found.item, change, found.zone, *sizes))
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)]
     return pa.table(arrays, pa.schema(types.items(), {HEADER_KEY: header.to_json()}))

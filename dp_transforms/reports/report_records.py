@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, Facet, HeavyHitter, WindowReport
-from dp_transforms.plan.facets import Weight, weight_of
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
@@ -24,7 +23,7 @@ BOTH_REPORTS = (
     " both cost this once."
 )
 MAX_HEADER_BYTES = 1 << 20
-# Of one report, in every format; facets count too. A heavy hitter of 5 bytes becomes about 400 when it is decoded.
+# Of one report, in every format. A heavy hitter of 5 bytes becomes about 400 when it is decoded.
 # Checked when a report is written, and when it is read before anything is decoded.
 MAX_HEAVY_HITTERS = 1 << 18
 # One report as JSON; every other format takes less. Files are read in pieces of about this size.
@@ -32,8 +31,6 @@ MAX_RECORD_BYTES = 3 << 24
 # The most that a record, and each heavy hitter, takes as JSON without its texts.
 _RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 120
 _FIELDS = frozenset(HeavyHitter._fields)
-FACETS, WEIGHT = "facets", "at_least_weight"  # of some plans
-_REQUIRED = _FIELDS - {FACETS, WEIGHT}
 # Smaller JSON is parsed without a count of its values: it becomes at most 50 times as large.
 _UNCOUNTED_JSON_BYTES = 1 << 20
 _COUNTED_BYTES = 1 << 20
@@ -77,14 +74,6 @@ class ReportHeader:
         """The header of a run of this plan."""
         guarantee = plan.guarantee + (BOTH_REPORTS if of_blocks else "")
         return cls(run_id, stream, guarantee, json.loads(plan.to_json()), of_blocks)
-
-    @property
-    def extra(self) -> str | None:
-        """What heavy items have beside the fields that all have: `FACETS`, `WEIGHT`, or nothing."""
-        rounds = self.plan.get("rounds")
-        if self.of_blocks or not isinstance(rounds, dict) or FACETS not in rounds:
-            return None
-        return FACETS if weight_of_plan(self.plan) is None else WEIGHT
 
     @property
     def unit(self) -> str:
@@ -205,35 +194,9 @@ def report_fields(report: WindowReport) -> dict[str, Any]:
     return plain_fields(checked_report(report))
 
 
-def weight_of_plan(plan: Mapping[str, Any]) -> Weight | None:
-    """The column of `--weight` of the plan of a report. Any JSON may stand in a file from elsewhere."""
-    rounds = plan.get("rounds")
-    facets = rounds.get(FACETS) if isinstance(rounds, dict) else None
-    labels = facets.get("labels") if isinstance(facets, dict) else None
-    return weight_of(tuple(labels)) if isinstance(labels, (list, tuple)) and all(map(is_unicode, labels)) else None
-
-
-def plain_fields(report: WindowReport, extra: str | None = None) -> dict[str, Any]:
-    """A report of `check_report` as plain dicts and lists. extra: also where an item has none."""
-    entries = [hitter_fields(entry, extra) for entry in report.heavy_hitters]
-    return {**report._asdict(), "heavy_hitters": entries}
-
-
-def hitter_fields(hitter: HeavyHitter, extra: str | None = None) -> dict[str, Any]:
-    """One heavy hitter, likewise."""
-    fields = hitter._asdict()
-    if hitter.at_least_weight is None and extra != WEIGHT:
-        del fields[WEIGHT]
-    if hitter.facets or extra == FACETS:
-        fields[FACETS] = [facet._asdict() for facet in hitter.facets]
-    else:
-        del fields[FACETS]
-    return fields
-
-
-def rows_of(hitters: Iterable[HeavyHitter]) -> int:
-    """How many heavy hitters and facets there are."""
-    return sum(1 + len(hitter.facets) for hitter in hitters)
+def plain_fields(report: WindowReport) -> dict[str, Any]:
+    """A report of `check_report` as plain dicts and lists."""
+    return {**report._asdict(), "heavy_hitters": [entry._asdict() for entry in report.heavy_hitters]}
 
 
 def in_file_order(reports: Iterable[WindowReport]) -> list[WindowReport]:
@@ -262,11 +225,9 @@ def _check_json_size(data: bytes) -> None:
         outside = piece[~in_text]
         values += int(np.count_nonzero((outside == ord("{")) | (outside == ord("["))))
         commas += int(np.count_nonzero(outside == ord(",")))
-    # A report is an object with a list of objects of some fields, some with a list of facets, each of which counts as
-    # another heavy hitter; all else has fewer than 2^16 values.
-    if values > MAX_HEAVY_HITTERS * 3 // 2 + (1 << 16) or commas > len(HeavyHitter._fields) * MAX_HEAVY_HITTERS + (
-        1 << 16
-    ):
+    # A report is an object with a list of objects of some fields; all else has fewer than 2^16 values.
+    more = 1 << 16
+    if values > MAX_HEAVY_HITTERS + more or commas > len(HeavyHitter._fields) * MAX_HEAVY_HITTERS + more:
         raise too_many_heavy_hitters()
 
 
@@ -279,10 +240,10 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
     heavy_hitters, size = [], 0
     for entry in entries:
         if type(entry) is not HeavyHitter:
-            if not isinstance(entry, Mapping) or not _REQUIRED <= entry.keys() <= _FIELDS:
+            if not isinstance(entry, Mapping) or entry.keys() != _FIELDS:
                 raise _wrong_names(HeavyHitter._fields)
             entry = HeavyHitter(**entry)
-        item, zone, count, level, at_least_users, facets, at_least_weight = entry
+        item, zone, count, level, at_least_users = entry
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
             raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
         if zone == ABOVE and count is not None:
@@ -297,30 +258,9 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
                 "noisy_count must be at least 0 beside a level: another one is not a count of mode looks."
             )
         item, item_bytes = _text(item, "item")
-        facets, facets_bytes = _facets(facets, level) if facets else ((), 0)
-        if at_least_weight is not None:
-            at_least_weight = _whole(at_least_weight, WEIGHT, 0, _MAX_LONG)
-            if level is None:
-                raise ReportFileError(f"{WEIGHT} of a heavy hitter must belong to a level.")
-        heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users, facets, at_least_weight))
-        size += _HEAVY_HITTER_FRAME_BYTES + item_bytes + facets_bytes
-    if rows_of(heavy_hitters) > MAX_HEAVY_HITTERS:
-        raise too_many_heavy_hitters()
+        heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
+        size += _HEAVY_HITTER_FRAME_BYTES + item_bytes
     return heavy_hitters, size
-
-
-def _facets(entries: Any, level: int | None) -> tuple[tuple[Facet, ...], int]:
-    """The facets of a heavy hitter, and what they take as JSON."""
-    if not isinstance(entries, (list, tuple)) or level is None:
-        raise ReportFileError("facets of a heavy hitter must be a list, and belong to a level.")
-    facets, size = [], 0
-    for entry in entries:
-        fields = entry._asdict() if isinstance(entry, Facet) else entry
-        _check_names(fields, Facet._fields)
-        (by, by_bytes), (value, value_bytes) = (_text(fields[name], name) for name in ("by", "value"))
-        facets.append(Facet(by, value, _whole(fields["at_least_users"], "at_least_users", 0, _MAX_LONG)))
-        size += _HEAVY_HITTER_FRAME_BYTES + by_bytes + value_bytes
-    return tuple(facets), size
 
 
 def _size(level: Any, at_least_users: Any) -> tuple[int | None, int | None]:

@@ -34,7 +34,6 @@ from dp_transforms.reports.report_writer import (
 )
 from dp_transforms.reports.topic_records import (
     CONSUMER,
-    RECORD_FORMATS,
     RUN_ID_FIELD,
     WAIT_SECONDS,
     TopicFollower,
@@ -68,21 +67,17 @@ class ReportTopic(ReportSink):
     """A topic, which must exist. Several runs and streams can share it.
 
     bootstrap_servers: host:port, several with commas.
-    record_format: ``json`` or ``avro``. A run may change it when it goes on.
     client_config_file: settings of librdkafka, one NAME=VALUE a line, in a file that every worker has at this path.
     """
 
     bootstrap_servers: str
     topic: str
-    record_format: str = "json"
     client_config_file: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("bootstrap_servers", "topic"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"{name} of a report topic must be text that is not empty.")
-        if self.record_format not in RECORD_FORMATS:
-            raise ValueError(f"record_format must be one of {', '.join(RECORD_FORMATS)}, got {self.record_format!r}.")
 
     @property
     def name(self) -> str:
@@ -222,7 +217,7 @@ class TopicPlace(Place):
 
     def produce(self, record: TopicRecord) -> None:
         kafka = import_confluent_kafka()
-        value = encode_record(record, self._run_id, self._sink.record_format)
+        value = encode_record(record, self._run_id)
         if not self._in_transaction:
             self.producer.begin_transaction()
             self._in_transaction = True

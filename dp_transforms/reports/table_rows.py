@@ -22,7 +22,6 @@ from dp_transforms.reports.report_records import (
     ReportFileError,
     ReportHeader,
     check_report,
-    hitter_fields,
     parse_header,
 )
 from dp_transforms.reports.report_table import ReportTable
@@ -332,7 +331,7 @@ class TableRows:
 
 
 def _item_row(rank: int, held: HeavyHitter) -> dict[str, Any]:
-    fields = hitter_fields(held)
+    fields = held._asdict()
     if "\0" not in held.item:
         return {"rank": rank, **fields, "item_utf8": None}
     shown = held.item.replace("\0", "\ufffd")

@@ -1,9 +1,7 @@
 """The records of a topic of reports: a header, then one report per window with heavy items, then the end. What they
 tell of a run, and how it is read and followed.
 
-As JSON each is an object: ``{"run_id", "header"}``, the fields of a report beside ``run_id``, or
-``{"run_id", "ended"}``. As Avro each is a single object: the bytes C3 01, the CRC-64-AVRO fingerprint of its schema,
-and the datum. The schemas are in docs/report_topic.avsc; consumers find theirs by the fingerprint.
+Each is a JSON object: ``{"run_id", "header"}``, the fields of a report beside ``run_id``, or ``{"run_id", "ended"}``.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ from dp_transforms.stores.kafka_client import error_name, import_confluent_kafka
 if TYPE_CHECKING:
     from dp_transforms.reports.report_topic import ReportTopic
 
-RECORD_FORMATS = ("json", "avro")
-_SINGLE_OBJECT = b"\xc3\x01"  # the first bytes of a record in Avro
 RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without decoding the record
 WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
 CONSUME = 1000
@@ -57,12 +53,8 @@ _SECONDS_TO_ANSWER = 5.0
 _MOST_READS = 100  # in one reading, if others write faster than this reads
 
 
-def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes:
+def encode_record(record: TopicRecord, run_id: str) -> bytes:
     """The value of a record. The same record always has the same bytes. Raises ReportFileError."""
-    if record_format == "avro":
-        from dp_transforms.reports import avro  # here and below: other formats do not wait for its library
-
-        return avro.encode_record(record, run_id)
     if isinstance(record, ReportHeader):
         return json.dumps({"run_id": run_id, "header": json.loads(record.to_json())}, ensure_ascii=False).encode()
     if isinstance(record, RunEnded):
@@ -71,11 +63,7 @@ def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes
 
 
 def decode_record(value: bytes) -> tuple[str, TopicRecord]:
-    """The run id and the record, in either format. Raises ReportFileError, which contains nothing of the record."""
-    if value.startswith(_SINGLE_OBJECT):
-        from dp_transforms.reports import avro
-
-        return avro.decode_record(value)
+    """The run id and the record. Raises ReportFileError, which contains nothing of the record."""
     fields = parse_json(value)
     if not isinstance(fields, dict) or not is_unicode(run_id := fields.pop("run_id", None)):
         raise ReportFileError("a record has no run_id.")

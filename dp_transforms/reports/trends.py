@@ -109,9 +109,9 @@ def size_of(hitter: HeavyHitter) -> int:
     return hitter.level or 0
 
 
-def _order(hitter: HeavyHitter) -> tuple[int, int, int, str]:
+def _order(hitter: HeavyHitter) -> tuple[int, int, str]:
     """The largest first. page.js has the same rule: of released values that a reader sees, so without the level."""
-    return -size_of(hitter), -(hitter.noisy_count or 0), -(hitter.at_least_weight or 0), hitter.item
+    return -size_of(hitter), -(hitter.noisy_count or 0), hitter.item
 
 
 def latest_busy(windows: Sequence[WindowReport]) -> int:

@@ -33,9 +33,8 @@ _HEAD_BYTES = 2
 
 
 class Kind(enum.StrEnum):
-    """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others, with facets one
-    more. budgets: the `Hits` that users have paid. known: items that were named lately. hit_bound: of
-    `MonitorState`, one number."""
+    """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the `Hits`
+    that users have paid. known: items that were named lately. hit_bound: of `MonitorState`, one number."""
 
     PURSES = "purses"
     PURSES_1 = "purses_1"

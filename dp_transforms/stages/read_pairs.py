@@ -23,10 +23,8 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
-    EVENTS_WITHOUT_WEIGHT,
 )
-from dp_transforms.monitor.pairs import item_pairs_of_events, kind_of_pairs, pairs_of_events
-from dp_transforms.plan.facets import weight_of
+from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts
@@ -39,13 +37,12 @@ Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed col
 @dataclasses.dataclass(frozen=True)
 class PackPairs:
     """by_item: packed `ItemPairs`, in one slab, and not `UserPairs`. part: events outside of it are skipped, as those
-    outside of the plan; None: the whole run. facets: of the plan (`kind_of_pairs`)."""
+    outside of the plan; None: the whole run."""
 
     schedule: WindowSchedule
     sharding: Sharding
     part: RunPart | None = None
     by_item: bool = False
-    facets: tuple[str, ...] = ()
 
     @property
     def run_part(self) -> RunPart:
@@ -56,11 +53,7 @@ class PackPairs:
     ) -> Iterator[Packed]:
         """Events outside the declared range or domain are counted for the operator, and left out."""
         schedule, part = self.schedule, self.run_part
-        if bool(self.facets) != (batch.facets is not None):
-            raise ValueError("the events of a plan with facets must have facets, and those of another one none.")
         counts[EVENTS_READ] += len(batch)
-        if weight_of(self.facets):
-            counts[EVENTS_WITHOUT_WEIGHT] += int(np.count_nonzero(batch.facets == 0))
         first_window = schedule.first_window(batch.time_micros)
         is_inside = (first_window >= 0) & (first_window < part.end)
         is_inside &= first_window + schedule.windows_per_event > part.first
@@ -72,8 +65,7 @@ class PackPairs:
         shards = self.sharding.shards
         first_open = np.full(len(batch), part.first) if part.first else None
         if self.by_item:
-            kind = kind_of_pairs(self.facets)
-            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end, kind):
+            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end):
                 yield (0, shard), of_items.to_bytes()
             return
         for slab, shard, of_users in pairs_of_events(
@@ -119,16 +111,15 @@ class ReadPairsStep:
 
 @dataclasses.dataclass(frozen=True)
 class MergePairs:
-    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again. facets: of the
-    plan (`kind_of_pairs`). most_bytes: of a message; whoever reads several merges them anew."""
+    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again.
+    most_bytes: of a message; whoever reads several merges them anew."""
 
-    facets: tuple[str, ...] = ()
     most_bytes: int = MOST_MESSAGE_BYTES
     stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
-        pairs, most = kind_of_pairs(self.facets), self.most_bytes
-        return lambda group, counts: ((group[0], packed) for packed in pairs.of_messages(group[1]).messages(most))
+        most = self.most_bytes
+        return lambda group, counts: ((group[0], packed) for packed in ItemPairs.of_messages(group[1]).messages(most))
 
     def fetched(
         self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]
@@ -146,5 +137,5 @@ def reading_step(
     """For a replay of the whole schedule. release: the mode."""
     pays_looks = mode == "looks"
     cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
-    packing = PackPairs(schedule, cuts.users, by_item=pays_looks, facets=fields.facets)
+    packing = PackPairs(schedule, cuts.users, by_item=pays_looks)
     return ReadPairsStep(packing, fields, domain)

@@ -62,8 +62,6 @@ def stages_of(
         works = WeighRound, NameRound, ReleaseNames
     else:
         works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
-    if run.plan.facets and not (is_replay or is_part):
-        raise ValueError("by and weight cannot be used with a stream. Replay what is over: dp_transforms.replay.")
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
             "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"

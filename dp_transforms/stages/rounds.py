@@ -1,13 +1,11 @@
 """The first two stages where looks come in rounds over blocks of windows: they are run once for each round, and get
-what was named before. What round 0 names may be reported by itself. The last round of a plan with facets looks at the
-facets of what is named, or at the amounts of its users.
+what was named before. What round 0 names may be reported by itself.
 
 Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,10 +17,9 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
-from dp_transforms.monitor.pairs import ItemPairs, WeightedPairs, kind_of_pairs
+from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.monitor.round_namer import RoundNamer
@@ -47,11 +44,6 @@ class InRound(NamedTuple):
         """What a later round draws for."""
         return Candidates.of_names(WindowBlocks.of(plan, span.first, span.end), self.in_blocks, self.in_windows)
 
-    def facets(self, plan: Plan, span: Span, keys: StreamKeys) -> tuple[Candidates, Whole]:
-        """What the round of facets draws for, and the number of each facet in its table."""
-        of_windows = WindowBlocks.of(plan, span.first, span.end)
-        return Candidates.of_facets(of_windows, self.in_windows, len(plan.facets), keys)
-
 
 class _RoundWork(StageWork):
     """What users and items share: both know what is drawn for."""
@@ -67,19 +59,13 @@ class _RoundWork(StageWork):
 
     @property
     def has_second(self) -> bool:
-        """Whether it is the last round, in which what is named already is looked at again. That of facets comes after
-        it."""
-        return 0 < self.round == len(self.plan.units_of_rounds) - 1 - bool(self.plan.facets)
-
-    @property
-    def is_of_facets(self) -> bool:
-        """Whether it is the round in which facets of what is named are looked at."""
-        return bool(self.plan.facets) and self.round == len(self.plan.units_of_rounds) - 1
+        """Whether it is the last round, in which what is named already is looked at again."""
+        return 0 < self.round == len(self.plan.units_of_rounds) - 1
 
 
 class WeighRound(_RoundWork):
     """`ItemPairs` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace, in round 0
-    on its items in blocks of windows, later on those of its pairs, or at last of their facets, that are drawn for. All
+    on its items in blocks of windows, later on those of its pairs, that are drawn for. All
     items are drawn for by their shards, also by one to which nobody adds anything. The state is what each user that is
     here has left of the round.
     """
@@ -91,26 +77,18 @@ class WeighRound(_RoundWork):
     def _kind(self) -> Kind:
         return Kind.purses_of_round(self.round)
 
-    def unpacked(self, blobs: Sequence[bytes]) -> ItemPairs:
-        return kind_of_pairs(self.plan.facets).of_messages(blobs)
-
     def load(self, part: RunPart, columns: InRound, span: Span) -> Purses:
         held = part.purses(columns.columns.users, self._kind)
         return Purses.of_entries(self.plan, self.keys, held, span.first, self.plan.units_of_rounds[self.round])
 
     def advance(self, state: Purses, columns: InRound, span: Span, counts: Counter[str]) -> ItemSums:
-        pairs = columns.columns if self.is_of_facets else columns.columns.whole()
-        if self.is_of_facets:
-            pairs = pairs.as_items(columns.in_windows, self.keys)
-        elif self.round:
+        pairs = columns.columns
+        if self.round:
             pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_second=self.has_second)
         else:
             pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
-        if isinstance(pairs, WeightedPairs):
-            weights = state.spend_by_value(pairs, pairs.facets, span.first, span.end)
-        else:
-            spend = state.spend_with_second if self.has_second else state.spend
-            weights = spend(pairs, span.first, span.end)
+        spend = state.spend_with_second if self.has_second else state.spend
+        weights = spend(pairs, span.first, span.end)
         counts[PAIRS_UNPAID] += int((weights == 0).sum())
         return ItemSums.of_weights(pairs, weights, self.keys)
 
@@ -132,8 +110,6 @@ class NameRound(_RoundWork):
     def advance(self, state: None, columns: InRound, span: Span, counts: Counter[str]) -> NamedItems:
         if not self.round:
             return self._namer.name_in_blocks(columns.columns)
-        if self.is_of_facets:
-            return self._facets(columns, span)
         candidates, sums = columns.candidates(self.plan, span), columns.columns
         named = columns.in_windows.of_shard(span.shard, span.shards)
         if self.has_second:
@@ -142,19 +118,6 @@ class NameRound(_RoundWork):
             named, sums = SecondLooks(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, sums, candidates, span.shard, span.shards)
         return NamedItems.merge([named, found])
-
-    def _facets(self, columns: InRound, span: Span) -> NamedItems:
-        """What is named already, with the facets that this round names."""
-        candidates, numbers = columns.facets(self.plan, span, self.keys)
-        named = columns.in_windows.of_shard(span.shard, span.shards)
-        found = self._namer.name_in_windows(self.round, columns.columns, candidates, span.shard, span.shards)
-        _, (_, places) = ItemTable.merge([candidates.table, found.table])
-        return NamedItems.merge(
-            [
-                dataclasses.replace(named, facets=np.zeros(len(named), dtype=np.int64)),
-                dataclasses.replace(found, facets=numbers[places[found.items]]),
-            ]
-        )
 
 
 class ReleaseBlocks(StageWork):

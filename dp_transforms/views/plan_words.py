@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from dp_transforms.plan.facets import Weight, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import LIKELY_DRAWN, found_in_block, found_of_facet, rounds_suit
-from dp_transforms.views.report_words import counted, label_text
+from dp_transforms.plan.rounds import found_in_block, rounds_suit
+from dp_transforms.views.report_words import counted
 
 FOUND = 0.95  # with this probability
 LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole run
@@ -67,38 +66,6 @@ def rounds_in_words(plan: Plan) -> str:
         " of those that many users have. That usually finds more; but an item of one window"
         f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
         f" {counted(few, 'item')} in the run. Where users have many, sizes of hundreds are lower."
-    ) + _facets_in_words(plan, few)
-
-
-def _facets_in_words(plan: Plan, looks: int) -> str:
-    """looks: of each user in the run."""
-    facets = plan.paid_rounds.facets
-    if facets is None:
-        return ""
-    if weight := weight_of(facets.labels):
-        return (
-            f" At last, named items are looked at for the {label_text(weight.column)} of their users together, each at"
-            f" most {weight.most:,} in a window, for {facets.units / plan.paid_looks.purse:.0%} of each purse."
-            f"{_amounts_in_words(plan, weight)}"
-        )
-    columns = " and ".join(map(label_text, facets.columns))
-    of_user = looks * len(facets.columns)
-    users = found_of_facet(plan.paid_looks, plan.paid_rounds, facets.units, of_user, FOUND)
-    return (
-        f" At last, named items are looked at by {counted(len(facets.labels), 'value')} of {columns}, for"
-        f" {facets.units / plan.paid_looks.purse:.0%} of each purse: a value is found from about {users:,} such users"
-        " on."
-    )
-
-
-def _amounts_in_words(plan: Plan, weight: Weight) -> str:
-    """Which amounts are stated, where as many pairs are named as is likely."""
-    terms = plan.terms_of_round(len(plan.units_of_rounds) - 1, LIKELY_DRAWN, plan.schedule.horizon)
-    sums = (terms.threshold - terms.likely_noise, terms.threshold, plan.paid_looks.spacing)
-    first, needed, step = (each * weight.most // terms.largest_weight for each in sums)
-    return (
-        f" The smallest amount that is stated is {first:,}, for which users need about"
-        f" {needed:,} together, or more if they have many items; the next ones are about {step:,} apart."
     )
 
 

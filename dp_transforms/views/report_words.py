@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, Facet, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports.report_records import weight_of_plan
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, Trend, TrendRule
 from dp_transforms.views.time_axis import local_text
 
@@ -42,7 +41,6 @@ _AT_LEAST = ("≥", ">=")
 NOT_STATED = "many users, too few for a number that is safe to state"
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 _LONGEST = 80
-_FACETS_OF_ITEM = 3
 # What a page would show like another text. What is quoted begins with a quotation mark.
 _AMBIGUOUS = re.compile(r'^"|^ | $|  ')
 
@@ -81,8 +79,6 @@ def windows_table(
     table.add_column(f"start ({zone})", overflow="fold")
     table.add_column("length", overflow="fold")
     table.add_column("heavy items", overflow="fold")
-    weight = weight_of_plan(plan or {})
-    unit = "" if weight is None else f" {label_text(weight.column, ascii_only)}"
     after_hits = _epsilon_after_hits(plan or {}) if with_epsilon else ()
     if after_hits:
         table.add_column("hits paid", justify="right", overflow="fold")
@@ -92,7 +88,7 @@ def windows_table(
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
             length_text(report.window_end - report.window_start),
-            _items_text(entries[:max_items], len(entries), len(gone), names, unit, ascii_only),
+            _items_text(entries[:max_items], len(entries), len(gone), names, ascii_only),
         ]
         if after_hits:
             paid = _most_hits_paid(report.epsilon_spent, after_hits)
@@ -134,17 +130,8 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
     hitters = [hitter for report in rows for hitter in report.heavy_hitters]
-    facets = [facet for hitter in hitters for facet in hitter.facets]
-    if (weight := weight_of_plan(plan or {})) and any(hitter.at_least_weight for hitter in hitters):
-        parts.append(
-            f"Behind it: at least so many {label_text(weight.column, ascii_only)} of all its users together, each at"
-            f" most {weight.most:,} in a window; as often wrong."
-        )
-    if 0 in {hitter.at_least_users for hitter in hitters} | {facet.at_least_users for facet in facets}:
+    if any(hitter.at_least_users == 0 for hitter in hitters):
         parts.append(f"Without {_AT_LEAST[ascii_only]}N: {NOT_STATED}.")
-    if columns := sorted({facet.by for facet in facets}):
-        named = " and ".join(label_text(each, ascii_only) for each in columns)
-        parts.append(f"In brackets: the largest values of {named} among its users; a user may have several.")
     totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
     epsilon = "epsilon" if ascii_only else "ε"
     if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):
@@ -226,9 +213,7 @@ def _names(titles: Mapping[str, str]) -> dict[str, str]:
     return {label: title if often[title] == 1 else f"{title} ({label})" for label, title in titles.items() if title}
 
 
-def _items_text(
-    shown: Sequence[Entry], count: int, gone: int, names: Mapping[str, str], unit: str, ascii_only: bool
-) -> Text:
+def _items_text(shown: Sequence[Entry], count: int, gone: int, names: Mapping[str, str], ascii_only: bool) -> Text:
     text = Text()
     for hitter, _, change in shown:
         if text:
@@ -238,10 +223,6 @@ def _items_text(
         text.append(
             f"{sign}{_SYMBOLS[hitter.zone][ascii_only]}{name}{_size_text(hitter, ascii_only)}", _STYLES[hitter.zone]
         )
-        if hitter.at_least_weight:
-            text.append(f" ({_AT_LEAST[ascii_only]}{hitter.at_least_weight:,}{unit})", "dim")
-        if hitter.facets:
-            text.append(f" ({_facets_text(hitter.facets, ascii_only)})", "dim")
     rest = [f"and {count - len(shown):,} more"] * (count > len(shown)) + [f"{gone:,} gone"] * bool(gone)
     text.append("".join(f"  {words}" for words in rest), "dim")
     return text
@@ -251,16 +232,6 @@ def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
     if entry.noisy_count is not None:
         return f"~{entry.noisy_count:,}"
     return f"{_AT_LEAST[ascii_only]}{entry.at_least_users:,}" if entry.at_least_users else ""
-
-
-def _facets_text(facets: Sequence[Facet], ascii_only: bool) -> str:
-    """The largest ones."""
-    ordered = sorted(facets, key=lambda facet: -facet.at_least_users)
-    sizes = (f"{_AT_LEAST[ascii_only]}{each.at_least_users:,}" if each.at_least_users else "" for each in ordered)
-    pairs = zip(ordered[:_FACETS_OF_ITEM], sizes, strict=False)
-    words = [f"{label_text(facet.value, ascii_only)}{size}" for facet, size in pairs]
-    more = len(ordered) - len(words)
-    return ", ".join([*words, *([f"{more} more"] if more else [])])
 
 
 def _record(plan: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -18,16 +18,15 @@ import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.mechanisms.priced_weights import stated_amounts, stated_users
+from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, UserPairs, WeightedPairs
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.facets import FULL_VALUE, Weight, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Known, Rounds
+from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
@@ -75,7 +74,6 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     slide = run.plan.schedule.slide_seconds
     is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
     if rounds is not None:
-        rounds = with_one_facet(rounds)
         rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
     return TrialPlan.of(
         run,
@@ -86,14 +84,6 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
         rounds=rounds,
     )
-
-
-def with_one_facet(rounds: Rounds) -> Rounds:
-    """If it has any: a scene needs no more. Amounts are those of one."""
-    facets = rounds.facets
-    if facets is None or weight_of(facets.labels):
-        return rounds
-    return dataclasses.replace(rounds, facets=dataclasses.replace(facets, labels=("a=b",)))
 
 
 def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
@@ -138,19 +128,16 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
             windows, items = named.left_out()
             copy, item = np.divmod(numbers_of(named.table, items), scene.items)
             levels[number, here][copy, windows, item] = -1
-        last = len(levels) - bool(run.plan.facets)
-        for of_rounds in (levels[:last, here], sizes[:last]):
+        for of_rounds in (levels[:, here], sizes):
             of_rounds[2:-1] -= of_rounds[1:-2].copy()  # without what was named before
         sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
     return Published(levels, sizes_fit)
 
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
-    """What is named in blocks; and in windows in each later round and those before it. The last one
-    is told names without their levels and sizes: so what comes shows its second looks. And then facets."""
+    """What is named in blocks; and in windows in each later round and those before it. The last one is told names
+    without their levels and sizes: so what comes shows its second looks."""
     pairs = item_pairs_of(rows, keys)
-    if plan.facets:
-        pairs = in_one_facet(pairs, plan.facets)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
@@ -166,7 +153,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
             found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
         named = NamedItems.merge(found)
         before = [*before[:1], named]
-        yield named if named.facets is None else named.select(named.facets > 0)
+        yield named
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
@@ -175,9 +162,6 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
     named, fits, last = np.zeros_like(drawn), True, len(mechanism.rounds) - 1
     for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
-        if number > last:
-            terms = plan.terms_of_round(number, int(named.sum()), windows)
-            return fits and _sizes_of_terms(mechanism, terms, of_round, stated, weight_of(plan.facets))
         terms = plan.terms_of_round(number, int(drawn.sum()), windows)
         fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
         if number == last:
@@ -189,15 +173,10 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     return fits
 
 
-def _sizes_of_terms(
-    mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole, weight: Weight | None = None
-) -> bool:
+def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
-    if weight is None:
-        stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
-    else:
-        stated = stated_amounts(boundaries[at], terms.likely_noise, terms.largest_weight, weight.most)
+    stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
     return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
 
 
@@ -236,16 +215,6 @@ def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
     """The same pairs, as rounds need them."""
     table, items = _items_of(rows, keys)
     return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
-
-
-def in_one_facet(pairs: ItemPairs, facets: tuple[str, ...], *, has_parts: bool = False) -> ItemPairs:
-    """The same pairs, of users who all have the first of these facets. has_parts: and not a full amount, but
-    1, 1/4, 1/16 or 1/64 by user and item."""
-    columns = pairs.users, pairs.codes, pairs.windows, pairs.items, pairs.table
-    if weight_of(facets) is None:
-        return FacetPairs(*columns, np.ones(len(pairs), dtype=np.int64))
-    lots = pairs.users[pairs.codes] ^ pairs.table.hashes[pairs.items, 0]
-    return WeightedPairs(*columns, FULL_VALUE >> (lots % 4).astype(np.int64) * 2 * has_parts)
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:

@@ -34,12 +34,10 @@ from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
 from tests.audit.copies import (
     Rows,
-    in_one_facet,
     item_pairs_of,
     labels_of,
     numbers_of,
     user_pairs_of,
-    with_one_facet,
 )
 from tests.helpers.trial_plan import TrialPlan
 
@@ -190,7 +188,7 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 
 def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = dataclasses.replace(with_one_facet(run.plan.paid_rounds), block_seconds=2 * slide)
+    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
     rows = _random_rows(mechanism.most_looks // 3)
     users, places = np.unique(rows.users, return_inverse=True)
@@ -232,14 +230,14 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 class _RoundCode:
     """What users add in each round, by the code that runs. By lot each item is named in a block, and each pair in some
-    later round or in none, or it is left out before the last one. With facets each pair has one.
+    later round or in none, or it is left out before the last one.
 
     not_drawn_for: whether users have added to a pair that is not drawn for.
     """
 
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
         self._plan, self._keys = plan, keys
-        self._rounds = len(plan.units_of_rounds) - bool(plan.facets)
+        self._rounds = len(plan.units_of_rounds)
         lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
         self._in_block = lots[0] < _OF_BLOCKS
         self._named_in = 1 + lots[1] % (2 * self._rounds)
@@ -252,14 +250,11 @@ class _RoundCode:
         counts, first = collections.Counter[str](), 0
         for end in ends:
             pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
-            pairs = in_one_facet(pairs, self._plan.facets, has_parts=True) if self._plan.facets else pairs
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block
                 drawn = named_in >= (1 if is_last else number)
                 drawn &= ~self._left_out(named_in, number)
-                if number == self._rounds:  # facets of what is named
-                    drawn = (named_in > 0) & (named_in < number)
                 told = self._told(named_in, firsts, number) if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
                 sums = rounds[number].advance(carried.over_to_part(span, come), come, span, counts)

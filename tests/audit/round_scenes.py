@@ -2,7 +2,7 @@
 
 docs/guarantee.md, "Rounds", in plain integers: what is drawn for, who has which weight, and the threshold that follows
 how many pairs are drawn for. All windows of a scene are one block. An other user holds one pair, and so has all that
-the purse of a round buys. Of a plan with facets each pair has one, which all of its holders have.
+the purse of a round buys.
 """
 
 from __future__ import annotations
@@ -82,8 +82,6 @@ class _Round:
 
     def weight(self, looks: int, second: int) -> int:
         """Of a user with so many looks in this round."""
-        if self.number == len(self.mechanism.rounds):  # of facets, one of each pair
-            return self.mechanism.purses[-1].replay_weight(looks)
         if self.number < len(self.mechanism.rounds) - 1:
             return self.mechanism.rounds[self.number].replay_weight(looks)
         return self.mechanism.last_weight(looks, second, is_second=self.is_second)
@@ -134,8 +132,6 @@ class _Round:
 
     @property
     def name(self) -> str:
-        if self.number == len(self.mechanism.rounds):
-            return "facets"
         return f"round {self.number}" + (", second looks" if self.is_second else "")
 
     def _have(self, looks: tuple[int, int]) -> Bits:
@@ -199,15 +195,6 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         yield of_round(number, threshold, drawn, bins, looks, others, by_user)
         named = np.logical_or(named, bins > 0)
         drawn = np.logical_and(drawn, bins == 0)
-    if mechanism.facets is not None:
-        count, largest = max(1, int(named.sum())), mechanism.facets.replay_weight(1)
-        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / count))
-        if mechanism.facets.is_of_weight:
-            threshold = law.smallest_margin(mechanism.size_error / count) - 1 + FEWEST_STATED * largest
-        bins = _bins(mechanism, largest, threshold, levels[-1])
-        held = (named & by_user).sum(axis=(1, 2))
-        looks = np.stack([held, np.zeros_like(held)])
-        yield of_round(len(mechanism.rounds), threshold, named, bins, looks, others, by_user)
 
 
 def _bins(mechanism: LooksMechanism, largest: int, threshold: int, levels: Whole) -> Whole:

@@ -261,7 +261,7 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
 
 
 def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
-    """Of all rounds of looks together, but for those in blocks and of facets."""
+    """Of all rounds of looks together, but for those in blocks."""
     of_rounds = levels[1 : len(mechanism.rounds)]
     return np.maximum(of_rounds, 0).sum(axis=0) if mechanism.rounds else levels
 

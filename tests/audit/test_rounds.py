@@ -55,19 +55,16 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained():
     assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
 
 
-@pytest.mark.parametrize("of_facets", [0, 80], ids=["pairs", "facets"])
-def test_all_rounds_together_show_what_the_definition_says(of_facets):
+def test_all_rounds_together_show_what_the_definition_says():
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
     mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), most_of_second=32)
-    if of_facets:
-        mechanism = dataclasses.replace(mechanism, facets=dataclasses.replace(listed[0], purse=of_facets))
-    epsilon, steps = 0.3, 2 if of_facets else 4
+    epsilon, steps = 0.3, 4
     highest = mechanism.highest_margins
     grid = [[int(-60 + part * (high + 60) / steps) for part in range(steps + 1)] for high in highest]
     grid.insert(len(listed), [-60, 0, 60])
-    for pairs in (1,) if of_facets else (1, 2):
+    for pairs in (1, 2):
         found = worst_in_rounds(law, mechanism, pairs, epsilon)
         assert found.weights == tuple(each.replay_weight(pairs) for each in listed)
         assert found.delta == pytest.approx(_walked(law, mechanism, found, epsilon), rel=1e-6)
@@ -91,13 +88,7 @@ def _walked(law, mechanism, looks, epsilon):
 
     def walk(number, left, done, p, q):
         """done: named already. p, q: of what was named so far, with the user and without."""
-        if number == len(mechanism.rounds) and done and mechanism.facets is not None:
-            of_facets, total = mechanism.facets.replay_weight(done), 0.0
-            for named in itertools.product((True, False), repeat=done):
-                chance = chances(named, of_facets, looks.margins[number + 1])
-                total += walk(number + 1, left, done, p * chance[0], q * chance[1])
-            return total
-        if number >= len(mechanism.rounds):
+        if number == len(mechanism.rounds):
             p, q = (p, q) if looks.adds_user else (q, p)
             return max(0.0, p - math.exp(epsilon) * q)
         listed, is_last = mechanism.rounds[number], number == len(mechanism.rounds) - 1
@@ -180,8 +171,8 @@ def test_likely_noise_of_rounds_is_computed_again(less, is_found):
 # --- By the code that runs
 
 
-def _sample(run, runs=RUNS, most_looks=20, kind="rounds"):
-    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks, kind))
+def _sample(run, runs=RUNS, most_looks=20):
+    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks))
     law = law_of(mechanism)
     design = design_looks_sampling(mechanism, claim, law, runs, 1)
     return sample_names(mechanism, claim, run, design, law, SECRET)
@@ -205,26 +196,6 @@ def test_rounds_that_pay_for_one_look_pass():
     assert (exact.violations, [each.pairs for each in exact.in_rounds]) == ((), [1])
     assert [each.looks for each in exact.static] == [3]
     assert _sample(trial_of(plan), most_looks=3).violations == ()
-
-
-@pytest.mark.parametrize("kind", ["by", "weight"])
-def test_a_plan_with_facets_or_a_weight_passes_and_another_purse_of_them_is_found(kind):
-    plan = plan_in_rounds(kind=kind)
-    mechanism, claim = mechanism_and_claim(plan)
-    exact = audit_looks_exactly(mechanism, claim, most_looks=1)
-    assert exact.violations == ()
-    assert exact.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
-    more = dataclasses.replace(mechanism, facets=dataclasses.replace(mechanism.facets, purse=PURSE_UNITS // 2))
-    assert PURSE in " ".join(audit_looks_exactly(more, claim, most_looks=1).violations)
-    assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
-    assert audit_payments(mechanism, trial_of(plan), SECRET).violations == ()
-    trials, trial = list(round_trials(mechanism, law_of(mechanism), RUNS)), trial_of(plan)
-    found = p_values_of(trials, trial)
-    assert min(found.values()) > 0.001
-    assert sum(", facets, " in name for name in found) > 10
-    facets = dataclasses.replace(trial.paid_rounds.facets, units=trial.paid_rounds.facets.units // 2)
-    other = dataclasses.replace(trial, rounds=dataclasses.replace(trial.paid_rounds, facets=facets))
-    assert min(p_values_of(trials, other).values()) < FALSE_ALARM / 100
 
 
 @pytest.mark.parametrize("runs", [1, 20])

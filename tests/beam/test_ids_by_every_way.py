@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import pytest
 from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.record_formats import record_decoder
+from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from tests.helpers.event_files_oracle import read_all
 
@@ -79,7 +78,7 @@ def in_json_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[
 
 
 def in_json_records(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
-    decoder = record_decoder("json", EventFields())
+    decoder = RecordDecoder(EventFields())
     return by_reason(decoder.decode("t:0", [json_line(pair) for pair in pairs], np.arange(len(pairs))).rejected, 0)
 
 
@@ -108,15 +107,6 @@ def in_avro_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[
     return of_file(path, 1)
 
 
-def in_avro_records(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
-    values = []
-    for event in avro_events(pairs):
-        fastavro.schemaless_writer(value := io.BytesIO(), AVRO_SCHEMA, event)
-        values.append(value.getvalue())
-    decoder = record_decoder("avro", EventFields(), json.dumps(AVRO_SCHEMA))
-    return by_reason(decoder.decode("t:0", values, np.arange(len(pairs))).rejected, 0)
-
-
 def in_elements(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
     do_fn = CollectEventsDoFn(lambda pair: pair[0], lambda pair: pair[1])
     do_fn.start_bundle()
@@ -130,7 +120,7 @@ WAYS: dict[str, Callable[[Sequence[Pair], pathlib.Path], dict[str, list[int]]]] 
     way.__name__: way
     for way in (
         *(in_json_file, in_json_records, in_csv_file, in_parquet_file),
-        *(in_avro_file, in_avro_records, in_elements),
+        *(in_avro_file, in_elements),
     )
 }
 

@@ -137,10 +137,9 @@ def mixed() -> Any:
         ),
         (
             lambda: mixed().set_index("item"),
-            {"by": {"index": ["DE"]}},
-            r"no field 'index'; its fields are: user, timestamp, item\. Name one with by=\.",
+            {"time": "index"},
+            r"no field 'index'; its fields are: user, timestamp, item\. Name one with time=\.",
         ),
-        (lambda: table(), {"weight": "second", "most_weight": 9}, r"no field 'second'; .* Name one with weight=\."),
         (lambda: table(user=[0.5, 1.0]), {}, "the field 'user' has type double; an id must be text or a whole number"),
         (
             lambda: table(timestamp=[7, 8]),

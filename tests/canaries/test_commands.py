@@ -163,10 +163,6 @@ MISTAKES = {
     "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],
     "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r", "--engine", "in-process"],
     "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
-    "a schema": [
-        *("stream", "--input", "kafka://localhost:9/t", "--format", "avro", "--avro-schema", "LOG", *BUDGET),
-        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),
-    ],
     "settings of Kafka": [
         *("stream", "--input", "kafka://localhost:9/t", "--kafka-config", "LOG", *BUDGET),
         *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),

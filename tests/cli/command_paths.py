@@ -71,7 +71,6 @@ READ = {
     ("stream", "ledger"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out")
     ],
-    ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
     ("stream", "output_kafka_config"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "kafka://localhost:9/t", "--run-id", "r"),

@@ -323,8 +323,7 @@ def test_a_run_of_few_windows_with_several_items_in_each():
 # Of each option of a plan: what is printed as not tried if it is used; "" if all that it changes is tried.
 IN_ROUNDS = "other counts and weights in rounds"
 LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
-LIMITS |= {"block_seconds": "", "most_weight": ""}
-LIMITS |= dict.fromkeys(("rounds", "by", "weight"), IN_ROUNDS)
+LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
 LIMITS |= {
     "hits_per_user": "streams in which a user goes from one price list to the other",
 }
@@ -342,7 +341,6 @@ def test_each_option_is_tried_or_in_the_list():
         ("hits_per_user", 2),
         ("forget_after", 0),
         ("rounds", True),
-        ("by", {"country": ["DE", "FR"]}),
     ],
 )
 def test_the_list_names_what_an_option_leaves_untried(option, value):

@@ -18,13 +18,8 @@ REFUSED = {
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --forget-after 0 --mode kms21: --forget-after needs --mode looks.
-        --weight w: --weight needs --most-weight.
-        --most-weight 9: --most-weight needs --weight.
     """,
     "replay": """
-        --weight w: --weight needs --most-weight.
-        --weight w --most-weight 9 --by a=b: --weight cannot be used with --by.
-        --most-weight 9: --most-weight needs --weight.
         --plan p --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
         --plan p --max-items-per-user 5: --max-items-per-user cannot be used with --plan
         --max-items-per-user 5: --max-items-per-user needs --mode hits or
@@ -64,15 +59,11 @@ REFUSED = {
         --input f --output o --flink-master h:1: --flink-master HOST:PORT needs --worker-pool: its task managers need
         --input f --output o --detach: --detach needs --flink-master HOST:PORT: an engine that runs on
         --input f --output o --engine flink --resume-from s: --resume-from needs --run-id or --state: it resumes a run.
-        --input f --format avro --output o: --format avro needs --input TOPIC: the ending of a file
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
-        --input kafka://h:1/t --format avro --output o: --format avro needs --avro-schema.
-        --input kafka://h:1/t --avro-framing none --output o: --avro-framing needs --format avro.
-        --input kafka://h:1/t --format avro --avro-schema s --avro-schema-id 1 --output o: --avro-schema-id needs --avro
         --input f --output o --output-table t: --output-table needs --output DATABASE.
-        --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
+        --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
         --input f --output o --until 2026-01-01: --until needs --state.
@@ -92,14 +83,12 @@ ALLOWED = {
     """,
     "stream": """
         --input kafka://h:1/t --output kafka://h:1/r --output-kafka-config c
-        --input kafka://h:1/t --output o --format avro --avro-schema s --avro-framing confluent --avro-schema-id 0
         --input f --output sqlite:///r.db --output-table t
         --input kafka://h:1/t --producer-times --output o
     """,
     "plan": """
         --threshold 5 --mode hits
         --rounds --block 6h --round-shares 10,100
-        --weight w --most-weight 9
     """,
     "show": "--last 3 --html a.html --force",
 }

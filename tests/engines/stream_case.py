@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
 import random
 import threading
@@ -14,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.monitor_stream import MonitorStream
@@ -37,22 +35,10 @@ from tests.helpers.trial_plan import TrialPlan
 
 STREAM = "events"
 FIELDS = EventFields("user", "item", "time", "us")
-AVRO_SCHEMA = json.dumps(
-    {
-        "type": "record",
-        "name": "Event",
-        "fields": [
-            {"name": "user", "type": "string"},
-            {"name": "item", "type": "string"},
-            {"name": "time", "type": "long"},
-        ],
-    }
-)
 # Nothing is idle here. A drain takes 26 seconds: also on a busy machine a record is shown 15 seconds after its stamp.
 CLOCK = StreamClock(
     "event", allowed_lateness_seconds=60, out_of_order_seconds=10, idle_timeout_seconds=3600, shown_within_seconds=15
 )
-_PARSED_AVRO_SCHEMA = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
 _DISORDER_SECONDS = 40  # an event is in the log at most so long after others of its time: less than the lateness
 _SHOUTED_LATER_SECONDS = 300  # far beyond the lateness
 _FAR_FUTURE = 4_102_444_800 * MICROS  # 2100
@@ -82,13 +68,6 @@ class Row:
 
     def fields(self) -> dict[str, Any]:
         return dict(zip(("user", "item", "time"), self.event or (), strict=True))
-
-    def avro(self) -> bytes:
-        if self.event is None:
-            return self.broken[:3]
-        stream = io.BytesIO()
-        fastavro.schemaless_writer(stream, _PARSED_AVRO_SCHEMA, self.fields())
-        return stream.getvalue()
 
 
 class NamesTranscript(NamedTuple):
@@ -145,16 +124,15 @@ class StreamCase:
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, RUN_ID, STREAM)
 
-    def fill(self, server: Any, topic: str, record_format: str = "json") -> None:
+    def fill(self, server: Any, topic: str) -> None:
         """Makes the topic and puts the whole log there at once."""
         server.create_topic(topic, self.partitions)
         for number in range(self.partitions):
             rows = [row for row in self.rows if row.partition == number]
-            server.produce(topic, [row.avro() if record_format == "avro" else row.json() for row in rows], number)
+            server.produce(topic, [row.json() for row in rows], number)
 
-    def kafka(self, bootstrap: str, topic: str, record_format: str = "json") -> KafkaTopic:
-        schema = AVRO_SCHEMA if record_format == "avro" else None
-        return KafkaTopic(bootstrap, topic, FIELDS, record_format, schema)
+    def kafka(self, bootstrap: str, topic: str) -> KafkaTopic:
+        return KafkaTopic(bootstrap, topic, FIELDS)
 
 
 @functools.lru_cache(maxsize=8)
@@ -256,12 +234,10 @@ def counted_events(rows: Sequence[Row], plan: Plan, partitions: int) -> tuple[li
 class Feeder:
     """Sends rows to a topic, evenly over some seconds, in a thread. `join` raises what went wrong."""
 
-    def __init__(
-        self, bootstrap: str, topic: str, rows: Sequence[Row], seconds: float, record_format: str = "json"
-    ) -> None:
+    def __init__(self, bootstrap: str, topic: str, rows: Sequence[Row], seconds: float) -> None:
         self._settings = {"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True, "log_level": 0}
         self._topic = topic
-        self._values = [(row.partition, row.avro() if record_format == "avro" else row.json()) for row in rows]
+        self._values = [(row.partition, row.json()) for row in rows]
         self._seconds = seconds
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

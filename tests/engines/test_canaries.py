@@ -16,7 +16,7 @@ from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Ran, quoting_library, run_apart
 from tests.engines import on
 from tests.engines.kafka_server import KafkaServer
-from tests.engines.stream_case import AVRO_SCHEMA, Row
+from tests.engines.stream_case import Row
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 
@@ -87,34 +87,31 @@ def test_a_library_that_quotes_cells_on_an_engine(
         assert_as_documented(ENGINE_LOGS, in_logs)
 
 
-def records(canaries: Canaries, form: str) -> Iterator[bytes]:
+def records(canaries: Canaries) -> Iterator[bytes]:
     """Of all canaries, and some that cannot be read."""
     for user, item, seconds in logs.rows_of(canaries):
         row = Row(0, (str(user), str(item), int(str(seconds)) * 1_000_000))
-        yield row.avro() if form == "avro" else row.json()
+        yield row.json()
     for user in canaries.users[:20]:
         yield json.dumps({"user": [user], "item": {user: user}, "time": user}).encode()
         yield user.encode()
 
 
 @pytest.mark.parametrize(
-    ("engine", "form", "mode"),
+    ("engine", "mode"),
     [
-        on("prism", "json", "hits"),
-        on("prism", "avro", "looks", is_long=True),
-        on("flink", "avro", "hits", is_long=True),
-        on("flink", "json", "looks", is_long=True),
+        on("prism", "hits"),
+        on("prism", "looks", is_long=True),
+        on("flink", "hits", is_long=True),
+        on("flink", "looks", is_long=True),
     ],
 )
-def test_a_topic(
-    kafka: KafkaServer, home: Home, canaries: Canaries, search: Search, form: str, engine: str, mode: str
-) -> None:
+def test_a_topic(kafka: KafkaServer, home: Home, canaries: Canaries, search: Search, engine: str, mode: str) -> None:
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
-    topic, output = f"canaries-{form}-{engine}-{mode}", f"canaries-{form}-{engine}-{mode}-out"
+    topic, output = f"canaries-{engine}-{mode}", f"canaries-{engine}-{mode}-out"
     kafka.create_topic(topic)
     kafka.create_topic(output)
-    kafka.produce(topic, records(canaries, form))
-    home.put("schema.avsc", AVRO_SCHEMA.encode())
+    kafka.produce(topic, records(canaries))
     words: tuple[object, ...] = (
         "--input",
         f"kafka://{kafka.bootstrap}/{topic}",
@@ -122,8 +119,6 @@ def test_a_topic(
         f"kafka://{kafka.bootstrap}/{output}",
     )
     words += ("--time-field", "time", "--time-unit", "us", "--engine", engine)
-    if form == "avro":
-        words += ("--format", "avro", "--avro-schema", "schema.avsc", "--output-format", "avro")
     ran = run_stream(home, mode, *words, checkpoints=engine == "flink")
     reports = {f"report {number}": record.value for number, record in enumerate(kafka.records(output))}
     assert any(SHARED.encode() in value for value in reports.values())

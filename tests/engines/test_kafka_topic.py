@@ -12,9 +12,9 @@ from confluent_kafka.admin import NewPartitions
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.json_records import BROKEN_RECORD, NO_VALUE
 from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
-from dp_transforms.logs.streams.record_formats import BROKEN_RECORD, NO_VALUE
 from dp_transforms.logs.streams.stream_source import Polled
 from tests.engines import needs
 from tests.engines.kafka_server import QUICK, KafkaServer

@@ -15,7 +15,8 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.engines.kafka_server import QUICK, KafkaServer
 from tests.helpers.small_runs import MICROS, settings_of
 from tests.helpers.trials import changed
-from tests.neighbours.kafka_records import AVRO, FORMATS, some
+from tests.neighbours.kafka_records import some
+from tests.neighbours.logs import as_json
 from tests.neighbours.replayed import assert_same_pairs
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
 
@@ -26,14 +27,13 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, kind: str, clock: str) -> None:
+def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """Restarts at any step, polls of any size, to the end and with a stop between two batches of records."""
     monkeypatch.setattr(partition_poller, "MAX_SECONDS", 0.05)
-    source, now = random.Random(f"{kind} {clock}"), int(time.time())
+    source, now = random.Random(clock), int(time.time())
     schedule = WindowSchedule.fixed(now - 4 * HOUR, now + HOUR, HOUR)
-    names = [f"{clock}-{kind}-{which}" for which in ("with", "without")]
+    names = [f"{clock}-{which}" for which in ("with", "without")]
     for name in names:
         kafka.create_topic(name)
     batches, moments = [], []
@@ -43,9 +43,9 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
             for _ in range(200)
         ]
         batches.append({((micros // MICROS - now) // HOUR + 4, user, item) for user, item, micros in events})
-        theirs = [FORMATS[kind][0](event) for event in events]
+        theirs = [as_json(event) for event in events]
         # The broker refuses larger ones.
-        added = [body for body in some(kind, source, 150) if len(body or b"") < 900_000]
+        added = [body for body in some(source, 150) if len(body or b"") < 900_000]
         mixed = [*theirs, *added]
         source.shuffle(mixed)
         kafka.produce(names[0], mixed)
@@ -54,8 +54,7 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
         moments.append(time.time_ns() // 1000)
         time.sleep(0.02)
     for number, name in enumerate(names):
-        format_of = {"record_format": "avro", "avro_schema": AVRO} if kind == "avro" else {}
-        topic = KafkaTopic(kafka.bootstrap, name, EventFields(), client_config_file=QUICK, **format_of)
+        topic = KafkaTopic(kafka.bootstrap, name, EventFields(), client_config_file=QUICK)
         (partition,) = topic.partitions()
         for stop in (None, 0, 1):
             for confirm in (True, False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 import random
@@ -10,15 +9,13 @@ import threading
 import time
 import uuid
 
-import fastavro
 import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import decode_report
-from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
 from dp_transforms.reports.report_topic import ReportTopic, _partition
-from dp_transforms.reports.topic_records import RECORD_FORMATS, encode_record
+from dp_transforms.reports.topic_records import encode_record
 from tests.engines import needs
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report, write_all
@@ -73,9 +70,7 @@ def eventually(question, answer) -> None:
     assert question() == answer
 
 
-@pytest.mark.parametrize("record_format", RECORD_FORMATS)
-def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(sink, record_format):
-    sink = ReportTopic(sink.bootstrap_servers, sink.topic, record_format)
+def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(sink):
     assert sink.read("run-1") == (None, [], None)
     keys = write_all(sink, REPORTS[::-1], None)
     eventually(lambda: sink.read("run-1"), (HEADER, REPORTS, None))
@@ -83,7 +78,6 @@ def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(
     eventually(lambda: sink.read("run-1"), (header(), REPORTS, ENDED))
     before = records(sink, "read_uncommitted")
     write_all(sink)
-    write_all(ReportTopic(sink.bootstrap_servers, sink.topic, *({*RECORD_FORMATS} - {record_format})))
     assert records(sink, "read_uncommitted") == before
     assert len({partition for partition, _, _ in before}) == 1
     start = b"run-1|news|"
@@ -100,40 +94,6 @@ def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
     assert values[0]["header"]["guarantee"] == header().guarantee
     assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
     assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 4}}
-
-
-def test_avro_records_can_be_read_with_the_published_schemas_alone(sink):
-    """As a consumer would: schemas from the docs, told apart by the Rabin fingerprint of the Avro specification."""
-    published = json.loads((DOCS / "report_topic.avsc").read_text())
-    assert published == list(TOPIC_AVRO_SCHEMAS)
-    write_all(ReportTopic(sink.bootstrap_servers, sink.topic, "avro"))
-    eventually(lambda: len(records(sink)), 6)
-    by_fingerprint = {}
-    for schema in published:
-        canonical = fastavro.schema.to_parsing_canonical_form(schema)
-        by_fingerprint[rabin(canonical.encode())] = fastavro.parse_schema(schema)
-    seen = []
-    for _, _, value in records(sink):
-        assert value[:2] == b"\xc3\x01"
-        schema = by_fingerprint[int.from_bytes(value[2:10], "little")]
-        seen.append((schema["name"], fastavro.schemaless_reader(io.BytesIO(value[10:]), schema, None)))
-    assert [name.rpartition(".")[2] for name, _ in seen] == ["RunHeader", *["WindowReport"] * 4, "RunEnded"]
-    assert seen[1][1]["window_start"].isoformat() == "2017-10-01T03:00:00+00:00"
-    assert [entry["item"] for entry in seen[1][1]["heavy_hitters"]] == [
-        entry.item for entry in REPORTS[0].heavy_hitters
-    ]
-
-
-def rabin(data: bytes) -> int:
-    """CRC-64-AVRO, as the specification prints it."""
-    empty = 0xC15D213AA4D7A795
-    fingerprint = empty
-    for byte in data:
-        term = (fingerprint ^ byte) & 0xFF
-        for _ in range(8):
-            term = (term >> 1) ^ (empty & -(term & 1))
-        fingerprint = (fingerprint >> 8) ^ term
-    return fingerprint
 
 
 def test_a_writer_that_was_replaced_writes_no_more(sink):
@@ -210,14 +170,13 @@ def large_report(window: int, items: int) -> WindowReport:
     return report(window, *(HeavyHitter(label, None, items - rank) for rank, label in enumerate(labels)))
 
 
-@pytest.mark.parametrize("record_format", RECORD_FORMATS)
-def test_a_large_report_is_written_to_a_topic_that_takes_it(server, record_format):
+def test_a_large_report_is_written_to_a_topic_that_takes_it(server):
     topic = f"reports-{uuid.uuid4().hex[:8]}"
     server.create_topic(topic, config={"max.message.bytes": "10000000"})
-    sink = ReportTopic(server.bootstrap, topic, record_format)
+    sink = ReportTopic(server.bootstrap, topic)
     reports = [REPORTS[0], large_report(1, 125), *REPORTS[1:]]
     ended = ENDED._replace(reports=5)
-    assert len(encode_record(reports[1], "run-1", record_format)) > 2_000_000
+    assert len(encode_record(reports[1], "run-1")) > 2_000_000
     write_all(sink, reports, ended)
     eventually(lambda: sink.read("run-1"), (header(), reports, ended))
     write_all(sink, reports, ended)
@@ -226,7 +185,7 @@ def test_a_large_report_is_written_to_a_topic_that_takes_it(server, record_forma
 def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server):
     """The broker decides, after compression. What it refuses is not lost: the run goes on when the topic takes it."""
     reports = [REPORTS[0], large_report(1, 75)]
-    assert len(encode_record(reports[1], "run-1", "json")) > 1_200_000
+    assert len(encode_record(reports[1], "run-1")) > 1_200_000
     write_all(sink, reports, ended=None)
     eventually(lambda: sink.read("run-1")[1], reports)
     with pytest.raises(StreamError, match=r"Raise its max\.message\.bytes") as caught:

@@ -134,23 +134,6 @@ def avro_cases() -> list[BigCase]:
         BigCase("schema nested a million deep", "avro-schema", "text", "", as_file(lambda: _nested_type(10**6))),
         BigCase("30,000 fields", "avro-schema", "text", "", as_file(lambda: wide % names)),
         BigCase(
-            "record with 2^62 values",
-            "avro-record",
-            "beside, none",
-            "",
-            as_file(lambda: zigzag(2**62) + bytes(100)),
-            "accepted",
-        ),
-        BigCase(
-            "record of 15 MB of nothing",
-            "avro-record",
-            "text, none",
-            "",
-            as_file(lambda: bytes(15 * MB)),
-            "accepted",
-            30,
-        ),
-        BigCase(
             "record of 15 MB, nested", "json-record", "json 0", "", as_file(lambda: b"[" * (15 * MB)), "accepted", 30
         ),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
@@ -37,16 +36,11 @@ def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[s
 
 
 @functools.cache
-def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
-    ``by`` or ``weight``, for rounds with facets or amounts."""
+def plan_in_rounds(most_looks: int = 20) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
-    kinds: dict[str, Any] = {
-        "by": {"by": {"country": ("DE", "FR")}},
-        "weight": {"weight": "seconds", "most_weight": 60},
-    }
-    rounds: dict[str, Any] = kinds.get(kind, {kind: True})
-    return Plan.calibrate(epsilon=2, delta=1e-4, schedule=schedule, most_looks=most_looks, max_users=100_000, **rounds)
+    budget = {"epsilon": 2, "delta": 1e-4, "schedule": schedule, "max_users": 100_000}
+    return Plan.calibrate(**budget, most_looks=most_looks, rounds=True)
 
 
 def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:

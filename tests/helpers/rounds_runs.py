@@ -16,7 +16,6 @@ from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.plan.facets import Facets
 from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
 from tests.helpers.naming_runs import naming_settings
@@ -57,12 +56,11 @@ def trial_with_rounds(
     threshold: int = 70,
     percents: tuple[int, ...] = (20, 10, 20, 50),
     false_names: float = 0.5,
-    facets: Facets | None = None,
 ) -> TrialPlan:
     """Windows of 10 seconds, and little noise. percents: of a purse, for each round."""
     trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
     units = tuple(PURSE_UNITS * percent // 100 for percent in percents)
-    rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names, facets=facets)
+    rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names)
     return dataclasses.replace(trial, rounds=rounds)
 
 

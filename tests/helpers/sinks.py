@@ -24,7 +24,7 @@ from tests.helpers import postgres_server
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 ENDED = RunEnded("news", 48, 4)
-KINDS = ("folder jsonl", "folder avro", "sqlite", "topic json", "topic avro", "postgresql")
+KINDS = ("folder jsonl", "folder avro", "sqlite", "topic", "postgresql")
 PARTITIONS = 4  # of each topic of the simulated cluster
 
 
@@ -87,7 +87,7 @@ def sink_of_kind(kind: str, place: pathlib.Path, postgres: str = "") -> Iterator
         yield ReportFolder(str(place / "deep" / "reports"), form)
     elif name == "topic":
         with simulated_topic() as topic:
-            yield ReportTopic(topic.bootstrap_servers, topic.topic, form)
+            yield ReportTopic(topic.bootstrap_servers, topic.topic)
     elif name == "sqlite":
         yield ReportTable(f"sqlite:///{place}/reports.db")
     else:

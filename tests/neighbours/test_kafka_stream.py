@@ -13,10 +13,9 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import TakenWindows
 from tests.helpers.small_runs import MICROS, START, settings_of
 from tests.neighbours import hostile_lines
-from tests.neighbours.binary_files import avro_values
 from tests.neighbours.broker import Brokers, Message, Partition
-from tests.neighbours.kafka_records import FORMATS, some
-from tests.neighbours.logs import ODD_USERS, as_json
+from tests.neighbours.kafka_records import some
+from tests.neighbours.logs import ODD_USERS, as_json, odd_json_lines
 from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
@@ -33,7 +32,6 @@ class Case:
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        kind: str,
         clock: str,
         added: Sequence[bytes | None],
         *,
@@ -44,12 +42,11 @@ class Case:
         begin: int = 0,
         lag_millis: int = 0,
     ) -> None:
-        spell, _, odd, self._format = FORMATS[kind]
         self._brokers, self._clock, self._settings = Brokers(monkeypatch), CLOCKS[clock], settings_of(PLANS[plan])
         self.deaths = 0
         self._seed, self._begin, self._lag = seed, (START + begin) * MICROS, lag_millis
         # Where events set the clock, their times must be in the order that guarantee.md wants: those are not.
-        self.without = others(self._clock, spell, seed, count, odd() if clock != "event" else ())
+        self.without = others(self._clock, as_json, seed, count, odd_json_lines() if clock != "event" else ())
         # Where events set the clock, none of the added ones may be ahead of it: those that can be read have this time.
         added_time = (START + 90 + HISTORY_SECONDS) * MICROS if clock == "event" else 0
         later = (number for number, record in enumerate(self.without) if record.micros >= added_time)
@@ -95,7 +92,7 @@ class Case:
         wall = WallClock(self._begin)
         messages = [Message(at, record.micros // MILLI, record.body) for at, record in zip(offsets, log, strict=True)]
         self._brokers.partitions["t"] = Partition(messages, wall, self._lag)
-        topic = KafkaTopic("b:1", "t", EventFields(), **self._format)
+        topic = KafkaTopic("b:1", "t", EventFields())
         return Stepped(lambda: self._brokers.reader(topic), self._clock, wall, treatment, settings=self._settings)
 
 
@@ -104,31 +101,29 @@ BACKLOG = 10**10  # seconds: all has long arrived
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_backlog(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str, plan: str) -> None:
-    for source in rounds(kind, clock, plan):
-        case = Case(monkeypatch, kind, clock, some(kind, source), seed=source.getrandbits(32), plan=plan, begin=BACKLOG)
+def test_a_backlog(monkeypatch: pytest.MonkeyPatch, clock: str, plan: str) -> None:
+    for source in rounds("json", clock, plan):
+        case = Case(monkeypatch, clock, some(source), seed=source.getrandbits(32), plan=plan, begin=BACKLOG)
         case.check(confirm=source.random() < 0.7)
 
 
-@pytest.mark.parametrize(("kind", "clock"), [("json", "arrival, in order"), ("avro", "arrival")])
-def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str) -> None:
+@pytest.mark.parametrize("clock", ["arrival, in order", "arrival"])
+def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """Without x' the partition is idle where with x' it is not: windows close by the wall clock, or by the records."""
     intents = 0
-    for source in rounds(kind, clock):
+    for source in rounds("json", clock):
         for begin, confirm in ((-5, True), (100, False)):
             seed = source.getrandbits(32)
-            case = Case(monkeypatch, kind, clock, some(kind, source), seed=seed, begin=begin, lag_millis=3_500)
+            case = Case(monkeypatch, clock, some(source), seed=seed, begin=begin, lag_millis=3_500)
             case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
             intents += case.run.intents
     assert intents > 0, "windows closed by the wall clock"
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str) -> None:
-    for source in rounds(kind, clock):
-        case = Case(monkeypatch, kind, clock, some(kind, source, 200), seed=source.getrandbits(32), begin=BACKLOG)
+def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
+    for source in rounds("json", clock):
+        case = Case(monkeypatch, clock, some(source, 200), seed=source.getrandbits(32), begin=BACKLOG)
         case.check(source.choice(case.mixed).micros, deaths=0.06)
         case.check(source.choice(case.mixed).micros, confirm=False)
         assert case.deaths > 0, "workers died, and others went on"
@@ -136,7 +131,7 @@ def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, kin
 
 def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     for source in rounds("live"):
-        case = Case(monkeypatch, "json", "arrival", some("json", source), seed=source.getrandbits(32), lag_millis=3_500)
+        case = Case(monkeypatch, "arrival", some(source), seed=source.getrandbits(32), lag_millis=3_500)
         case.check(source.choice(case.mixed).micros, jump_seconds=5)
         case.check(source.choice(case.mixed).micros, jump_seconds=5, confirm=False)
 
@@ -147,7 +142,7 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
     added = [as_json(("x'", "A", (START + 1) * MICROS))] * min(100 * size, 1_000)
     for source in rounds(size, clock):
         where, count = source.choice(["first", "spread"]), 400 if size == 1 else 1_500
-        case = Case(monkeypatch, "json", clock, added, count=count, where=where, begin=BACKLOG)
+        case = Case(monkeypatch, clock, added, count=count, where=where, begin=BACKLOG)
         case.check(case.without[-1].micros, polls=(size,), confirm=False)
         case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)
 
@@ -161,8 +156,8 @@ def test_a_stop_leaves_open_windows_whole_to_the_next_part(
     for source in rounds("part", clock, plan):
         for first in range(3):
             seed, begin = source.getrandbits(32), -5 if clock == "arrival" and first != 1 else BACKLOG
-            added = some("json", source)
-            case = Case(monkeypatch, "json", clock, added, seed=seed, plan=plan, begin=begin, lag_millis=3_500)
+            added = some(source)
+            case = Case(monkeypatch, clock, added, seed=seed, plan=plan, begin=begin, lag_millis=3_500)
             case.check_part(source.choice(case.mixed).micros, TakenWindows(first, horizon - first % 2, hands_over=True))
 
 
@@ -170,8 +165,5 @@ def test_a_stop_leaves_open_windows_whole_to_the_next_part(
 def test_large_values(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     text = b"A" * (size * hostile_lines.MB)
     added = [text, b'{"user": "x\'", "item": "' + text + b'"}', b"{" + text]
-    case = Case(monkeypatch, "json", "arrival", added, count=100, begin=BACKLOG)
-    case.check(polls=(30, 1_000), deaths=0.01)
-    packed = avro_values([(text, b"A", 1)], "whole")
-    case = Case(monkeypatch, "avro", "arrival", [text, *packed], count=100, begin=BACKLOG)
+    case = Case(monkeypatch, "arrival", added, count=100, begin=BACKLOG)
     case.check(polls=(30, 1_000), deaths=0.01)

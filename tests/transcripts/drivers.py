@@ -48,8 +48,6 @@ from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, READERS, plan_
 
 _POOL_BYTES = 1 << 30
 
-_NOT_STORED = ("seconds", "without_weight")  # no mode here has a weight
-
 
 class Run(NamedTuple):
     """A folder with the log of one reader, the key and the plan of a mode.
@@ -96,7 +94,7 @@ def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more:
     more.update(domain_file=str(run.domain) if run.domain else None, dead_letter=str(bad))
     request = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
     summary = dataclasses.asdict(replay(request))
-    counts = {name: count for name, count in summary.items() if name not in _NOT_STORED}
+    counts = {name: count for name, count in summary.items() if name != "seconds"}
     report = read_report(output)
     return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
 
@@ -148,7 +146,7 @@ def _parts(run: Run) -> Left:
 def _told(stderr: str) -> dict[str, int]:
     """The numbers of the rows, as `_replay` has them."""
     (told,) = [line for line in map(json.loads, stderr.splitlines()) if "rejected" in line]
-    return {name: number for name, number in told.items() if isinstance(number, int) and name not in _NOT_STORED}
+    return {name: number for name, number in told.items() if isinstance(number, int) and name != "seconds"}
 
 
 def _dead_letter(paths: Iterable[pathlib.Path]) -> Iterator[tuple[str, int, str]]:

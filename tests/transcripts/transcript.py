@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dp_transforms import ReportHeader
-from dp_transforms.reports.report_records import hitter_fields
 from tests.transcripts.cases import MODES, READERS
 from tests.transcripts.drivers import DRIVERS, WITHOUT_READER, Left, prepared
 
@@ -55,7 +54,7 @@ def _stored(header: ReportHeader) -> dict[str, Any]:
 
 
 def _as_dict(window: Any) -> dict[str, Any]:
-    return {**window._asdict(), "heavy_hitters": list(map(hitter_fields, window.heavy_hitters))}
+    return {**window._asdict(), "heavy_hitters": [hitter._asdict() for hitter in window.heavy_hitters]}
 
 
 def _line(value: Any) -> str:

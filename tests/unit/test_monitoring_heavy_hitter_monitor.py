@@ -176,7 +176,7 @@ def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters, order):
     counts = [hitter.noisy_count for hitter in by_value if hitter.zone != ABOVE]
     assert counts == sorted(counts, reverse=True)
     for first, second in itertools.pairwise(by_value):
-        sizes = [(each.zone == ABOVE, each.noisy_count, each.at_least_weight or 0) for each in (first, second)]
+        sizes = [(each.zone == ABOVE, each.noisy_count) for each in (first, second)]
         assert sizes[0] != sizes[1] or first.item <= second.item
 
 
@@ -193,9 +193,7 @@ def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_
         if first.level == second.level:
             assert (first.at_least_users or 0) >= (second.at_least_users or 0)
             if (first.at_least_users or 0) == (second.at_least_users or 0):
-                assert (first.at_least_weight or 0) >= (second.at_least_weight or 0)
-                if (first.at_least_weight or 0) == (second.at_least_weight or 0):
-                    assert first.item <= second.item
+                assert first.item <= second.item
 
 
 def test_a_monitor_holds_no_state_of_its_own():

@@ -4,8 +4,6 @@ On the cluster that librdkafka simulates; a real broker is in tests/engines. Wha
 test_report_sinks.
 """
 
-import json
-import pathlib
 import time
 
 import pytest
@@ -13,11 +11,9 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFileError, sink_of, topic_records
-from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
 from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
 from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter
 from dp_transforms.reports.topic_records import (
-    RECORD_FORMATS,
     RUN_ID_FIELD,
     TopicFollower,
     TopicRun,
@@ -58,38 +54,15 @@ def sink(tmp_path):
 RECORDS = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, reports=2))
 
 
-@pytest.mark.parametrize("record_format", RECORD_FORMATS)
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
-def test_a_record_comes_back_with_the_name_of_its_run(record, record_format):
-    assert decode_record(encode_record(record, "run-1", record_format)) == ("run-1", record)
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
-def test_bytes_behind_an_avro_datum_are_refused(record):
-    value = encode_record(record, "run-1", "avro")
-    for more in (b"\x00", b"\xc3\x01", value):
-        with pytest.raises(ReportFileError, match="more than its Avro datum"):
-            decode_record(value + more)
-    for length in range(10, len(value)):
-        with pytest.raises(ReportFileError):
-            decode_record(value[:length])
-
-
-def test_a_datum_of_another_schema_is_refused():
-    value = encode_record(report_samples.LABELS, "run-1", "avro")
-    with pytest.raises(ReportFileError, match="fingerprint"):
-        decode_record(value[:2] + bytes(8) + value[10:])
-
-
-def test_the_published_schemas_are_those_that_are_written():
-    published = pathlib.Path(__file__).parents[2] / "docs" / "report_topic.avsc"
-    assert json.loads(published.read_text()) == list(TOPIC_AVRO_SCHEMAS)
+def test_a_record_comes_back_with_the_name_of_its_run(record):
+    assert decode_record(encode_record(record, "run-1")) == ("run-1", record)
 
 
 def test_records_are_short_and_readable_whatever_the_letters():
     """UTF-8, not escapes of six bytes for each letter."""
     for record in (header(stream="Ünï ☃"), report(0, HeavyHitter("Ünï ☃", None, 3)), RunEnded("Ünï ☃", 3)):
-        assert "Ünï ☃".encode() in encode_record(record, "run-1", "json")
+        assert "Ünï ☃".encode() in encode_record(record, "run-1")
 
 
 # --- What a topic tells of a run
@@ -99,7 +72,7 @@ class Message:
     """A record as the client hands it over."""
 
     def __init__(self, record, run_id="run-1", in_header=None):
-        self._value = encode_record(record, run_id, "json")
+        self._value = encode_record(record, run_id)
         self._run_id = in_header or run_id
 
     def headers(self):
@@ -137,12 +110,11 @@ def test_a_topic_that_contradicts_itself_is_not_read():
         taken(Message(header()), Message(header(stream="olds")), stream=None)
 
 
-def test_one_partition_has_all_of_a_run_once_in_either_format(sink):
+def test_one_partition_has_all_of_a_run_once(sink):
     keys = write_all(sink, REPORTS[::-1], None)
     keys += write_all(sink, [])
     before = records_of(sink)
-    for record_format in RECORD_FORMATS:
-        write_all(ReportTopic(sink.bootstrap_servers, sink.topic, record_format))
+    write_all(ReportTopic(sink.bootstrap_servers, sink.topic))
     assert records_of(sink) == before
     assert [key for _, key, _ in before] == [b"run-1|news|header", *(b"run-1|" + key.encode() for key in keys)]
     assert {partition for partition, _, _ in before} == {_partition(HEADER, PARTITIONS)}
@@ -164,7 +136,7 @@ def test_a_run_stays_in_the_partition_where_it_began(sink):
     """A topic may be given more partitions meanwhile, and a run's own number then comes out as another one."""
     elsewhere = (_partition(HEADER, 4) + 1) % 4
     producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
-    value, key = encode_record(HEADER, "run-1", "json"), b"run-1|news|header"
+    value, key = encode_record(HEADER, "run-1"), b"run-1|news|header"
     producer.produce("reports", value, key, elsewhere, headers={"shh.run_id": b"run-1"})
     assert producer.flush(60) == 0
     write_all(sink)
@@ -183,7 +155,7 @@ SECOND = header("run-2")
 def forge(sink, window):
     """A record of another program under the name of the run."""
     producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
-    value = encode_record(window, "run-1", "json")
+    value = encode_record(window, "run-1")
     producer.produce(sink.topic, value, headers={RUN_ID_FIELD: b"run-1"})
     assert producer.flush(60) == 0
 

@@ -3,6 +3,6 @@
 - stream_source: what a source is: `StreamSource`, `PartitionReader`, the result of one poll.
 - kafka_topic, kafka_reader, log_folder, folder_files: the sources: a Kafka topic, with what is refused of it, and a
   folder that log files are moved into.
-- record_formats: values of records (JSON, Avro with or without a header) -> events, by the rules of `logs`.
+- json_records: values of records -> events, by the rules of `logs`.
 - partition_progress, partition_poller: in which windows an event counts and when they close; the loop that reads.
 """

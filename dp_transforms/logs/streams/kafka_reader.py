@@ -14,6 +14,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.rejected_events import Reasons
+from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.stores import kafka_client
 
@@ -84,7 +85,7 @@ class KafkaReader:
     def __init__(self, partition: KafkaPartition, since_micros: int = 0) -> None:
         self._partition, self._topic = partition, partition.topic
         self._since_millis = since_micros // 1_000
-        self._decoder = self._topic.decoder()
+        self._decoder = RecordDecoder(self._topic.fields)
         self._errors = kafka_client.import_confluent_kafka()
         self._consumer: Any = None
         self._next: int | None = None

@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 
 from dp_transforms.checks import is_whole, on_one_line
 from dp_transforms.errors import StreamError
-from dp_transforms.logs.log_chunk import EventFields, EventFileError
+from dp_transforms.logs.log_chunk import EventFields
 from dp_transforms.logs.streams.kafka_reader import KafkaReader
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder
 from dp_transforms.stores import kafka_client
-from dp_transforms.stores.local_files import read_regular
 
 _OWN_SETTINGS: dict[str, object] = {
     "enable.auto.commit": False,
@@ -42,7 +40,7 @@ _DEFAULT_SETTINGS: dict[str, object] = {
     "reconnect.backoff.max.ms": "2000",
 }
 _ASK_SECONDS = 8.0
-_MAX_SCHEMA_BYTES = 1 << 20
+_NO_CHOICE = ("json", None, "none", None)  # of the format of records: it stays in what a topic is known by
 
 
 class TopicSettings(NamedTuple):
@@ -63,10 +61,6 @@ class KafkaTopic:
     tells it to the operator.
 
     bootstrap_servers: ``host:port``, several with commas between.
-    record_format, avro_framing: see `record_formats`.
-    avro_schema: the schema that the records were written with: its JSON text, or the path of a file with it, which is
-        read at once.
-    avro_schema_id: with the Confluent framing, the only schema number of the registry that is accepted; None: any.
     client_config_file: a properties file (``key=value``) with more settings of librdkafka, such as
         ``security.protocol``. Each worker reads it itself, since engines store and show the job graph.
     unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
@@ -81,10 +75,6 @@ class KafkaTopic:
     bootstrap_servers: str
     topic: str
     fields: EventFields
-    record_format: str = "json"
-    avro_schema: str | None = dataclasses.field(default=None, repr=False)
-    avro_framing: str = "none"
-    avro_schema_id: int | None = None
     client_config_file: str | None = None
     unreachable_seconds: float = 120.0
     append_times_only: bool = False
@@ -96,18 +86,10 @@ class KafkaTopic:
             raise ValueError("a Kafka source needs bootstrap servers (host:port) and a topic.")
         if not 1 <= self.unreachable_seconds <= 86_400:
             raise ValueError(f"unreachable_seconds must be 1 to 86400, got {self.unreachable_seconds!r}.")
-        if self.avro_schema is not None and not self.avro_schema.lstrip().startswith("{"):
-            object.__setattr__(self, "avro_schema", _read_schema_file(self.avro_schema))
-        self.decoder()
-
-    def decoder(self) -> RecordDecoder:
-        """A decoder of the records' values. Raises ValueError for a schema that cannot serve."""
-        return record_decoder(self.record_format, self.fields, self.avro_schema, self.avro_framing, self.avro_schema_id)
 
     def fingerprint(self) -> str:
         """See `StreamSource`. Servers and clients may change; what is read from a record may not."""
-        parts = [self.topic, dataclasses.asdict(self.fields), self.append_times_only]
-        parts += [self.record_format, self.avro_schema, self.avro_framing, self.avro_schema_id]
+        parts = [self.topic, self.fields.identity, self.append_times_only, *_NO_CHOICE]
         return json.dumps(parts, sort_keys=True)
 
     def beginning(self, since_micros: int) -> str:
@@ -224,16 +206,6 @@ class KafkaTopic:
             f"no Kafka broker answers at {on_one_line(self.bootstrap_servers)} ({kafka_client.error_name(error)})."
             " Check the address, the network and the security settings."
         )
-
-
-def _read_schema_file(path: str) -> str:
-    try:
-        text = read_regular(path, _MAX_SCHEMA_BYTES).decode()
-    except (OSError, ValueError):
-        raise EventFileError(path, "the Avro schema cannot be read. Name a file with its JSON text.") from None
-    if len(text) > _MAX_SCHEMA_BYTES:
-        raise EventFileError(path, "the Avro schema has more than 1 MB.")
-    return text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,7 +93,7 @@ class LogFolder:
 
     def fingerprint(self) -> str:
         """See `StreamSource`."""
-        return json.dumps(dataclasses.asdict(self.fields), sort_keys=True)
+        return json.dumps(self.fields.identity, sort_keys=True)
 
     def beginning(self, since_micros: int) -> str:
         """See `StreamSource`: a digest of the files that are there now. Those that come later `taken` holds."""

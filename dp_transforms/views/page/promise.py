@@ -21,11 +21,9 @@ import numpy as np
 
 from dp_transforms.checks import exact
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.facets import columns_of_facets, weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.report_words import label_text
 
 _MOST_EPSILON = 700.0  # e to a larger one is no float
 
@@ -108,19 +106,7 @@ def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
         f"Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.{beside}",
         f"Say that an item of the report had many users in the window in which it is named{known}. {of_noise}",
         sizes,
-        *(
-            f"Say of its users that {words}, where that is stated. It is one of these numbers."
-            for words in ([] if plan is None or of_blocks else said_of_facets(plan))
-        ),
     ]
-
-
-def said_of_facets(plan: Plan) -> list[str]:
-    """What is said of the users of an item beside their number: one part of a sentence, or none."""
-    columns = " and ".join(map(label_text, columns_of_facets(plan.facets)))
-    if weight := weight_of(plan.facets):
-        return [f"they have at least so many {columns} together, each at most {weight.most:,} in a window"]
-    return [f"at least so many have a declared value of {columns}"] if plan.facets else []
 
 
 def must_not_be_concluded(plan: Plan | None) -> list[str]:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import TrendRule, size_of
@@ -72,15 +71,6 @@ class Legend(NamedTuple):
         return bisect.bisect_right(self.bounds, strength)
 
 
-class FacetOverTime(NamedTuple):
-    """name: of the column and the value. windows: rising, in which it was named. sizes: so many users at least. Or the
-    column of `--weight`, and amounts."""
-
-    name: str
-    windows: list[int]
-    sizes: list[int]
-
-
 @dataclasses.dataclass(frozen=True)
 class ReportColumns:
     """All that a page or a picture shows of the windows of a report.
@@ -89,8 +79,7 @@ class ReportColumns:
         no two alike. titles: "" for none.
     item, window, state: int64[n] each, sorted by item and window, each pair (item, window) once.
     states: by state. classes: the rows of the legend, from weak to strong.
-    rule: what is called a change. facets: by item, those that were named, each with its windows and sizes; none where
-    no item has any.
+    rule: what is called a change.
     """
 
     windows: Windows
@@ -103,7 +92,6 @@ class ReportColumns:
     states: list[State]
     classes: list[str]
     rule: TrendRule
-    facets: list[list[FacetOverTime]]
 
     def as_json(self) -> dict[str, Any]:
         """For the page: JSON values alone. Times in milliseconds since 1970 UTC."""
@@ -125,7 +113,6 @@ class ReportColumns:
             "classes": self.classes,
             "least_change": self.rule.least_change,
             "presence": self._presence(),
-            **({"facets": self.facets} if self.facets else {}),
         }
 
     def _presence(self) -> list[list[int | str]]:
@@ -168,19 +155,10 @@ def report_columns(
     windows, numbers = _windows(rows, plan)
     several = len({report.stream for report in rows}) > 1
     pairs: dict[tuple[str, str], dict[int, tuple[Any, ...]]] = {}
-    facets: dict[tuple[str, str], dict[str, FacetOverTime]] = {}
-    weight = None if plan is None else weight_of(plan.facets)
     for report, number in zip(rows, numbers, strict=True):
         for heavy_hitter in report.heavy_hitters:
             key = (report.stream if several else "", heavy_hitter.item)
             pairs.setdefault(key, {})[number] = heavy_hitter.kind
-            found = [(f"{shown_text(by)}: {shown_text(value)}", users) for by, value, users in heavy_hitter.facets]
-            if weight is not None and heavy_hitter.at_least_weight is not None:
-                found.append((shown_text(weight.column), heavy_hitter.at_least_weight))
-            for name, size in found:
-                over_time = facets.setdefault(key, {}).setdefault(name, FacetOverTime(name, [], []))
-                over_time.windows.append(number)
-                over_time.sizes.append(size)
     keys = sorted(pairs, key=lambda key: (-len(pairs[key]), min(pairs[key]), key))
     kinds: dict[tuple[Any, ...], int] = {}  # what is said of an item, without its label
     item: list[int] = []
@@ -208,7 +186,6 @@ def report_columns(
         states,
         classes,
         TrendRule() if plan is None else TrendRule.of(json.loads(plan.to_json())),
-        [sorted(facets.get(key, {}).values()) for key in keys] if facets else [],
     )
 
 

@@ -15,11 +15,9 @@ import numpy as np
 from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.facets import columns_of_facets, weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_records import weight_of_plan
 from dp_transforms.views.page.html_text import asset, data_block, defined, document, escaped, listed, table
 from dp_transforms.views.page.promise import (
     budget_of,
@@ -29,7 +27,6 @@ from dp_transforms.views.page.promise import (
     must_not_be_concluded,
     not_covered,
     one_in,
-    said_of_facets,
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
@@ -107,8 +104,6 @@ def _sizes(columns: ReportColumns) -> str:
     said = {"at least": "≥ N: at least N users.", "about": "≈ N: about N users, with noise."}
     said["not stated"] = f"Not stated: {NOT_STATED}."
     texts = [state.text for state in columns.states]
-    if any(0 in facet.sizes for of_item in columns.facets for facet in of_item):
-        texts.append("not stated")
     return " ".join(meaning for word, meaning in said.items() if any(word in text for text in texts))
 
 
@@ -122,14 +117,12 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
 
 
 def _page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
-    """What the scripts of a page read. weight: the column of amounts, of a report that has them."""
-    weight = weight_of_plan(header.plan)
+    """What the scripts of a page read."""
     return {
         "columns": columns.as_json(),
         "zone": str(zone),
         "unit": header.unit,
         "strength": _strength_title(state.text for state in columns.states),
-        "weight": shown_text(weight.column) if weight else "",
     }
 
 
@@ -177,14 +170,7 @@ def _summary(header: ReportHeader, plan: Plan | None, extent: _Extent, zone: dat
         return f"No item was named. {declared} {state}".strip()
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
     named = named_in_words(extent.items, extent.windows, header.unit)
-    labels = () if plan is None or header.of_blocks else plan.facets
-    by = " and ".join(map(shown_text, columns_of_facets(labels)))
-    facets = f" Choose an item to see its users by {by}." if by else ""
-    if weight := weight_of(labels):
-        facets = (
-            f" Under a size: at least so many {by} of its users together, each at most {weight.most:,} in a window."
-        )
-    return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
+    return f"{named} from {start} to {end} ({zone}). {declared} {state}".strip()
 
 
 def named_in_words(items: int, windows: int, unit: str) -> str:
@@ -291,10 +277,7 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
         ("range (UTC)", f"{_range(schedule)}, the end excluded"),
-        (
-            "what is published",
-            f"{'; and that '.join([_PUBLISHED[plan.mode], *said_of_facets(plan)])} (mode {plan.mode})",
-        ),
+        ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
     if plan.domain is not None:

@@ -85,17 +85,6 @@
     return button;
   };
 
-  /** With a weight: so much the users of an item have together in a window at least; 0 where that is not stated. */
-  const amountAt = (item, w) => {
-    const [[, held, amounts] = [0, [], []]] = (report.weight && report.columns.facets?.[item]) || [];
-    const place = placeOf(held, w);
-    return held[place] === w ? amounts[place] : 0;
-  };
-  /** All that is said of it in a window. */
-  const saidOf = (item, w) => {
-    const amount = amountAt(item, w);
-    return texts[stateAt(item, w)] + (amount ? `, at least ${whole(amount)} ${report.weight}` : "");
-  };
 
   // ---- one window --------------------------------------------------------------------------------------------------
 
@@ -115,7 +104,7 @@
   const inOrder = (named, w) => {
     const keyOf = (item) => {
       const state = stateAt(item, w);
-      return [-strengths[state], -texts[state].replace(/\D/g, ""), -amountAt(item, w), labels[item]];
+      return [-strengths[state], -texts[state].replace(/\D/g, ""), labels[item]];
     };
     return named.map((item) => [item, keyOf(item)]).sort(([, a], [, b]) => {
       const at = a.findIndex((part, place) => part !== b[place]);
@@ -150,12 +139,11 @@
     let rank = 0;
     const ranks = named.map((item, place) => (rank = place && strengthOf(named[place - 1]) === strengthOf(item) ? rank : place + 1));
     addSome(element("ranked"), named.map((item, place) => () => {
-      const text = texts[stateAt(item, w)], amount = amountAt(item, w), line = make("li"), bar = make("span", "", "bar"), fill = make("span");
+      const text = texts[stateAt(item, w)], line = make("li"), bar = make("span", "", "bar"), fill = make("span");
       line.dataset.item = item;
       fill.style.width = `${(100 * Math.max(strengthOf(item), 0)) / most}%`;
       bar.append(fill);
-      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", saidOf(item, w), "hidden");
-      if (amount) size.append(make("span", `≥\u00a0${whole(amount)} ${report.weight}`, "amount"));
+      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", text, "hidden");
       size.setAttribute("aria-hidden", "true");
       line.append(make("span", ranks[place], "rank"), itemButton(item), bar, size, spoken,
         make("span", SIGNS[changes[item]], `badge ${changes[item]}`));
@@ -270,7 +258,7 @@
     if (!cell) return;
     const until = Math.min(w + joined - 1, lastWindow);
     tip.textContent = `${names[item]}\n${writeTime(startOf(w))} to ${writeTime(endOf(until))}\n`
-      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : saidOf(item, w));
+      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : texts[stateAt(item, w)]);
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
@@ -291,7 +279,7 @@
     const most = texts[largestState(item)];
     const said = make("p", `${titles[item] ? `${labels[item]}. ` : ""}Named in ${count(held.length, unit)}, first ${writeTime(startOf(held[0]))}, `
       + `last ${writeTime(startOf(held.at(-1)))} (${zone}). The most: ${most}.`);
-    panel.replaceChildren(close, name, said, historyOf(item), ...facetsOf(item), stretchesOf(item));
+    panel.replaceChildren(close, name, said, historyOf(item), stretchesOf(item));
   };
   /** Its sizes over time, as long as it was there. */
   const historyOf = (item) => {
@@ -309,32 +297,11 @@
     figure.append(make("figcaption", `${strengthTitle}: up to ${whole(largestOf[item])}`, "note"), chart, ends);
     return figure;
   };
-  const facetSize = (users) => (users ? `≥\u00a0${whole(users)}` : "not stated");
-  /** Small multiples: each of its facets over the same time, on the scale of the item, the largest first; and a weight on its own. */
-  const facetsOf = (item) => {
-    const { windows: held } = items[item], [first, last] = [held[0], held.at(-1)], number = last - first + 1;
-    const found = (report.columns.facets?.[item] ?? []).map(([facet, there, sizes]) => ({ facet, there, sizes, largest: Math.max(...sizes) }));
-    const most = Math.max(1, largestOf[item]), wide = Math.max(1, number / 250);
-    return found.toSorted((a, b) => b.largest - a.largest).map(({ facet, there, sizes, largest }) => {
-      const figure = make("figure", "", "facet"), caption = make("figcaption", facet, "note");
-      caption.append(make("span", `${largest ? `up to ≥\u00a0${whole(largest)}, ` : ""}${count(there.length, unit)}`));
-      const bars = there.map((w, place) => {
-        const height = 0.12 + 0.88 * (sizes[place] / Math.max(most, largest));
-        const title = drawn("title", {}, `${writeWindow(w)}: ${facetSize(sizes[place])}`);
-        return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" }, title);
-      });
-      figure.append(caption, drawn("svg", { viewBox: `0 0 ${number} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
-      return figure;
-    });
-  };
   const stretchesOf = (item) => {
-    const { windows: held, states } = items[item], stretches = [], facetsAt = new Map([...held].map((w) => [w, []]));
-    for (const [facet, there, sizes] of report.columns.facets?.[item] ?? []) {
-      there.forEach((w, place) => facetsAt.get(w).push(`${facet} ${facetSize(sizes[place])}`));
-    }
+    const { windows: held, states } = items[item], stretches = [];
     held.forEach((w, place) => {
-      const last = stretches.at(-1), said = [brief(texts[states[place]]), ...facetsAt.get(w)];
-      if (last && last.said.join("\n") === said.join("\n") && last.to === w - 1) last.to = w;
+      const last = stretches.at(-1), said = brief(texts[states[place]]);
+      if (last && last.said === said && last.to === w - 1) last.to = w;
       else stretches.push({ from: w, to: w, said });
     });
     stretches.reverse();
@@ -345,9 +312,8 @@
       head.append(cell);
     }
     top.append(head);
-    const line = ({ from, to, said: [size, ...ofFacets] }) => {
-      const row = make("tr"), told = make("td", size);
-      told.append(...ofFacets.map((text) => make("div", text, "note")));
+    const line = ({ from, to, said }) => {
+      const row = make("tr"), told = make("td", said);
       row.append(make("td", `${writeTime(startOf(from))} to ${writeTime(endOf(to)).replace(`${writeTime(startOf(from)).slice(0, 11)}`, "")}`), told);
       return row;
     };
@@ -381,7 +347,6 @@
   const later = (run, wait) => { let timer; return () => { clearTimeout(timer); timer = setTimeout(run, wait); }; };
   const runSoon = later(drawRun, 60);
   element("slider").max = lastWindow;
-  element("ranked").classList.toggle("with-amounts", Boolean(report.weight));
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
   element("later").addEventListener("click", () => choose({ window: chosen.window + 1 }));

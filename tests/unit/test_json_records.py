@@ -1,0 +1,147 @@
+"""Values of records: judged as the same lines in log files are, each by itself."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.logs import EventFields, find_log_chunks, json_lines
+from dp_transforms.logs.record_spans import RecordSpans
+from dp_transforms.logs.streams import json_records
+from dp_transforms.logs.streams.json_records import RecordDecoder
+from tests.helpers.event_files_oracle import SECRET, read_chunks
+
+TIME = "2017-10-01T03:00:00Z"
+MICROS = 1_506_826_800_000_000
+TICKS = {"type": "long", "logicalType": "timestamp-micros"}
+GOOD = b'{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
+FIRST = 1_000  # the position of the first value
+
+
+def _decode(decoder, values):
+    """Events and rejected positions by reason, counted from 1; checks on the way what always holds."""
+    positions = np.arange(FIRST, FIRST + len(values))
+    decoded = decoder.decode("topic:0", values, positions)
+    rejected = {part.reason: sorted(position - FIRST + 1 for position in part.positions) for part in decoded.rejected}
+    assert len(rejected) == len(decoded.rejected)
+    assert all(part.source == "topic:0" and SECRET not in part.reason for part in decoded.rejected)
+    places = (decoded.rows + 1).tolist() + [position for part in rejected.values() for position in part]
+    assert sorted(places) == list(range(1, len(values) + 1))
+    assert np.all(np.diff(decoded.rows) > 0)
+    batch = decoded.batch
+    events = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
+    return list(events), rejected
+
+
+def _decoder():
+    return RecordDecoder(EventFields())
+
+
+cells = st.one_of(
+    st.sampled_from([7, "7", "007", "", None, True, 1.5, TIME, "yesterday", "\ud800", [1], {"a": "b"}]),
+    st.text(max_size=4),
+)
+rows = st.tuples(cells, cells, st.one_of(st.just(TIME), cells)).map(
+    lambda row: json.dumps(dict(zip(("user", "item", "timestamp"), row, strict=True))).encode()
+)
+hostile = st.one_of(
+    st.binary(max_size=40).filter(lambda value: b"\n" not in value),
+    st.sampled_from(
+        [
+            SECRET.encode(),
+            GOOD[:-1],
+            GOOD + b"x",
+            GOOD + GOOD,
+            b"[" + GOOD + b"]",
+            b"{" * 300 + b"}" * 300,
+            GOOD[:-1] + b',"x":NaN}',
+            GOOD[:-1] + b',"user":"again"}',
+            b'{"user":"\xff","item":"i","timestamp":"2017-10-01T03:00:00Z"}',
+            b"  " + GOOD + b"\t\r",
+            b"\xef\xbb\xbf" + GOOD,
+        ]
+    ),
+)
+
+
+# How many lines are few, how small parts become, how many may fail: from one by one to one call for each line.
+SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100), (1_000, 100, 100)])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4), SPANS
+)
+def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_path, monkeypatch, polls, spans):
+    """A record without a value, or of blanks alone, is reported; such a line is not one."""
+    few, smallest, failures = spans
+    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
+    monkeypatch.setattr(json_lines, "_SMALL_SPAN", smallest)
+    monkeypatch.setattr(RecordSpans, "most_failures", failures)
+    decoder, path = RecordDecoder(EventFields()), tmp_path / "log.jsonl"
+    for values in polls:
+        path.write_bytes(b"\n".join(value or b"" for value in values))
+        events, rejected = read_chunks(find_log_chunks([str(path)], EventFields()), EventFields())
+        found, reasons = _decode(decoder, values)
+        blank = reasons.pop(json_records.NO_VALUE, [])
+        assert blank == [row for row, value in enumerate(values, 1) if not (value or b"").strip(b" \t\r\n")]
+        broken = reasons.pop(json_records.BROKEN_RECORD, None)
+        assert (found, reasons | ({"broken line": broken} if broken else {})) == (events, rejected)
+
+
+def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch):
+    slow_lines = 0
+    read_one_by_one = json_lines.read_one_by_one
+
+    def counted(lines, fields):
+        nonlocal slow_lines
+        slow_lines += len(lines)
+        return read_one_by_one(lines, fields)
+
+    monkeypatch.setattr(json_lines, "read_one_by_one", counted)
+    good = [b'{"user":"%d","item":"i","timestamp":"2017-10-01T03:00:00Z"}' % n for n in range(8_000)]
+    decoder = _decoder()
+    for odd in ({}, {0: SECRET.encode(), 7_777: GOOD[:-1] + b',"x":NaN}'}, {}):  # the first one: among those looked at
+        values = [odd.get(n, value) for n, value in enumerate(good)]
+        events, rejected = _decode(decoder, values)
+        assert events == [(str(n), "i", MICROS) for n in range(8_000) if n not in odd]
+        assert [*rejected.values()] == ([[row + 1 for row in odd]] if odd else [])
+        assert slow_lines <= 128 * len(odd)
+        slow_lines = 0
+    assert _decode(_decoder(), [SECRET.encode(), *good])[1] == {json_records.BROKEN_RECORD: [1]}
+    assert slow_lines <= 128
+    slow_lines = 0
+    half = [value if n % 2 else SECRET.encode() for n, value in enumerate(good)]
+    assert len(_decode(decoder, half)[0]) == 4_000
+    assert slow_lines > 6_000  # where many are odd, the splitting is given up
+
+
+@pytest.mark.parametrize("few", [0, 1_000])
+def test_each_json_value_counts_as_one(monkeypatch, few):
+    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
+    monkeypatch.setattr(json_records, "MAX_VALUE_BYTES", 500)
+    folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
+    values = [
+        None,
+        folded,
+        b"",
+        GOOD + b"\n" + GOOD,
+        b"\n\n",
+        GOOD + b"\n",
+        b'{"user":"a\nb","item":"i","timestamp":"2017-10-01T03:00:00Z"}',
+        GOOD[:-1] + b',"x":"' + b"y" * 500 + b'"}',
+        b"\r\n" + folded.replace(b"\n", b"\r\n"),
+        GOOD,
+    ]
+    events, rejected = _decode(_decoder(), values)
+    assert events == [("u", "i", MICROS)] * 4
+    assert rejected == {
+        json_records.NO_VALUE: [1, 3, 5],
+        json_records.BROKEN_RECORD: [4, 7],
+        json_records.TOO_LARGE: [8],
+    }
+    assert _decode(_decoder(), []) == ([], {})
+    assert _decode(_decoder(), [None])[0] == []
+    assert _decode(_decoder(), [GOOD, b" \t", GOOD])[1] == {json_records.NO_VALUE: [2]}
