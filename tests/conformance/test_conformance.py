@@ -23,10 +23,9 @@ from tests.transcripts.transcript import lines_of, stored
 
 AT_ONCE_TABLE = """
                                 | replay          | pool            | batch
-looks                           | ~crumbs csv     | twice parquet   | again
+looks                           | ~crumbs csv     | twice parquet   | back
 looks-sliding                   | back parquet    | ~early avro     | crumbs csv
 looks-domain                    | twice avro      | ~nothing jsonl  | nothing
-looks-with-hits                 | ~early jsonl    | crumbs csv      | twice parquet
 hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
@@ -36,9 +35,6 @@ looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
 looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
-looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
-looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
-looks-with-hits-domain          | ~twice csv      | ~early parquet   | ~early
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
 kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
@@ -47,9 +43,8 @@ kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
 IN_ORDER_TABLE = """
                                 | parts           | stream          | drained         | watermark
 looks                           | twice two       | late            | crumbs @5       | back
-looks-sliding                   | again two       | crumbs          | late @7.4       | late
+looks-sliding                   | again two       | crumbs parquet  | late @7.4       | late
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
-looks-with-hits                 | early two       | back            | early @5        | crumbs
 hits                            | nothing five    | twice           | whole @7.4      | late
 hits-sliding                    | whole two       | early avro      | nothing @7.4    | nothing
 hits-domain                     | twice two       | whole jsonl     | crumbs @5       | whole
@@ -59,10 +54,7 @@ looks-from-noise                | early five      | ~early avro     | ~early @7.
 looks-in-rounds                 | again five      | -               | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -               | -
 looks-domain-sliding            | ~back two       | back            | ~twice @5       | ~crumbs
-looks-with-hits-sliding         | ~nothing five   | ~nothing csv    | whole @5        | ~early
-looks-with-hits-from-noise      | ~early two      | ~early parquet  | ~early @7.4     | late
-looks-with-hits-domain          | twice five      | ~early avro     | ~crumbs @7.4    | ~nothing
-hits-from-noise-domain          | ~crumbs two     | ~late           | back @5         | ~back
+hits-from-noise-domain          | ~crumbs two     | ~nothing csv    | back @5         | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | ~early @7.4     | late
 kms21-domain-sliding            | back two        | ~again          | ~twice @7.4     | ~twice
 """
@@ -134,7 +126,7 @@ def test_the_tables_cover_what_there_is() -> None:
     "mode",
     [
         pytest.param(mode, marks=[pytest.mark.xdist_group(mode), *([pytest.mark.nightly] if at_night else [])])
-        for mode, at_night in (("looks-with-hits-domain", False), ("looks", True), ("hits-sliding", True))
+        for mode, at_night in (("looks-domain", False), ("looks", True), ("hits-sliding", True))
     ],
 )
 def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, mode: str) -> None:
