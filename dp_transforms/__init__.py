@@ -15,10 +15,9 @@ Public names, loaded when first used:
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
-  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder`, a `ReportTopic` or a
-  `ReportTable`, under a `ReportHeader`.
-- `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
-  Beam YAML and Java.
+  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
+  under a `ReportHeader`.
+- `HeavyHitterRows`: the same declared by plain values, rows in and rows out: for Beam YAML and Java.
 - `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
   report file as a `Report`, which any library that takes Arrow reads as a table.
 - `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
@@ -30,7 +29,7 @@ errors, html_tables and lean_imports are for all of them.
 - mechanisms: laws of the noise, keyed randomness, exact noise, release rules. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
 - accounting: from a budget to plain numbers.
-- stores: where bytes lie: local files, object stores, databases, Kafka.
+- stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
 - monitor: the streaming core on numpy columns: looks and hits, purses and counters, thresholds and names.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
@@ -39,9 +38,9 @@ errors, html_tables and lean_imports are for all of them.
 - stages: the algorithm as three stages, which any driver runs.
 - audit: what the worst streams attain, exactly, against a plan's claim.
 - workers: worker processes of this machine.
-- beam: wires the folders above to Beam. views: what people look at: tables, pages.
-- engines: starts Flink, Prism and Kafka on this machine, and knows the options of each engine. Knows no privacy.
-- cli: the command ``shh``. Of all these only beam, engines and cli import Beam.
+- beam: wires the folders above to Beam, and knows the options that a run needs on each runner. views: what people
+  look at: tables, pages.
+- cli: the command ``shh``. Of all these only beam and cli import Beam.
 
 Beside this folder, and not installed: `pipelines`, what one submits to Beam (replay_log.py, live_stream.py);
 `runners`, a page, images and manifests for each engine.
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-    from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters, ReadHeavyHittersOfTopic
+    from dp_transforms.beam.release_rows import HeavyHitterRows
     from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
     from dp_transforms.plan.window_schedule import WindowSchedule
     from dp_transforms.reports import Report, ReportHeader, read_report
     from dp_transforms.reports.report_folder import ReportFolder
-    from dp_transforms.reports.report_table import ReportTable
     from dp_transforms.reports.report_topic import ReportTopic
 
 _HOME = {
@@ -86,14 +84,11 @@ _HOME = {
     "LogFolder": "logs.streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
-    "ReadHeavyHitters": "beam.release_rows",
-    "ReadHeavyHittersOfTopic": "beam.release_rows",
     "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
-    "ReportTable": "reports",
     "ReportTopic": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "StreamClock": "logs.streams.partition_progress",
@@ -116,13 +111,10 @@ __all__ = [
     "MonitorStream",
     "Plan",
     "ReadEvents",
-    "ReadHeavyHitters",
-    "ReadHeavyHittersOfTopic",
     "RejectedEvents",
     "Report",
     "ReportFolder",
     "ReportHeader",
-    "ReportTable",
     "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",

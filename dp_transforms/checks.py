@@ -25,7 +25,7 @@ _USER_INFO = re.compile(
     r"(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
     re.IGNORECASE,
 )
-# What signed URLs, databases and connection strings carry, also those of PostgreSQL: host=h password='a b'.
+# What signed URLs and connection strings carry, also those of databases: host=h password='a b'.
 _PARAMETER = re.compile(r"(?<![\w.-])([\w.-]{1,100})=(?:\\?'(?:[^'\\]|\\.)+'|\\?\"(?:[^\"\\]|\\.)+\"|[^\s&;'\"]+)")
 _SECRET_NAME = re.compile(
     r"password|passwd|secret|signature|credential|token|(access|account|api|shared)[_-]?key|^sig$", re.IGNORECASE
@@ -86,13 +86,9 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_password(found: re.Match[str]) -> str:
-    """The user of a database is no secret; elsewhere a token may stand in its place."""
-    scheme, user = found["scheme"] or "", found["user"]
-    if found["password"] is not None:
-        user += f":{_HIDDEN}"
-    elif not scheme.lower().startswith("postgres"):
-        user = _HIDDEN
-    return f"{scheme}{found['slashes'] or '//'}{user}@"
+    """A user without a password is hidden too: it may be a token."""
+    user = _HIDDEN if found["password"] is None else f"{found['user']}:{_HIDDEN}"
+    return f"{found['scheme'] or ''}{found['slashes'] or '//'}{user}@"
 
 
 def is_number(value: object) -> bool:

@@ -25,8 +25,8 @@ import pytest
 from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.reports import ReportHeader, write_report_file
-from tests.helpers.forked import shh
 from tests.helpers.option_tables import commands
+from tests.helpers.shh_here import shh
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "runners").glob("*/*.md")])
@@ -151,7 +151,7 @@ def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathl
 
 
 @pytest.mark.waits
-@pytest.mark.parametrize("page", ["choose_a_budget", "read_a_report", "stores"])
+@pytest.mark.parametrize("page", ["choose_a_budget", "read_a_report"])
 def test_the_guides_print_what_they_show(page: str, tmp_path: pathlib.Path) -> None:
     shown = examples((ROOT / "docs" / f"{page}.md").read_text())
     assert len(shown) >= 3
@@ -161,7 +161,7 @@ def test_the_guides_print_what_they_show(page: str, tmp_path: pathlib.Path) -> N
 
 def test_all_pages_with_examples_are_run() -> None:
     having = {path.stem for path in DOCUMENTS if examples(path.read_text())}
-    assert having == {"choose_a_budget", "first_report", "read_a_report", "stores", "tutorial"}
+    assert having == {"choose_a_budget", "first_report", "read_a_report", "tutorial"}
 
 
 def command_lines(text: str) -> list[str]:

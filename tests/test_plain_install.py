@@ -59,7 +59,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         for package, distributions in importlib.metadata.packages_distributions().items()
         if not {canonicalize_name(name) for name in distributions} & brought
     }
-    assert {"sqlalchemy", "psutil", "dp_accounting", "pytest"} <= hidden
+    assert {"psutil", "dp_accounting", "pytest"} <= hidden
     assert not {"numpy", "apache_beam", "pyarrow"} & hidden
     (folder / "hidden.txt").write_text("\n".join(sorted(hidden)))
     (folder / "sitecustomize.py").write_text(BLOCKER)
@@ -76,7 +76,7 @@ def test_few_packages_are_required_and_none_serves_stores_or_draws() -> None:
     names = {canonicalize_name(Requirement(text).name) for text in DECLARED["dependencies"]}
     assert len(names) == len(DECLARED["dependencies"]) <= MOST_REQUIREMENTS
     brought = _brought(DECLARED["dependencies"])
-    assert not brought & {"sqlalchemy", "flask", "matplotlib", "altair", "plotly", "pandas"}
+    assert not brought & {"flask", "matplotlib", "altair", "plotly", "pandas"}
 
 
 def test_all_that_a_local_run_needs_is_there(plain: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -102,11 +102,8 @@ for words in json.load(sys.stdin):
     print(json.dumps([code, said.getvalue()]))
 """
 WITHOUT_EXTRA = {
-    ("ledger", "--ledger", "l.db"): "sql",
-    ("show", "sqlite:///reports.db"): "sql",
-    ("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"): "kafka",
+    ("stream", *TOPIC, *RANGE, "--output", "reports"): "kafka",
     ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
-    ("replay", "duckdb:///news.duckdb?query=FROM visits", *RANGE, "--output", "r.avro"): "duckdb",
 }
 
 

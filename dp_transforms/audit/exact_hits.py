@@ -41,7 +41,7 @@ class ChargedAudit:
     stream: the worst one. delta: what it attains at the claimed epsilon. epsilon: what it attains at delta_accounting.
     best_delta: what the best adaptive adversary that chooses one distance for each window attains at the claimed
     epsilon, and best_delta_of_half in half the windows. ceiling_delta: no adversary exceeds this, whatever it does, if
-    the user holds at most `items` items. All three are None in kms21, which has no such theorem.
+    the user holds at most `items` items.
     static_distance, static_delta: of the worst stream that keeps its distance.
     curve: pairs (epsilon, delta) of the worst stream.
     """
@@ -49,9 +49,9 @@ class ChargedAudit:
     stream: AttackStream
     delta: float
     epsilon: float
-    best_delta: float | None
-    best_delta_of_half: float | None
-    ceiling_delta: float | None
+    best_delta: float
+    best_delta_of_half: float
+    ceiling_delta: float
     items: int
     static_distance: int
     static_delta: float
@@ -60,12 +60,12 @@ class ChargedAudit:
     @property
     def attained(self) -> float:
         """The largest delta that was found at the claimed epsilon."""
-        return max(self.delta, self.best_delta or 0.0)
+        return max(self.delta, self.best_delta)
 
     @property
     def is_settled(self) -> bool:
         """Whether the ceiling shows that no stream on `items` items attains more, up to one part in 10^4."""
-        return self.ceiling_delta is not None and self.ceiling_delta <= self.attained * (1 + _SAME)
+        return self.ceiling_delta <= self.attained * (1 + _SAME)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,16 +143,16 @@ def _audit_charged(mechanism: Mechanism, claim: HitsClaim, rounds: int, adds_use
     windows, per_window = fewest_items_per_window(mechanism, rounds)
     best = best_deltas(mechanism, claim.epsilon, windows, per_window, adds_user)
     ceiling = best
-    if best is not None and per_window > 1:
+    if per_window > 1:
         ceiling = best_deltas(mechanism, claim.epsilon, windows * per_window, 1, adds_user)
     points = [1.5 * claim.epsilon * index / (_CURVE_POINTS - 1) for index in range(_CURVE_POINTS)]
     return ChargedAudit(
         stream=stream,
         delta=merit((stream, law))[0],
         epsilon=epsilon,
-        best_delta=None if best is None else best[0],
-        best_delta_of_half=None if best is None else best[1],
-        ceiling_delta=None if ceiling is None else ceiling[0],
+        best_delta=best[0],
+        best_delta_of_half=best[1],
+        ceiling_delta=ceiling[0],
         items=windows * per_window,
         static_distance=static[0].distance,
         static_delta=merit(static)[0],
@@ -209,8 +209,7 @@ def _audit_running(mechanism: Mechanism, claim: HitsClaim, rounds: int) -> tuple
                 attained += [law_of(shorter, stream).delta(epsilon, adds_user) for adds_user in (True, False)]
         windows, per_window = fewest_items_per_window(shorter, items)
         if streams and per_window > 1 and hits * items**2 < LARGEST_PASS / 10:
-            best = best_deltas(shorter, epsilon, windows, per_window, False)
-            attained.append(best[0] if best else 0.0)
+            attained.append(best_deltas(shorter, epsilon, windows, per_window, False)[0])
         figures.append(RunningFigure(hits, epsilon, max(attained)))
     return tuple(figures)
 

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
-from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
+from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
@@ -130,7 +130,7 @@ class Mechanism:
     tests_lone_items: whether an item is tested only if somebody holds it (an open domain).
     """
 
-    law: QueryLaw
+    law: ThresholdLaw
     threshold: int
     hits_per_user: int
     horizon: int
@@ -140,13 +140,10 @@ class Mechanism:
     @classmethod
     def of_plan(cls, plan: Plan) -> Mechanism:
         hits = plan.charged_hits
-        law: QueryLaw = ThresholdLaw(hits.epsilon_per_query, hits.zone_width)
         if hits.wide is not None:
-            law = CappedSumLaw(
-                wide_epsilon=hits.wide.epsilon_per_query, narrow_epsilon=hits.epsilon_per_query, cap=hits.wide.cap
-            )
+            raise ValueError(f"there is no audit of plans of mode {plan.mode}.")
         return cls(
-            law=law,
+            law=ThresholdLaw(hits.epsilon_per_query, hits.zone_width),
             threshold=plan.threshold,
             hits_per_user=hits.per_user,
             horizon=plan.schedule.horizon,

@@ -7,19 +7,9 @@ ratio of probabilities and the same charge are one result here: merging them cha
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from typing import ClassVar, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-
-from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
-
-Values = npt.NDArray[np.float64]
-
-ONE = 1 << UNIFORM_BITS
 
 
 class Result(NamedTuple):
@@ -34,44 +24,8 @@ class Result(NamedTuple):
     charged: int
 
 
-class QueryLaw(abc.ABC):
-    """One query of a mode, as plain numbers. A law is a value that can be hashed."""
-
-    near: ClassVar[int] = -1  # the distance at which, if it is kept, the loss can grow most while the user pays least
-
-    @abc.abstractmethod
-    def results(self, distance: int) -> tuple[Result, ...]:
-        """All possible results, at this distance of the count without the user from the threshold."""
-
-    @property
-    def far(self) -> int | None:
-        """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
-        return None
-
-    @property
-    @abc.abstractmethod
-    def distances(self) -> tuple[int, ...]:
-        """A few distances to try, `near` and `far` among them."""
-
-    @property
-    def telling(self) -> int:
-        """One of `distances`, at or below `near`, at which what is published depends on the scale of the noise."""
-        return self.near  # published values are wide
-
-    @abc.abstractmethod
-    def alone(self, threshold: int) -> float:
-        """The probability that an item whose only holder is the user is published."""
-
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> Values:
-        """Probabilities of the values that are published, relative to the count without the user: float[2 reach + 1].
-
-        The two ends include all values further out. The sum is the probability that any value is published.
-        """
-        return np.zeros(2 * reach + 1)
-
-
 @dataclasses.dataclass(frozen=True)
-class ThresholdLaw(QueryLaw):
+class ThresholdLaw:
     """Modes ``hits`` (zone_width >= 1) and ``hits-with-counts`` (zone_width 0: all from the threshold on is charged).
 
     Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
@@ -84,8 +38,10 @@ class ThresholdLaw(QueryLaw):
 
     epsilon_per_query: float
     zone_width: int
+    near: ClassVar[int] = -1  # the distance at which, if it is kept, the loss can grow most while the user pays least
 
     def results(self, distance: int) -> tuple[Result, ...]:
+        """All possible results, at this distance of the count without the user from the threshold."""
         last_of_zone = self.zone_width - 1 if self.zone_width else None
         # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
         charged = [(*part, 1) for part in _cut(0, last_of_zone, distance)]
@@ -113,63 +69,18 @@ class ThresholdLaw(QueryLaw):
 
     @property
     def far(self) -> int | None:
+        """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
         return self.zone_width - 1 if self.zone_width else None
 
     @property
     def distances(self) -> tuple[int, ...]:
+        """A few distances to try, `near` and `far` among them."""
         last = self.zone_width - 1 if self.zone_width else math.ceil(1 / self.epsilon_per_query)
         return tuple(sorted({-1, last // 2, last}))
 
     def alone(self, threshold: int) -> float:
+        """The probability that an item whose only holder is the user is published."""
         return laplace_mass(self.epsilon_per_query, threshold, None, 1)
-
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> Values:
-        lowest, highest = -distance, self.zone_width - 1 - distance if self.zone_width else None
-        masses = []
-        for offset in range(-reach, reach + 1):
-            first = lowest if offset == -reach else max(lowest, offset)
-            last = highest if offset == reach else min(offset, offset if highest is None else highest)
-            masses.append(laplace_mass(self.epsilon_per_query, first, last, int(with_user)))
-        return np.array(masses)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CappedSumLaw(QueryLaw):
-    """Mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
-
-    W and V are discrete Laplace of scale ``1 / wide_epsilon`` and ``1 / narrow_epsilon`` ([KMS21] Algorithm 3). Only
-    the name is published, so there are two results, and no values.
-    """
-
-    wide_epsilon: float
-    narrow_epsilon: float
-    cap: int
-
-    def results(self, distance: int) -> tuple[Result, ...]:
-        # In units of 2^-128: the two worlds differ in the seventh digit, and their ratios must not lose it.
-        with_user, without_user = self._tail(-distance - 1), self._tail(-distance)
-        gained = with_user - without_user
-        return (
-            Result(with_user / ONE, without_user / ONE, math.log1p(gained / without_user), 1),
-            Result((ONE - with_user) / ONE, (ONE - without_user) / ONE, -math.log1p(gained / (ONE - with_user)), 0),
-        )
-
-    def _tail(self, margin: int) -> int:
-        return capped_sum_tail_integer(
-            margin, wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap
-        )
-
-    @property
-    def distances(self) -> tuple[int, ...]:
-        scales = (0.0, 1 / self.narrow_epsilon, 2 / self.narrow_epsilon, 0.5 / self.wide_epsilon)
-        return tuple(sorted({-1 - round(scale) for scale in scales}))
-
-    @property
-    def telling(self) -> int:
-        return self.distances[0]
-
-    def alone(self, threshold: int) -> float:
-        return self._tail(threshold - 1) / ONE
 
 
 def laplace_mass(epsilon: float, first: int | None, last: int | None, center: int) -> float:

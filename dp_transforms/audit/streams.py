@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import QueryLaw, Result
+from dp_transforms.audit.query_law import Result, ThresholdLaw
 
 Values = npt.NDArray[np.float64]
 
@@ -71,41 +71,23 @@ class AttackStream:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """How the privacy loss moves: up by one amount, or down by one, whatever the result was.
+    """How the privacy loss moves: up or down by one amount, whatever the result was.
 
-    results: by distance. up, down: the two amounts. The loss ``ln(with / without)`` after some calls is then a
-    function of the hits paid and of the *level*, the number of moves up minus that of moves down.
+    results: by distance. size: the amount. The loss ``ln(with / without)`` after some calls is then `size` times the
+    *level*, the number of moves up minus that of moves down.
     """
 
     results: dict[int, tuple[Result, ...]]
-    up: float
-    down: float
+    size: float
 
     @classmethod
-    def of_law(cls, law: QueryLaw, distances: Iterable[int]) -> Steps:
+    def of_law(cls, law: ThresholdLaw, distances: Iterable[int]) -> Steps:
         """Raises ValueError if the loss is no such function at these distances."""
         by_distance = {distance: law.results(distance) for distance in distances}
-        results = [result for found in by_distance.values() for result in found]
-        ups = [result.log_ratio for result in results if is_up(result)]
-        downs = [-result.log_ratio for result in results if not is_up(result)]
-        steps = cls(by_distance, ups[0], downs[0])
-        only_ups_are_charged = all(is_up(result) == bool(result.charged) for result in results)
-        if not all(
-            math.isclose(amount, amounts[0], rel_tol=_TOLERANCE) for amounts in (ups, downs) for amount in amounts
-        ) or not (steps.is_even or (only_ups_are_charged and len(by_distance) == 1)):
+        sizes = [abs(result.log_ratio) for results in by_distance.values() for result in results]
+        if not all(math.isclose(size, sizes[0], rel_tol=_TOLERANCE) for size in sizes):
             raise ValueError(f"at the distances {[*by_distance]} the loss does not move by one amount up and down.")
-        return steps
-
-    @property
-    def is_even(self) -> bool:
-        """Up and down by the same amount: the loss is a function of the level alone."""
-        return math.isclose(self.up, self.down, rel_tol=_TOLERANCE)
-
-    def log_ratio(self, paid: npt.NDArray[np.int64], levels: npt.NDArray[np.int64]) -> Values:
-        """``ln(with / without)`` by hits paid and level."""
-        if self.is_even:
-            return np.asarray(self.up * levels + 0.0 * paid)
-        return np.asarray(paid * self.up - (paid - levels) * self.down)
+        return cls(by_distance, sizes[0])
 
 
 def is_up(result: Result) -> bool:
@@ -150,7 +132,7 @@ def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def law_of_stream(law: QueryLaw, hits_per_user: int, stream: AttackStream) -> StreamLaw:
+def law_of_stream(law: ThresholdLaw, hits_per_user: int, stream: AttackStream) -> StreamLaw:
     """The exact law, by following both worlds from window to window."""
     if stream.is_static and (not stream.adds_user or stream.items_per_window > 1):
         # Both directions have one law, and a static stream does not depend on where a window ends.
@@ -172,7 +154,7 @@ def law_of_stream(law: QueryLaw, hits_per_user: int, stream: AttackStream) -> St
         playing = following
     ends[:, :hits, ::2] += playing
     levels = np.arange(-rounds, rounds + 1)
-    return StreamLaw(ends[0], ends[1], steps.log_ratio(np.arange(hits + 1)[:, None], levels))
+    return StreamLaw(ends[0], ends[1], np.broadcast_to(steps.size * levels, ends[0].shape))
 
 
 def _after_call(playing: Values, results: tuple[Result, ...], ends: Values, lowest: int) -> Values:
@@ -197,8 +179,7 @@ def _split(stream: AttackStream, steps: Steps, done: int) -> list[tuple[int, sli
     if stream.is_static:
         return [(stream.distance, slice(0, done + 1))]
     ups = np.arange(done + 1)
-    # Not static, so the loss is a function of the level alone.
-    late = int(stream.is_late(steps.log_ratio(np.zeros_like(ups), 2 * ups - done)).sum())
+    late = int(stream.is_late(np.asarray(steps.size * (2 * ups - done))).sum())
     if stream.adds_user:  # the loss grows with the number of moves up
         below, cut, above = stream.distance, done + 1 - late, stream.later_distance
     else:
@@ -283,13 +264,12 @@ def adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_use
 
 def best_deltas(
     mechanism: Mechanism, epsilon: float, windows: int, items_per_window: int, adds_user: bool
-) -> tuple[float, float] | None:
+) -> tuple[float, float]:
     """What the best adversary attains, and in half the windows, by a dynamic program over (hits paid, privacy loss).
 
     In each window it makes up to so many calls, all at one distance, and learns their results at its end. With one item
     in each, no stream on as many items attains more, by the theorem of docs/audit.md. All rounding is downward.
-    None unless every loss is a whole step: otherwise rounding would leave nothing. The two directions of a zone are
-    mirror images, so both attain the same.
+    The two directions of a zone are mirror images, so both attain the same.
     """
     law = mechanism.law
     hits = min(mechanism.hits_per_user, windows * items_per_window + 1)
@@ -298,13 +278,10 @@ def best_deltas(
 
 @functools.lru_cache(maxsize=4)
 def _best_of_law(
-    law: QueryLaw, hits: int, epsilon: float, windows: int, items_per_window: int, adds_user: bool
-) -> tuple[float, float] | None:
-    by_distance = [law.results(distance) for distance in law.distances]
-    losses = [abs(result.log_ratio) for results in by_distance for result in results]
-    if not math.isclose(min(losses), max(losses), rel_tol=_TOLERANCE):
-        return None
-    step, calls = losses[0], windows * items_per_window
+    law: ThresholdLaw, hits: int, epsilon: float, windows: int, items_per_window: int, adds_user: bool
+) -> tuple[float, float]:
+    steps = Steps.of_law(law, law.distances)
+    by_distance, step, calls = [*steps.results.values()], steps.size, windows * items_per_window
     whole_steps = math.floor(epsilon / step + _SLACK)
     # Losses less epsilon. Every call may have rounded up by _SLACK of a step: charge the adversary for all of them.
     below = whole_steps + min(calls, math.ceil(6 * math.sqrt(calls)) + 20)

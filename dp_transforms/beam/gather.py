@@ -17,7 +17,6 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 
 from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.monitor.counted_messages import (
-    ENDS,
     MOST_MESSAGE_BYTES,
     EncodedMessage,
     GatheredCount,
@@ -110,26 +109,19 @@ def parts_of_shards(group: Group, groups: int, shards: int) -> Iterator[tuple[in
     if shards == groups:
         yield from parts_of_window(group, number)
         return
-    ends = [blob for blob in blobs if blob == ENDS]  # for each shard
-    pairs = UserPairs.of_messages([blob for blob in blobs if blob != ENDS])
+    pairs = UserPairs.of_messages(blobs)
     found = dict(UserPairs.by_group(pairs, shards_of(pairs, shards))) if len(pairs) else {}
     for shard in range(number, shards, groups):
         of_shard = list(found[shard].messages()) if shard in found else []
-        yield from parts_of_window(((window, shard), [*ends, *of_shard]), shard)
+        yield from parts_of_window(((window, shard), of_shard), shard)
 
 
 class Turn(NamedTuple):
     """windows: those whose turn it is, without a gap, each with all its blobs. dropped: parts that were dropped, since
-    their window had its turn or they came twice. ends: whether the part of the run ends behind these windows, which may
-    be none."""
+    their window had its turn or they came twice."""
 
     windows: list[tuple[int, list[bytes]]]
     dropped: int
-    ends: bool = False
-
-    def __bool__(self) -> bool:
-        """Whether it is anybody's turn."""
-        return bool(self.windows) or self.ends
 
 
 def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -> Turn:
@@ -149,8 +141,7 @@ def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -
         due = queue.take_from(window) if window == next_window else []
     waiting.write(queue.to_bytes())
     windows = [(of_one[0][0], [blob for part in of_one for blob in part[2]]) for of_one in due]
-    ends = bool(windows) and ENDS in windows[-1][1]  # one sender that closes no more is enough: the window stays open
-    return Turn(windows[: len(windows) - ends], queue.dropped, ends)
+    return Turn(windows, queue.dropped)
 
 
 class WaitingWindows:

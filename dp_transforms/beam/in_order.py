@@ -26,32 +26,29 @@ from dp_transforms.beam.gather import (
     take_turn,
 )
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
-from dp_transforms.beam.write_state import STATE, state_messages
+from dp_transforms.beam.write_state import STATE
 from dp_transforms.errors import LastingError
 from dp_transforms.monitor.counted_messages import (
-    ENDS,
     EncodedMessage,
     Group,
     Key,
-    ending_messages,
     messages_of,
 )
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket, pack_cell, unpack_cell
+from dp_transforms.runs.state_cells import Cell, Kind, pack_cell, unpack_cell
 from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
 
-ADVANCED, ENDED, REPORTS = "advanced", "ended", "reports"
+ENDED, REPORTS = "ended", "reports"
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 
 
 class InOrder(beam.PTransform):
     """``((window, group of shards), message)`` -> ``((window, shard), message)`` for the next stage, with counted
-    messages, tagged `ADVANCED`, and what the stage carries over to the next part of a run, tagged `STATE`.
+    messages.
 
     groups: of shards of users; else a shard is a group. senders: how many senders each group has. Each shard sends to
-    all ``to`` shards of the next stage in every window, even if it has nothing to say. part: None for a whole run.
+    all ``to`` shards of the next stage in every window, even if it has nothing to say.
     """
 
     def __init__(
@@ -61,26 +58,24 @@ class InOrder(beam.PTransform):
         shards: int,
         senders: int,
         to: int,
-        part: RunPart | None,
         groups: int | None = None,
     ) -> None:
         super().__init__()
         self._senders, self._cut = senders, (groups or shards, shards)
         self._takes_turns = stage.work.takes_turns
         kind = InOrderDoFn if self._takes_turns else AsItComesDoFn
-        self._do_fn = kind(stage, noise_key, shards, to, part)
+        self._do_fn = kind(stage, noise_key, shards, to)
 
-    def expand(self, messages: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
         groups = messages | "Gather" >> GatherCounted(self._senders)
         if self._takes_turns:
             groups = groups | "ByShard" >> beam.FlatMap(parts_of_shards, *self._cut).with_output_types(tuple[int, Part])
-        advance = beam.ParDo(self._do_fn).with_output_types(tuple[Key, EncodedMessage])
-        return groups | "Advance" >> advance.with_outputs(STATE, main=ADVANCED)
+        return groups | "Advance" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, EncodedMessage])
 
 
 class ReleaseInOrder(beam.PTransform):
     """``((window, 0), blobs)``, all that was found in a window -> `WindowReport`, tagged `REPORTS`, at the maximal
-    timestamp of its window; `RunEnded`, tagged `ENDED`; and what a part of a run carries over, tagged `STATE`."""
+    timestamp of its window; `RunEnded`, tagged `ENDED`; and what a part of a replay carries over, tagged `STATE`."""
 
     def __init__(self, do_fn: ReleaseInOrderDoFn, stream: str) -> None:
         super().__init__()
@@ -121,18 +116,18 @@ class InOrderDoFn(beam.DoFn):
     What comes for a window that had its turn is dropped and counted. CELLS is the state of the stage; it is stored
     together with what is sent. So if a worker dies, a window is taken again from the same state, and sends the same.
 
-    to: shards of the next stage. part: of a run; None for a whole one.
+    to: shards of the next stage.
     """
 
     CELLS = BagStateSpec("cells", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int, part: RunPart | None) -> None:
+    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int) -> None:
         self._stage = stage
         self._noise_key = noise_key
         self._shards = shards
         self._to = Sharding(1, to)
-        self._is_whole, self._part = part is None, part or RunPart.whole(stage.run.plan.schedule)
+        self._first = 0
         self._counters = Counters()
         self._late = operator_counter(LATE_BATCHES)
 
@@ -155,20 +150,20 @@ class InOrderDoFn(beam.DoFn):
         self, shard: int, part: Part, queue: tuple[Any, Any, Any], cells: Any, progress: Any
     ) -> Iterator[object]:
         """All that one element leads to. queue: the state of `take_turn`; cells, progress: that of the stage."""
-        now = self._progress(shard, cells, progress)
+        now = self._progress(progress)
         turn = take_turn(part, now.next_window, *queue)
         self.note(turn)
-        if not turn:
+        if not turn.windows:
             return
         span = Span(now.next_window, self._end_of(turn, now.next_window), shard, self._shards)
         blobs = [blob for _, of_window in turn.windows for blob in of_window]
-        if turn.windows and (blobs or self._work.acts_alone):
+        if blobs or self._work.acts_alone:
             yield from self._advance(blobs, span, cells, now)
-        elif turn.windows:
+        else:
             yield from self.send(None, span, now)
         now.next_window = span.end
         progress.write(now.to_bytes())
-        yield from self.end(turn, span, cells, now)
+        yield from self.end(span, now)
 
     def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
         """What the stage made of a span, window by window; None: nothing came for it."""
@@ -178,17 +173,9 @@ class InOrderDoFn(beam.DoFn):
                 for message in messages_of(packed.get((window, shard), [])):
                     yield (window, shard), message
 
-    def end(self, turn: Turn, span: Span, cells: Any, progress: Progress) -> Iterator[object]:
-        """What follows the last window of a part."""
-        if turn.ends:
-            yield from ending_messages(span.end, self._to.shards)
-            yield from self.handed_over(span.end, cells)
-
-    def handed_over(self, end: int, cells: Any) -> Iterator[object]:
-        """The state behind a part that ends before this window, for the next part."""
-        if self._work.keeps_state:
-            state = self._work.read(map(_unpacked, cells.read()), end)
-            yield from state_messages(end, list(pack_by_bucket(self._work.cells(state))))
+    def end(self, span: Span, progress: Progress) -> Iterator[object]:
+        """What follows the windows that had their turn."""
+        return iter(())
 
     def note(self, turn: Turn) -> None:
         """For the operator."""
@@ -197,7 +184,7 @@ class InOrderDoFn(beam.DoFn):
     def _end_of(self, turn: Turn, first: int) -> int:
         return first + len(turn.windows)
 
-    def _progress(self, shard: int, cells: Any, progress: Any) -> Progress:
+    def _progress(self, progress: Any) -> Progress:
         if (stored := progress.read()) is not None:
             now = Progress(*Progress.FIELDS.unpack(stored))
             if now.shards != self._shards:  # users would be in other shards, where their purses are full again
@@ -205,15 +192,9 @@ class InOrderDoFn(beam.DoFn):
                     f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same."
                 )
             return now
-        now = Progress(self._part.first, self._shards)
-        self._begin(shard, cells, now)
+        now = Progress(self._first, self._shards)
         progress.write(now.to_bytes())
         return now
-
-    def _begin(self, shard: int, cells: Any, progress: Progress) -> None:
-        """Puts what is carried into the part into the state."""
-        state = self._work.load(self._part, None, Span(self._part.first, self._part.end, shard, self._shards))
-        self._add(list(self._work.cells(state)), cells, progress)
 
     def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
         counts: Counter[str] = Counter()
@@ -250,8 +231,8 @@ class InOrderDoFn(beam.DoFn):
 class ReleaseInOrderDoFn(InOrderDoFn):
     """The same for the last stage: releases the report of each window, and `RunEnded` tagged `ENDED`."""
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret, part: RunPart | None) -> None:
-        super().__init__(stage, noise_key, 1, 1, part)
+    def __init__(self, stage: Stage, noise_key: beam.Secret) -> None:
+        super().__init__(stage, noise_key, 1, 1)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
 
@@ -270,13 +251,11 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
         for window, report in advanced or ():
             progress.reports += 1
-            yield TimestampedValue(report, max_timestamp(self._stage.run.plan.schedule, window))
+            yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
 
-    def end(self, turn: Turn, span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+    def end(self, span: Span, progress: Progress) -> Iterator[object]:
         self._answered.set(span.end)
-        if turn.ends:
-            yield from self.handed_over(span.end, cells)
-        if span.end == self._part.end if self._is_whole else turn.ends:
+        if span.end == self._stage.run.plan.schedule.horizon:
             ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
             yield beam.pvalue.TaggedOutput(ENDED, ended)
 
@@ -288,7 +267,7 @@ class ReleaseInOrderDoFn(InOrderDoFn):
 class AsItComesDoFn(beam.DoFn):
     """A stage without a state: window by window, in whatever order they come."""
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int, part: RunPart | None) -> None:
+    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int) -> None:
         self._stage, self._noise_key, self._shards, self._to = stage, noise_key, shards, Sharding(1, to)
 
     def setup(self) -> None:
@@ -296,9 +275,6 @@ class AsItComesDoFn(beam.DoFn):
 
     def process(self, group: Group) -> Iterator[tuple[Key, EncodedMessage]]:
         (window, shard), blobs = group
-        if ENDS in blobs:
-            yield from ending_messages(window, self._to.shards)
-            return
         packed: dict[Key, list[bytes]] = {}
         if blobs or self._work.acts_alone:
             span = Span(window, window + 1, shard, self._shards)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.run_stages import ReleaseStagesInOrder, state_senders
+from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError
@@ -18,7 +18,6 @@ from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.stage import Sharding
 
@@ -34,18 +33,6 @@ class StreamOutput(NamedTuple):
     reports: beam.PCollection
     ended: beam.PCollection
     rejected: beam.PCollection
-
-
-class StreamPartOutput(NamedTuple):
-    """What `MonitorStream` returns for a part of a run: the same up to where the part ends, and the state.
-
-    state: what `WriteState` writes, with the senders of `MonitorStream.state_senders`.
-    """
-
-    reports: beam.PCollection
-    ended: beam.PCollection
-    rejected: beam.PCollection
-    state: beam.PCollection
 
 
 class MonitorStream(beam.PTransform):
@@ -71,10 +58,6 @@ class MonitorStream(beam.PTransform):
     stop_file: when a file appears at this path, what arrived by then counts, all windows are closed, and the run ends.
         All workers must see the file. Leave it there unchanged until the run has ended. "By then" includes an allowance
         for clocks that differ: `StreamClock.stop_micros`.
-    part: the windows of a run that is taken in parts, and the state before them; None: all windows. Events of other
-        windows are left out. A stop then closes no window that a clock at the stop leaves open: the part ends before
-        the first of these, and the next part takes it whole, from the same records (docs/guarantee.md, "Streams and
-        parts").
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for an argument that cannot be used, and StreamError for a source that cannot be used.
@@ -95,7 +78,6 @@ class MonitorStream(beam.PTransform):
         confirm: bool = True,
         stop_file: str | None = None,
         poll_seconds: float = 0.5,
-        part: RunPart | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
@@ -125,22 +107,14 @@ class MonitorStream(beam.PTransform):
         self._confirm = confirm
         self._stop_file = stop_file
         self._poll_seconds = poll_seconds
-        if part is not None and not 0 <= part.first < part.end <= plan.schedule.horizon:
-            raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
-        self._part = part
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
         self._stages = stages_of(self._run, self._domain)
-
-    @property
-    def state_senders(self) -> int:
-        """How many shards of steps hand over state."""
-        return state_senders(self._stages, self._shards)
 
     def display_data(self) -> dict[str, str | float]:
         """What was declared."""
         return display_of(self._plan, self._stream)
 
-    def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput | StreamPartOutput:
+    def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)
         keep_bundles_whole(begin.pipeline)
         partitions = self._source.partitions()
@@ -159,11 +133,7 @@ class MonitorStream(beam.PTransform):
             confirm=self._confirm,
             stop_file=self._stop_file,
             poll_seconds=self._poll_seconds,
-            part=self._part,
         )
-        stages = ReleaseStagesInOrder(self._stages, noise_key, self._shards, len(partitions), self._part)
-        reports, ended, states = messages | "Release" >> stages
-        if self._part is None:
-            return StreamOutput(reports, ended, rejected)
-        state = states | "AllState" >> beam.Flatten(pipeline=begin.pipeline)
-        return StreamPartOutput(reports, ended, rejected, state)
+        stages = ReleaseStagesInOrder(self._stages, noise_key, self._shards, len(partitions))
+        reports, ended = messages | "Release" >> stages
+        return StreamOutput(reports, ended, rejected)

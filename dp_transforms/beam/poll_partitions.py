@@ -38,7 +38,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
-from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
+from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.counted_messages import EncodedMessage, Key
@@ -46,7 +46,6 @@ from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import IdKeys
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
-from dp_transforms.runs.run_part import RunPart
 
 TIMERS = "timers"
 LOOP = "loop"
@@ -65,7 +64,7 @@ class PollPartitions(beam.PTransform):
 
     Each partition sends to every group of every window, and announces there when it closes the window. So each group
     has as many senders as there are partitions. source: the fingerprint of the source. driver, confirm, stop_file,
-    poll_seconds, part: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
+    poll_seconds: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
     """
 
     def __init__(
@@ -83,10 +82,8 @@ class PollPartitions(beam.PTransform):
         stop_file: str | None,
         poll_seconds: float,
         max_records: int = MAX_RECORDS,
-        part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        windows = part or RunPart.whole(run.plan.schedule)
         polling = _Polling(
             {partition.name: partition for partition in partitions},
             run,
@@ -97,7 +94,6 @@ class PollPartitions(beam.PTransform):
             stop_file,
             poll_seconds,
             max_records,
-            TakenWindows(windows.first, windows.end, hands_over=part is not None),
         )
         self._polling = polling
         self._driver = driver
@@ -133,7 +129,6 @@ class _Polling:
     stop_file: str | None
     poll_seconds: float
     max_records: int
-    taken: TakenWindows
 
 
 class _OpenPartitions:
@@ -153,7 +148,6 @@ class _OpenPartitions:
             confirm=polling.confirm,
             source=polling.source,
             max_records=polling.max_records,
-            taken=polling.taken,
         )
 
     def step(self, name: str, progress: PartitionProgress) -> Step:
@@ -164,9 +158,7 @@ class _OpenPartitions:
                 f"the source no longer has a partition {name!r}. Use the source that the run was started with."
             )
         if name not in self._readers:
-            since_micros = self._polling.clock.first_arrival_micros(
-                self._polling.run.plan.schedule, self._polling.taken.first
-            )
+            since_micros = self._polling.clock.first_arrival_micros(self._polling.run.plan.schedule)
             self._readers[name] = (self._polling.partitions[name].open(since_micros), now)
         reader, open_since = self._readers[name]
         asked = progress.intent

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.gather import GatherCounted
-from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
@@ -121,11 +119,10 @@ class ReleaseAtOnce(beam.PTransform):
 
 
 class ReleasedInOrder(NamedTuple):
-    """The same of a stream. ended: of `RunEnded`."""
+    """reports: of `WindowReport`. ended: of `RunEnded`."""
 
     reports: beam.PCollection
     ended: beam.PCollection
-    states: tuple[beam.PCollection, ...]
 
 
 class ReleaseStagesInOrder(beam.PTransform):
@@ -134,44 +131,27 @@ class ReleaseStagesInOrder(beam.PTransform):
     Whoever says when a window is complete: the clocks of partitions, or a watermark.
 
     shards: of users, in `groups_of_users`; of items there are `shards_of_items`. Without purses a group is a shard.
-    senders: how many senders each group has in each window. part: None for a whole run.
+    senders: how many senders each group has in each window.
     """
 
-    def __init__(
-        self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int, part: RunPart | None = None
-    ) -> None:
+    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
         self._groups, self._of_items = groups_of_users(shards), shards_of_items(shards)
         self._shards = shards if stages.users.work.keeps_state else self._groups
         self._senders = senders
-        self._part = part
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
-        stages, noise_key, part = self._stages, self._noise_key, self._part
+        stages, noise_key = self._stages, self._noise_key
         shards, of_items = self._shards, self._of_items
-        users = InOrder(stages.users, noise_key, shards, self._senders, of_items, part, self._groups)
-        items = InOrder(stages.items, noise_key, of_items, shards, 1, part)
-        added = messages | "Users" >> users
-        named = added[ADVANCED] | "Items" >> items
-        found = named[ADVANCED]
-        sent = (stages.users, added), (stages.items, named)
-        states = [outputs[STATE] for stage, outputs in sent if stage.work.keeps_state]
+        users = InOrder(stages.users, noise_key, shards, self._senders, of_items, self._groups)
+        items = InOrder(stages.items, noise_key, of_items, shards, 1)
+        found = messages | "Users" >> users | "Items" >> items
         if stages.windows.work is MonitorWindows:
-            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items, part)
+            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items)
             released = found | "MonitorHeavyHitters" >> last
         else:
-            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.run.stream)
+            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
             released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
-        if stages.windows.work.keeps_state:
-            states.append(released[STATE])
-        for state in states:
-            state.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
-        return ReleasedInOrder(released[REPORTS], released[ENDED], tuple(states))
-
-
-def state_senders(stages: ReleaseStages, shards: int) -> int:
-    """How many shards of the stages of a stream hand over state."""
-    of_users, of_items, of_windows = (stage.work.keeps_state for stage in stages)
-    return shards * of_users + shards_of_items(shards) * of_items + of_windows
+        return ReleasedInOrder(released[REPORTS], released[ENDED])

@@ -23,7 +23,8 @@ class MonitorHeavyHitters(beam.PTransform):
     """Candidates -> what `ReleaseInOrder` returns.
 
     senders: of a stream, with counted messages ``((window, 0), message)``: how many shards of items send to each
-    window. None: bounded input, ``(key, packed candidates)``, all of which have one turn.
+    window. None: bounded input, ``(key, packed candidates)``, all of which have one turn. part: of a run; None for a
+    whole one.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
     def __init__(
         self, stage: Stage, noise_key: beam.Secret, part: RunPart | None = None, *, is_bounded: bool = False
     ) -> None:
-        super().__init__(stage, noise_key, part)
+        super().__init__(stage, noise_key)
         self._is_bounded = is_bounded
+        self._carries_over, self._part = part is not None, part or RunPart.whole(stage.run.plan.schedule)
+        self._first = self._part.first
 
     def process(  # type: ignore[override]
         self,
@@ -82,10 +85,6 @@ class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
         if not self._is_bounded:
             super().note(turn)
 
-    def _begin(self, shard: int, cells: Any, progress: Progress) -> None:
-        if not self._is_bounded:
-            super()._begin(shard, cells, progress)
-
     def _end_of(self, turn: Turn, first: int) -> int:
         return self._part.end if self._is_bounded else super()._end_of(turn, first)
 
@@ -98,6 +97,6 @@ class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
         state = self._work.load(self._part, candidates, span)
         yield from self.send(self._work.advance(state, candidates, span, counts), span, progress)
         self._add(list(self._work.cells(state)), cells, progress)
-        if not self._is_whole:
+        if self._carries_over:
             for packed in pack_by_bucket(self._work.cells(state)):
                 yield beam.pvalue.TaggedOutput(STATE, packed)

@@ -41,9 +41,8 @@ _ROWS = struct.Struct("<qq")  # events, rejected
 Gathered = tuple[Key, Iterable[bytes]]
 
 
-def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> beam.PCollection:
-    """All elements, opaque bytes, as one group with this key, which also exists when there are none. It then holds an
-    empty element.
+def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
+    """All elements, opaque bytes, as one group, which also exists when there are none. It then holds an empty element.
 
     transform: the name of the one that needs it, for errors. Raises ValueError for unbounded input.
     """
@@ -52,7 +51,7 @@ def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> 
             f"{transform} needs bounded input, because its file appears when the input ends."
             " Use WriteReportStream or WriteRejectedFolder for a stream."
         )
-    keyed = beam.Map(_with_key, key).with_output_types(tuple[Key, bytes])
+    keyed = beam.Map(_with_one_key).with_output_types(tuple[Key, bytes])
     # An empty element, as an impulse is, stands for "the input has ended": what is gathered is never empty. It has a
     # step of its own, since Flink cannot flatten an impulse.
     sentinel = encoded.pipeline | "Impulse" >> beam.Impulse() | "EvenIfEmpty" >> keyed
@@ -60,8 +59,8 @@ def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> 
     return (elements, sentinel) | "AddSentinel" >> beam.Flatten() | "Gather" >> beam.GroupByKey()
 
 
-def _with_key(blob: bytes, key: Key) -> tuple[Key, bytes]:
-    return key, blob
+def _with_one_key(blob: bytes) -> tuple[Key, bytes]:
+    return (0, 0), blob
 
 
 def gather_reports(reports: beam.PCollection, transform: str) -> beam.PCollection:

@@ -1,4 +1,4 @@
-"""Write: the reports of a stream -> a folder, a topic or a table.
+"""Write: the reports of a stream -> a folder or a topic.
 
 Any bundle may run twice, and a worker may die between any two lines. A sink keeps the first answer for each window. So
 a report that is written twice is there once, and a second answer is never written (`dp_transforms.reports`).
@@ -31,7 +31,7 @@ class WriteReportStream(beam.PTransform):
     """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not. The pipeline
     begins with opening the sink: a worker that cannot use it says so then, and not with the first report.
 
-    sink: a `ReportFolder`, a `ReportTopic` or a `ReportTable`.
+    sink: a `ReportFolder` or a `ReportTopic`.
     header: what the sink says about the run, such as its run id and its stream.
 
     Returns a PCollection of the keys that were written; a report that is written twice has its key there twice. If the

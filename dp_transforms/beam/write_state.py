@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.write_files import Gathered, gather_all
-from dp_transforms.monitor.counted_messages import messages_of
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.run_part import RunPart
@@ -18,18 +16,17 @@ from dp_transforms.runs.state_cells import Cell, Kind, join_cells, unpack_cell
 from dp_transforms.runs.state_file import replace_state, write_state
 from dp_transforms.runs.state_header import StateHeader
 
-STATE = "state"  # tag of the output with what a step hands over
+STATE = "state"  # tag of the output with what a step carries over to the next part
 
 
 class WriteState(beam.PTransform):
     """Writes what a part has changed, joined with the state before, as one file.
 
-    Its input are cells of a bounded PCollection, as `pack_cell` packs them. With `senders` it is the messages of
-    `state_messages` of a stream, which say where the part has ended: the file is written once all have come.
+    Its input are cells, as `pack_cell` packs them.
 
     path: a local path in a draft. header: of the state before the part, with the part as its intent. forget_after:
     known items that were named longer ago than so many windows are forgotten. shown_name: of the state, for errors.
-    noise_key: of the run, by which the file is sealed. senders: how many steps and shards of a stream send messages.
+    noise_key: of the run, by which the file is sealed.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
     shards. Cells that nobody changed are copied. Returns a PCollection of the path.
@@ -43,26 +40,13 @@ class WriteState(beam.PTransform):
         forget_after: int,
         shown_name: str,
         noise_key: beam.Secret,
-        senders: int | None = None,
     ) -> None:
         super().__init__()
-        self._end = part.end
-        self._senders = senders
         self._file = os.fspath(path), header, part, forget_after, shown_name, noise_key
 
     def expand(self, changed: beam.PCollection) -> beam.PCollection:
-        if self._senders is None:
-            gathered = gather_all(changed, "WriteState", (self._end, 0))
-        else:
-            gathered = changed | "GatherState" >> GatherCounted(self._senders)
+        gathered = gather_all(changed, "WriteState")
         return gathered | "WriteStateFile" >> beam.Map(write_gathered, *self._file).with_output_types(str)
-
-
-def state_messages(end: int, packed: list[bytes]) -> Iterator[beam.pvalue.TaggedOutput]:
-    """What one shard of a step of a stream hands over when a part has ended before this window: counted messages,
-    tagged `STATE`, for the key ``(end, 0)``."""
-    for message in messages_of(packed):
-        yield beam.pvalue.TaggedOutput(STATE, ((end, 0), message))
 
 
 def write_gathered(
@@ -74,9 +58,10 @@ def write_gathered(
     shown_name: str,
     noise_key: beam.Secret,
 ) -> str:
-    """Writes one group of encoded cells, keyed by where the part has ended, to one file. A step that runs twice writes
-    the same file twice. Arguments: as in `WriteState`."""
-    (end, _), encoded = group
+    """Writes all encoded cells to one file. A step that runs twice writes the same file twice. Arguments: as in
+    `WriteState`."""
+    _, encoded = group
+    assert header.intent is not None
     changed: dict[tuple[Kind, int], list[Cell]] = {}
     for data in encoded:
         if data:
@@ -87,7 +72,7 @@ def write_gathered(
     key = sealing_key(noise_key.get_secret_bytes())
     try:
         temporary.unlink(missing_ok=True)
-        write_state(temporary, header.ended_before(end), _joined(part, changed, end - forget_after), key)
+        write_state(temporary, header.after(header.intent), _joined(part, changed, part.end - forget_after), key)
         replace_state(temporary, draft)
     except OSError as error:
         raise write_error(shown_name, error) from None

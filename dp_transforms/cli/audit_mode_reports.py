@@ -86,11 +86,6 @@ class HitsReport(AuditReport):
     def _untried_streams(self) -> str:
         """The ceilings hold by a theorem of docs/audit.md for so many items: no more is claimed than was computed."""
         others = "streams in which other items of the user, or the budgets of others, change what is tested"
-        if self.plan.mode == "kms21":
-            return (
-                f"{others}, and all except a few fixed numbers of holders: for kms21 nothing here shows that no other "
-                "stream is worse"
-            )
         sides, worst = (self.exact.adding, self.exact.removing), self.exact.worst
         limits = []
         if worst.items < self._enough_items:
@@ -98,7 +93,7 @@ class HitsReport(AuditReport):
         if all(side.is_settled for side in sides):
             limits.append(f"{others}: by the theorem in docs/audit.md none on {worst.items:,} items attains more")
         else:
-            ceiling = max(side.ceiling_delta or 0.0 for side in sides)
+            ceiling = max(side.ceiling_delta for side in sides)
             limits.append(
                 f"{others} within a window: none on {worst.items:,} items attains a delta above {ceiling:.4g}, by the "
                 f"theorem in docs/audit.md; whether one attains more than the {worst.attained:.4g} above is open"
@@ -127,9 +122,7 @@ class HitsReport(AuditReport):
             "epsilon_at_delta_accounting": side.epsilon,
             "best_adaptive_delta": side.best_delta,
             "best_adaptive_delta_with_half_the_rounds": side.best_delta_of_half,
-            "no_adversary_exceeds": None
-            if side.ceiling_delta is None
-            else {"delta_at_claimed_epsilon": side.ceiling_delta, "items": side.items},
+            "no_adversary_exceeds": {"delta_at_claimed_epsilon": side.ceiling_delta, "items": side.items},
             "best_static": {"distance": side.static_distance, "delta_at_claimed_epsilon": side.static_delta},
             "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in side.curve],
         }
@@ -155,11 +148,9 @@ def _stream_text(stream: AttackStream, plan: Plan) -> str:
 
 
 def _confidence_text(worst: ChargedAudit) -> str:
-    text = f"The worst that never changes its distance attains delta {worst.static_delta:.3g}"
-    if worst.best_delta is None or worst.best_delta_of_half is None or worst.ceiling_delta is None:
-        return text + "."
-    text += (
-        f"; the best adversary that chooses a distance for each window {worst.best_delta:.4g}, in half as many windows "
+    text = (
+        f"The worst that never changes its distance attains delta {worst.static_delta:.3g}; the best adversary that "
+        f"chooses a distance for each window {worst.best_delta:.4g}, in half as many windows "
         f"{worst.best_delta_of_half:.3g}. "
     )
     if worst.is_settled:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,10 +22,9 @@ from dp_transforms.cli.glance_words import (
     wrapped,
 )
 from dp_transforms.cli.log_glance import LogGlance, glance_at
-from dp_transforms.cli.operator_log import is_json, operator_console
+from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import argument, filled_by, nested, opt
-from dp_transforms.cli.shared_options import STANDARD_INPUT, ReadingOptions, log_format_option
-from dp_transforms.cli.spooled_logs import spooled_logs
+from dp_transforms.cli.shared_options import ReadingOptions
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log
@@ -39,7 +37,6 @@ class DoctorOptions:
     """The command line of ``shh doctor``."""
 
     logs: tuple[str, ...] = argument("LOG...")
-    log_format: str | None = log_format_option("")
     user_field: str | None = opt("", "Look at this field as the user. Default: one is proposed.", metavar="NAME")
     item_field: str | None = opt("", "Look at this field as the item. Default: one is proposed.", metavar="NAME")
     time_field: str | None = opt("", "Look at this field as the time. Default: one is proposed.", metavar="NAME")
@@ -58,32 +55,26 @@ def command(options: DoctorOptions) -> None:
     """
     roles = {USER: options.user_field, ITEM: options.item_field, TIME: options.time_field}
     given = {role: name for role, name in roles.items() if name is not None}
-    glance = show_glance(options.logs, options.log_format, given, options.reading, click.echo, Console())
+    glance = show_glance(options.logs, given, options.reading, click.echo, Console())
     if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
 def show_glance(
     logs: Sequence[str],
-    log_format: str | None,
     given: Mapping[str, str],
     reading: ReadingOptions,
     say: Callable[[str], None],
     console: Console,
-    stream_field: str | None = None,
+    more_items: Sequence[str] = (),
 ) -> LogGlance:
     """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
-    roles. console: where it is said. stream_field: that the command names. Raises UserError if there is no log."""
+    roles. console: where it is said. more_items: further fields of the item. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
-        with contextlib.ExitStack() as started, operator_console().status("looking at the log"):
-            files = spooled_logs(logs, log_format, None, started)
-            sample = sample_log(
-                files,
-                csv_line_ends_in_cells=reading.csv_line_ends_in_cells,
-                csv_separator=reading.separator,
-            )
+        with operator_console().status("looking at the log"):
+            sample = sample_log(logs, reading.separator)
     except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
@@ -99,9 +90,10 @@ def show_glance(
     proposal = proposal_of(glance)
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
-        fields = field_words(glance, reading.csv_line_ends_in_cells)
-        more = {"--format": log_format, "--stream-field": stream_field}
-        fields += [word for option, value in more.items() if value is not None for word in (option, value)]
+        fields = field_words(glance)
+        if more_items and "--item-field" not in fields:
+            fields += ["--item-field", glance.chosen[ITEM]]
+        fields += [word for name in more_items for word in ("--item-field", name)]
         blocks.append(
             [
                 "For a private report, with a range of your own:",
@@ -109,9 +101,6 @@ def show_glance(
                 "What this would find, and what it needs: the same with --dry-run, which runs nothing.",
             ]
         )
-    width = console.width if console.is_terminal and not is_json() else None
-    shown = {file: "standard input" if log == STANDARD_INPUT else log for file, log in zip(files, logs, strict=True)}
-    for file, name in shown.items():
-        blocks = [[line.replace(file, name) for line in block] for block in blocks]
+    width = console.width if console.is_terminal else None
     say("\n\n".join("\n".join(wrapped(without_secrets(line), width) for line in block) for block in blocks))
     return glance

@@ -25,7 +25,6 @@ from dp_transforms.cli.field_roles import (
 )
 from dp_transforms.cli.log_glance import LogGlance
 from dp_transforms.cli.output_file import free_report_name
-from dp_transforms.cli.shared_options import STANDARD_INPUT
 from dp_transforms.logs.samples import OTHER, FileSample
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
@@ -80,7 +79,7 @@ def proposal_of(glance: LogGlance) -> Proposal | None:
     return Proposal(start, end, max(window, _DAY) if glance.are_days else window, offset)
 
 
-def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
+def field_words(glance: LogGlance) -> list[str]:
     """The options that say how the log is read; none for what is the default."""
     words = []
     for role, (flag, default) in _FLAGS.items():
@@ -94,12 +93,12 @@ def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
         ("--csv-separator", separator),
     ):
         words += [] if value is None else [flag, value]
-    return [*words, "--csv-line-ends-in-cells"] if csv_line_ends_in_cells else words
+    return words
 
 
 def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal) -> str:
     """For a shell, on several lines."""
-    named = [f"./{log}" if log.startswith("-") and log != STANDARD_INPUT else log for log in logs]
+    named = [f"./{log}" if log.startswith("-") else log for log in logs]
     output = ["--output", free_report_name()]
     start, end = proposal.as_texts()
     budget = ["--window", length_text(proposal.window * MICROS_PER_SECOND), *_BUDGET]
@@ -184,11 +183,7 @@ def _faults_of_files(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     for sample in glance.sample.samples:
         path = escape_text(sample.path, ascii_only)
         for reason, count in sample.broken.items():
-            remedy = (
-                " If cells of this file hold line ends, add --csv-line-ends-in-cells."
-                if reason.startswith("quote")
-                else ""
-            )
+            remedy = " Write cells without line ends." if reason.startswith("quote") else ""
             of_file = f"of {sample.looked_at:,} rows that were looked at are broken"
             yield f"{path}: {count:,} {of_file}: {reason}.{remedy}"
         if sample.not_utf8:

@@ -20,11 +20,11 @@ from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_LEDGER_HELP = "The ledger: a file, or postgresql://host/database."
+_LEDGER_HELP = "The ledger: a file."
 
 
 def _ledger_option(function: _F) -> _F:
-    return click.option("--ledger", "place", metavar="FILE|URL", help=_LEDGER_HELP)(function)
+    return click.option("--ledger", "place", metavar="FILE", help=_LEDGER_HELP)(function)
 
 
 @click.group(name="ledger", invoke_without_command=True)
@@ -169,5 +169,5 @@ def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -
     """The ledger of the command or of its subcommand."""
     place = place or click.get_current_context().meta.get("shh.ledger")
     if place is None:
-        raise click.UsageError("--ledger is missing: a file, or postgresql://host/database.")
+        raise click.UsageError("--ledger is missing: name a file.")
     return Ledger.open(place, create=create, rebuild=rebuild)

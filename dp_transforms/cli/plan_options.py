@@ -28,7 +28,7 @@ from dp_transforms.cli.options import (
     switch,
     user_errors,
 )
-from dp_transforms.errors import UserError, check_room
+from dp_transforms.errors import UserError
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, DEFAULT_MODE, MODES, Plan, choices_of
 from dp_transforms.plan.rounds import units_of_shares
@@ -39,6 +39,7 @@ from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 if TYPE_CHECKING:
     from dp_transforms.monitor.item_domain import ItemDomain
 
+_MODES = tuple(mode for mode in MODES if mode != "kms21")  # of the command
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
@@ -95,16 +96,16 @@ class StreamPlanOptions:
         "What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
         "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
         "threshold. "
-        "hits-with-counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the "
-        f"original paper; its proof needs thousands of times more noise. Default: {DEFAULT_MODE}.",
-        brief="looks (default), hits, hits-with-counts or kms21.",
-        type=click.Choice(MODES),
+        "hits-with-counts: noisy counts, each one charged. Default: "
+        f"{DEFAULT_MODE}.",
+        brief="looks (default), hits or hits-with-counts.",
+        type=click.Choice(_MODES),
         seen_as=lambda mode: mode or DEFAULT_MODE,
     )
     hits_per_user: int | None = opt(
         ADVANCED,
         "Number of charged results after which a user no longer counts. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}.",
+        f"Default: {', '.join(f'{RELEASE_MODES[name].default_hits} in {name}' for name in _MODES[:-1])}.",
     )
     max_items_per_user: int | None = opt(
         ADVANCED, f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
@@ -184,8 +185,8 @@ def _mode_rules() -> Iterator[Rule]:
     options_of: dict[tuple[str, ...], list[str]] = {}
     for name in PLAN_OPTIONS:
         choice = _CHOICES.get(name, name)
-        modes = tuple(mode for mode in MODES if choice in choices_of(mode))
-        if 0 < len(modes) < len(MODES):
+        modes = tuple(mode for mode in _MODES if choice in choices_of(mode))
+        if 0 < len(modes) < len(_MODES):
             options_of.setdefault(modes, []).append(name)
     for modes, options in options_of.items():
         yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
@@ -218,7 +219,6 @@ def plan_from_options(options: StreamPlanOptions) -> Plan:
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
-    check_room()
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
     choices = dataclasses.asdict(options)
@@ -253,6 +253,8 @@ def read_plan(path: str) -> Plan:
         raise UserError(f"--plan: {error}") from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
+    if plan.mode not in _MODES:
+        raise UserError(f"--plan {path}: plans of mode {plan.mode} run in Python alone (docs/python_api.md).")
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 

@@ -10,20 +10,17 @@ import io
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from dp_transforms.checks import is_utf8
 from dp_transforms.cli.options import (
-    ADVANCED,
     BUDGET,
     INPUT,
-    MAKE_A_KEY,
     OUTPUT,
     TIME_ZONE,
-    UTC_TIME,
     Rule,
     flag,
     nested,
@@ -32,17 +29,13 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import DEFAULT_TABLE
 from dp_transforms.stores.local_files import open_regular, read_regular, remove_dead_drafts
 
 if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
 
-STANDARD_INPUT = "-"  # a log on it
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
-_FLAGS_OF_FIELDS |= {
-    name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator", "stream_field")
-}
+_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
 
 PAGE_ENDINGS = (".html", ".htm")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
@@ -74,12 +67,6 @@ class ReadingOptions:
         "What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
         metavar="CHARACTER",
     )
-    csv_line_ends_in_cells: bool = switch(
-        INPUT,
-        "Quoted cells of CSV files may contain line ends. Only for files whose writer quotes every such cell: "
-        "else one row can swallow others. A quote that is not closed then ends the run. Without this option each line "
-        "is one row, and a line with an open quote is rejected alone.",
-    )
 
     @property
     def separator(self) -> str | None:
@@ -89,9 +76,8 @@ class ReadingOptions:
     def fields(
         self,
         user: str = "user",
-        item: str = "item",
+        item: str | Sequence[str] = "item",
         time: str = "time",
-        stream_field: str | None = None,
     ) -> EventFields:
         """These fields, read so. Raises UserError."""
         from dp_transforms.logs import EventFields  # a plan needs no reader
@@ -102,11 +88,9 @@ class ReadingOptions:
                 item,
                 time,
                 self.time_unit,
-                csv_line_ends_in_cells=self.csv_line_ends_in_cells,
                 time_format=self.time_format,
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
-                stream_field=stream_field,
             )
         except ValueError as error:
             names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
@@ -121,21 +105,26 @@ class FieldOptions:
     user_field: str = opt(
         INPUT, "Name of the field with the user: text or a whole number.", brief="Field with the user.", default="user"
     )
-    item_field: str = opt(
-        INPUT, "Name of the field with the item: text or a whole number.", brief="Field with the item.", default="item"
-    )
-    stream_field: str | None = opt(
+    item_field: tuple[str, ...] = opt(
         INPUT,
-        "Name of the field with the stream, such as search or click. Items are then called `STREAM: ITEM`, and a user"
-        " has one budget for all streams.",
+        "Name of the field with the item: text or a whole number. Several, each with --item-field, make one label of "
+        "their values, such as DE / page. Default: item.",
+        brief="Field with the item; several make one label.",
+        default=(),
+        multiple=True,
         metavar="NAME",
     )
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The fields of the item."""
+        return self.item_field or ("item",)
+
     def fields(self) -> EventFields:
         """Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field, self.stream_field)
+        return self.reading.fields(self.user_field, self.items, self.time_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,35 +149,6 @@ class ViewOptions:
     def read_titles(self) -> dict[str, str]:
         """Label -> title; empty without ``--titles``. Raises UserError."""
         return {} if self.titles is None else read_titles(self.titles)
-
-
-def output_table_option() -> str | None:
-    """The field of a command that writes to a database."""
-    made: str | None = opt(
-        OUTPUT,
-        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
-        metavar="NAME",
-    )
-    return made
-
-
-def in_flags_of_table(message: str) -> str:
-    """The error of a `ReportTable` in words of the command line."""
-    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
-    for word, in_flags in words.items():
-        message = message.replace(word, in_flags)
-    return message
-
-
-def log_format_option(group: str) -> str | None:
-    """The field of a command that takes standard input for a log."""
-    made: str | None = opt(
-        group,
-        "Format of a LOG on standard input, which is named -.",
-        "--format",
-        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
-    )
-    return made
 
 
 def force_option() -> bool:
@@ -253,10 +213,10 @@ def read_titles(path: str | pathlib.Path) -> dict[str, str]:
 class StateOptions:
     """What a command says of its part.
 
-    path: of the state. noise_key_file: the key of the run. user_field, item_field, stream_field: of what is read.
+    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read; several of the item
+    as `joined_label` has them.
     output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
-    run_id: of ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
-    ``--run-id``. population: of ``--population``; None without a ledger.
+    run_id: of ``--run-id``; None: a fresh one for a new run. population: of ``--population``; None without a ledger.
     """
 
     path: str
@@ -266,29 +226,7 @@ class StateOptions:
     output: str
     until_seconds: int | None = None
     run_id: str | None = None
-    is_named: bool = True
     population: str | None = None
-    stream_field: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartOptions:
-    """Which part of a run is taken."""
-
-    state: str | None = opt(
-        ADVANCED,
-        "Take the range in parts, one command after the other, for one budget: a private file with what one "
-        "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
-        "budget options and the key are the same in all parts. With --mode looks users spend at their own pace, "
-        "as in a stream.",
-        metavar="FILE",
-    )
-    until: int | None = opt(
-        ADVANCED,
-        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
-        "Default: --end.",
-        type=UTC_TIME,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -298,10 +236,9 @@ class AccountOptions:
     ledger: str | None = opt(
         BUDGET,
         "Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
-        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
-        " postgresql://host/database.",
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run.",
         brief="Keep account over all runs; with --population.",
-        metavar="FILE|URL",
+        metavar="FILE",
     )
     population: str | None = opt(
         BUDGET, "With --ledger: a name for all streams that share users with this one.", metavar="NAME"
@@ -314,14 +251,14 @@ class AccountOptions:
     max_delta: str | None = opt(BUDGET, "With --ledger: failure probability of that. Set once.", metavar="FLOAT")
 
 
-STATE_RULES = (
-    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
-    Rule(
-        "--state",
-        needs="--noise-key-file",
-        why="all parts of a run have one key, since users are recognised by it",
-        remedy=MAKE_A_KEY,
-    ),
+NAMED_WITH_KEY = Rule(
+    "--run-id",
+    excludes="--noise-key-file",
+    why="if both were used again on a log that has changed, both runs would draw the same noise, and the two reports"
+    " would show what changed",
+    remedy="Leave --run-id out: a fresh one is drawn.",
+)
+ACCOUNT_RULES = (
     Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
     Rule(
         "--ledger",

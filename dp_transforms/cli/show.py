@@ -16,7 +16,7 @@ from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.shared_options import PAGE_ENDINGS, ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import (
     TABLE_FORMATS,
     ReportFileError,
@@ -31,7 +31,6 @@ from dp_transforms.reports import (
     write_flat,
 )
 from dp_transforms.reports.trends import Trend, trends
-from dp_transforms.stores.databases import is_database
 from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 if TYPE_CHECKING:
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 8
 _VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
-_NO_END_IN_TABLE = (
-    "Whether the run has ended cannot be known from this table: a stream that goes on has written no end yet, and a"
-    " report file that was loaded has none."
-)
 _NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
 
 
@@ -59,10 +54,6 @@ class ShowOptions:
         metavar="N",
     )
     show_all: bool = switch("", "Show every window with all its items.", "--all")
-    table: str | None = opt(
-        "", "The table of a database, as --output-table named it. [default: shh_reports]", metavar="NAME"
-    )
-    run_id: str | None = opt("", "The run of a table that has several.", metavar="RUN")
     item: str | None = opt("", "Show only this item, and the windows in which it was heavy.", metavar="LABEL")
     as_json: bool = switch("", "Print JSON lines, one per window.", "--json")
     html: str | None = opt(
@@ -104,14 +95,14 @@ _SHOW_RULES = (
 def command(options: ShowOptions) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
-    folder of `shh stream`, or a database of `shh stream` or `shh load` (docs/stores.md).
+    REPORT is a file of `shh replay` (Avro or JSON lines), several files of one run or a folder of them,
+    or a folder of `shh stream`.
     """
     views, last = options.views, options.last
     _check_views(views, force=options.force)
     keep = None if options.show_all or (last is None and (options.as_json or views)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
-        header, windows, state = read_report(options.reports, options.table, options.run_id)
+        header, windows, state = read_report(options.reports)
         found = [kept for each in trends(header.plan, windows) if (kept := _only_item(each, options.item)) is not None]
     if options.item is not None and not found:
         raise NothingFoundError(
@@ -134,52 +125,30 @@ def command(options: ShowOptions) -> None:
             click.echo(state)
 
 
-def read_report(
-    paths: Sequence[str], table: str | None = None, run_id: str | None = None
-) -> tuple[ReportHeader, Iterator[WindowReport], str]:
-    """The header, the reports, and for all but one file whether the run has ended.
-
-    table, run_id: of a database; None: as commands name it, and the only run.
-    """
-    header, reports, ended = read_report_and_end(paths, table, run_id)
-    if ended is not None:
-        from dp_transforms.views.page.report_columns import plan_of
-
-        plan = plan_of(header)
-        state = ended_words(ended, plan.schedule.horizon if plan else None)
-    elif is_database(paths[0]):
-        state = _NO_END_IN_TABLE
-    elif _parts(paths):
-        state = _NO_END_IN_PARTS
-    else:
-        state = "The run goes on: further windows may follow." if os.path.isdir(paths[0]) else ""
-    return header, reports, state
-
-
-def read_report_and_end(
-    paths: Sequence[str], table: str | None = None, run_id: str | None = None
-) -> tuple[ReportHeader, Iterator[WindowReport], RunEnded | None]:
-    """The same with the end of the run; None where a run goes on, and for files, which do not say it."""
-    path, in_database = paths[0], is_database(paths[0])
-    for option, value in {"--table": table, "--run-id": run_id}.items():
-        if value is not None and not in_database:
-            raise UserError(f"{option} is for a database, such as sqlite:///reports.db. Leave it out.")
+def read_report(paths: Sequence[str]) -> tuple[ReportHeader, Iterator[WindowReport], str]:
+    """The header, the reports, and for all but one file whether the run has ended."""
+    path = paths[0]
     if parts := _parts(paths):
         header, found = read_report_files(parts)
-        return header, iter(found), None
-    if not in_database and not os.path.isdir(path):
-        return *read_report_file(path), None
-    with user_errors(StreamError, ValueError):  # of what is stored, or of the URL
-        header, reports, ended = read_run(path, table, run_id)
-    return header, iter(reports), ended
+        return header, iter(found), _NO_END_IN_PARTS
+    if not os.path.isdir(path):
+        return *read_report_file(path), ""
+    with user_errors(StreamError):
+        header, found, ended = read_run(path)
+    if ended is None:
+        return header, iter(found), "The run goes on: further windows may follow."
+    from dp_transforms.views.page.report_columns import plan_of
+
+    plan = plan_of(header)
+    return header, iter(found), ended_words(ended, plan.schedule.horizon if plan else None)
 
 
 def _parts(paths: Sequence[str]) -> Sequence[str]:
     """The files that make one report: those that are named, or all in a folder that is not of a stream. None of them
-    where the report is one file, a database or the folder of a stream."""
+    where the report is one file or the folder of a stream."""
     if len(paths) > 1:
-        if any(is_database(path) or os.path.isdir(path) for path in paths):
-            raise UserError("several reports must be files of one run. Name one folder or database, by itself.")
+        if any(map(os.path.isdir, paths)):
+            raise UserError("several reports must be files of one run. Name one folder, by itself.")
         return paths
     if not os.path.isdir(paths[0]):
         return ()
@@ -232,7 +201,7 @@ def _only_item(trend: Trend, item: str | None) -> Trend | None:
         return trend
     entries = [entry for entry in trend.entries if entry.hitter.item == item]
     report = trend.report._replace(heavy_hitters=[entry.hitter for entry in entries])
-    return Trend(report, entries, []) if entries else None
+    return trend._replace(report=report, entries=entries, gone=[]) if entries else None
 
 
 def _print_table(

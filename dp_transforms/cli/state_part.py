@@ -9,8 +9,7 @@ At most one answer exists for each window, and the same command repairs a run th
 4. The state and `RunAccount.publishing` say which state is to follow: from here on the report may be read.
 5. The report is published, then the new state, without the intent. `RunAccount.finish`.
 
-A stream publishes its reports while it runs, so for it the first of these moments is the intent.
-`replay_run` has what is a replay's own, `stream_state` what is a stream's.
+`replay_run` has how a report is published.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
-from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.fingerprints import key_fingerprint, part_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
-from dp_transforms.runs.records import UncertainError, VerdictKind
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
@@ -48,7 +47,8 @@ class PartFacts:
 
     how: what it is to its run, by the state. record: its windows, its input and its output. header: of the state before
         it; of one that is done, after it.
-    state_fingerprint: of that state. noise_key: the key of the run, which refuses another one in its place.
+    state_fingerprint: of that state. draws_as: as in `RunPart`. noise_key: the key of the run, which refuses another
+        one in its place.
     """
 
     how: VerdictKind
@@ -57,6 +57,7 @@ class PartFacts:
     header: StateHeader
     state_path: str
     state_fingerprint: str
+    draws_as: str
     noise_key: KeyFile
 
     @property
@@ -71,22 +72,19 @@ class PartFacts:
 
 
 class StatePart:
-    """A part that may be taken. Use it while the state is held (`hold_state`).
-
-    facts: of the part; once it is published, its record says where it has ended. is_empty: it has closed no window.
-    """
+    """A part that may be taken. Use it while the state is held (`hold_state`)."""
 
     def __init__(self, facts: PartFacts) -> None:
         self.facts = facts
         self._account = RunAccount()
         self._publishes = False
-        self.is_empty = False
 
     @property
     def run_part(self) -> RunPart:
         """What workers need."""
-        record = self.facts.record
-        return RunPart(record.first, record.end, os.path.abspath(self.facts.state_path), self.facts.state_fingerprint)
+        facts, record = self.facts, self.facts.record
+        path = os.path.abspath(facts.state_path)
+        return RunPart(record.first, record.end, path, facts.state_fingerprint, facts.draws_as)
 
     @property
     def begun(self) -> StateHeader:
@@ -119,10 +117,7 @@ class StatePart:
                         self._write_header(facts.header.with_intent(None))
                 account.fail(facts, forget=forget)
             raise
-        if self.is_empty:
-            account.fail(facts, forget=True)
-        else:
-            account.finish(self.facts, StateFile(facts.state_path).fingerprint)
+        account.finish(self.facts, StateFile(facts.state_path).fingerprint)
 
     def _is_of_the_log(self, error: BaseException) -> bool:
         """Whether the log alone is why the part failed, and this process has published nothing."""
@@ -164,14 +159,12 @@ def open_part(
     stream: str,
     input_fingerprint: str,
     account: RunAccount,
-    check: Callable[[PartFacts], PartFacts],
+    check: Callable[[PartFacts], None],
 ) -> PartFacts:
     """Decides what this command is to its run, and reserves it. A state is made where there is none.
 
-    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published; returns the
-    facts, to which it may add where the log begins.
-    Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be
-    taken.
+    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published.
+    Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be taken.
     """
     secret = secret_of_run(options.noise_key_file)
     fingerprint, key = key_fingerprint(secret), sealing_key(secret)
@@ -182,6 +175,8 @@ def open_part(
         state = StateFile(options.path)
         _check_run(state, plan, options, stream, fingerprint)
         state.check_seal(key)
+        if not is_new and not state.header.parts and state.header.intent is None:
+            state = _named_anew(state, options, key)
         how, record = part_by_state(
             state.header,
             state.path,
@@ -192,10 +187,10 @@ def open_part(
             version=_VERSION,
         )
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
-        facts = check(PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key))
+        draws_as = _draws_as(record, state)
+        facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, draws_as, noise_key)
+        check(facts)
         account.reserve(facts)
-    except UncertainError:
-        raise  # its run id is found again in the state
     except BaseException as error:
         if is_new and (isinstance(error, Exception) or not account.is_kept):  # a stop may come when the run is charged
             os.unlink(options.path)
@@ -249,18 +244,42 @@ def part_is_taken(facts: PartFacts) -> str:
     )
 
 
-def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
-    """A state before the first window, of a run with a fresh id."""
-    if options.run_id is not None and options.is_named and options.population is None:
+def _draws_as(record: PartRecord, state: StateFile) -> str:
+    """Nothing is carried into a first part, and its run has a name of its own (`_named_anew`)."""
+    if not record.first:
+        return ""
+    return part_fingerprint(record.first, record.end, record.input_fingerprint, state.carried)
+
+
+def _named_anew(state: StateFile, options: StateOptions, key: bytes) -> StateFile:
+    """A state before the first window, without a part that was begun. Was it kept from before, windows may have been
+    drawn under its name: nobody but a ledger knows. So without one its run gets another name, and is a new run."""
+    if options.population is not None or options.run_id is not None:
+        _check_name(options)
+        return state
+    with _state_draft(state.path) as draft:
+        write_state(draft, dataclasses.replace(state.header, run_id=fresh_run_id()), [], key)
+        replace_state(draft, state.path)
+    return StateFile(state.path)
+
+
+def _check_name(options: StateOptions) -> None:
+    """Raises UserError if a run would begin under a name of the operator's that no ledger knows."""
+    if options.run_id is not None and options.population is None:
         raise UserError(
             "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
             " with the same key on another log, both runs would draw the same noise, and their reports would show what"
             " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
         )
+
+
+def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
+    """A state before the first window, of a run with a fresh id."""
+    _check_name(options)
     run_id = options.run_id or fresh_run_id()
     fields = options.user_field, options.item_field
     of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint, *fields
-    header = StateHeader(*of_run, population=options.population or "", stream_field=options.stream_field or "")
+    header = StateHeader(*of_run, population=options.population or "")
     with _state_draft(options.path) as draft:
         write_state(draft, header, [], key)
         publish(draft, options.path)
@@ -274,7 +293,6 @@ def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str,
         "key_fingerprint": key,
         "user_field": options.user_field,
         "item_field": options.item_field,
-        "stream_field": options.stream_field or "",
         "population": options.population or "",
         "run_id": options.run_id or state.header.run_id,
     }

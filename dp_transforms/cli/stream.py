@@ -1,216 +1,94 @@
-"""``shh stream``: from a live stream to private reports, window by window, on a real engine.
+"""``shh stream``: from a live stream to private reports, window by window, in this process or on a runner of Beam.
 
-Builds the pipeline, starts it, and watches it, or leaves it running with ``--detach``. With a ledger it pays for its
-whole run when it starts, once for all its restarts.
+Builds the pipeline that pipelines/live_stream.py builds, runs it, and watches its reports. With a ledger it pays for
+its whole run when it starts, once for all its restarts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
-import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import apache_beam as beam
-import click
 import numpy as np
 
-from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.jobs import RunningPipeline, build_stream
 from dp_transforms.beam.set_up_workers import KeyFile
-from dp_transforms.beam.write_files import WriteRejectedFolder
-from dp_transforms.beam.write_report_stream import WriteReportStream
-from dp_transforms.beam.write_state import WriteState
-from dp_transforms.cli import operator_log
-from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
-from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch, StartedJob
-from dp_transforms.cli.options import NothingFoundError, filled_by
+from dp_transforms.cli.operator_log import note_done
+from dp_transforms.cli.options import NothingFoundError, beam_words, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import part_is_done, part_is_taken
-from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
-from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import StreamWatch
-from dp_transforms.engines.flink_rest import FlinkRest
-from dp_transforms.engines.portable import job_name
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
 from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
-from dp_transforms.runs.records import VerdictKind
-from dp_transforms.runs.state_file import hold_state
 
 _NOTHING_STARTED = "nothing was started"
+_IN_PROCESS = (
+    "Without --runner this process alone reads the stream, and shows its reports when all windows are closed. If it"
+    " ends before, the run cannot be resumed, and a new one pays its budget again. --runner=PrismRunner shows each"
+    " window as it closes; --runner=FlinkRunner also goes on after a crash (docs/engines.md)."
+)
 
 
-@filled_by(StreamOptions, "stream", STREAM_RULES)
+@filled_by(StreamOptions, "stream", STREAM_RULES, has_runner=True)
 def command(options: StreamOptions) -> None:
     """Watch a stream: which items are held by many users right now, window by window, under differential privacy for
     each user.
 
-    The input is a Kafka topic or a folder of log files that grows. Ctrl-C drains the run: all
-    windows close, and it ends; twice ends it at once. Options for Beam follow after `--`.
+    The input is a Kafka topic or a folder of log files that grows. Ctrl-C drains the run: all windows close, and it
+    ends; twice ends it at once. Options of Beam may follow, such as --runner=FlinkRunner --flink_master=HOST:PORT
+    (docs/engines.md); without a runner this process reads the stream.
 
     \b
     shh stream --input kafka://localhost:9092/clicks --plan plan.json \\
-        --noise-key-file noise.key --output reports/
+        --noise-key-file noise.key --output reports/ --runner=PrismRunner
     """
-    beam_words = click.get_current_context().obj or []
-    request = stream_request(options)
-    account, plan = RunAccount.of_options(options.account), json.loads(request.plan.to_json())
-    status = StreamStatus(plan=plan) if request.state is None else StreamStatus("this part", plan)
-    # Engines are stopped in order.
-    with Unwinding():
-        if request.state is None:
-            run_stream(request, beam_words, status, account)
-        else:
-            run_stream_part(request, beam_words, status, account)
+    request = stream_request(options, beam_words())
+    account = RunAccount.of_options(options.account)
+    status = StreamStatus(plan=json.loads(request.job.plan.to_json()))
+    with Unwinding():  # engines are stopped in order
+        run_stream(request, status, account)
+    note_done()
 
 
-def run_stream_part(
-    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: RunAccount
-) -> None:
-    """One part of a run with a state. Returns when it has handed its state over, or was done before.
-
-    Raises UserError and SystemExit like `run_stream`.
-    """
-    assert request.state is not None
-    with hold_state(request.state.path):
-        with errors_in_one_line(_NOTHING_STARTED):
-            if account.is_kept and not os.path.lexists(request.state.path):
-                _check_that_something_counts(request, is_part=True)
-            part = part_of_stream(request, account)
-        if part.facts.how == VerdictKind.DONE:
-            account.finish(part.facts, part.facts.state_fingerprint)
-            status.tell(part_is_done(part.facts))
-            return
-        part.prepare()
-        with errors_in_one_line(_NOTHING_STARTED):
-            source = part.source(request.source)
-            request.sink.open(request.header).close()  # whose header shows later that the output is still there
-        request = dataclasses.replace(request, source=source)
-        if part.is_published:  # by a process that was killed then
-            with part.account_of(account):
-                part.publish(part.found_end)
-        else:
-            run_stream(request, beam_words, status, account, part)
-    status.tell(no_window_was_over(part.facts) if part.is_empty else part_is_taken(part.facts))
-
-
-def run_stream(
-    request: StreamRequest,
-    beam_words: Sequence[str],
-    status: StreamStatus,
-    account: RunAccount,
-    part: StreamPart | None = None,
-) -> None:
-    """Returns when the run has ended, was drained, or was left running with --detach.
-    part: of a run with a state.
+def run_stream(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:
+    """Returns when the run has ended or was drained.
 
     Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
     """
     with errors_in_one_line(_NOTHING_STARTED):
         _check_clock(request, status)
-        if part is None:
-            _check_that_something_counts(request)
+        _check_that_something_counts(request)
         _announce(request, status)
     with quiet_workers():
-        if request.engine.runs_already:
-            _watch_on(request, status, account)
-        else:
-            _start(request, beam_words, status, account, part)
-
-
-def _start(
-    request: StreamRequest,
-    beam_words: Sequence[str],
-    status: StreamStatus,
-    account: RunAccount,
-    part: StreamPart | None,
-) -> None:
-    """Starts the job, and watches it to its end unless it is left running."""
-    with started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
         with errors_in_one_line(_NOTHING_STARTED):
-            pipeline = beam.Pipeline(options=options)
-            build_pipeline(pipeline, request, part)
-        # Before anything is charged: a cluster that does not answer gets no job.
-        start = None if flink is None or request.engine.is_local else FlinkStart(flink, job_name(request))
-        with _accounted(request, account) if part is None else part.account_of(account):
-            if request.options.job.cluster.detach:
-                assert start is not None
-                with errors_in_one_line(_NOTHING_STARTED):
-                    result = pipeline.run()
-                job_id = start.wait_until_running(result)
-                status.tell(
-                    f"The job runs on without this command: see it at http://{request.engine.flink_master}, and cancel"
-                    " it there once its reports have an end record (docs/deploy.md)."
-                )
-                operator_log.note_done()
-                print(job_id)
-                return
-            watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            ended = StreamWatch(StreamJob(pipeline), request, status, watch, part).to_the_end()
-            if part is not None:
-                part.publish(ended)
+            pipeline = beam.Pipeline(options=request.runner)
+            build_stream(pipeline, request.job)
+        with _accounted(request, account):
+            with errors_in_one_line(_NOTHING_STARTED):
+                running = RunningPipeline(pipeline)
+            StreamWatch(running, request, status).to_the_end()
 
 
-def _watch_on(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:
-    """Watches a job that an earlier command of this run has started, to its end."""
-    flink, name = FlinkRest(request.engine.flink_master), job_name(request)
-    status.tell(f"The job {name} runs already at http://{flink.address}: this command watches it.")
-    watch = FlinkWatch(flink, name, request.engine.checkpoint_seconds)
-    with _accounted(request, account):
-        StreamWatch(StartedJob(flink, name), request, status, watch).to_the_end()
-
-
-def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: StreamPart | None = None) -> None:
-    """Input, monitor, outputs; of a part also its state. Raises StreamError and ValueError."""
-    stream = MonitorStream(
-        request.source,
-        request.plan,
-        clock=request.clock,
-        noise_key=request.noise_key if part is None else part.facts.noise_key,
-        run_id=request.run_id,
-        stream=request.stream,
-        shards=request.options.job.shards,
-        domain=request.options.plan.domain_file,
-        driver="loop" if request.engine.reads_once else "timers",
-        confirm=request.engine.recovers,
-        stop_file=request.stop_file,
-        part=None if part is None else part.run_part,
-    )
-    reports, ended, rejected, *states = pipeline | "MonitorStream" >> stream
-    if part is not None:
-        _ = states[0] | "WriteState" >> WriteState(
-            part.draft,
-            part.begun,
-            part.run_part,
-            request.plan.known_for,
-            part.facts.state_path,
-            part.facts.noise_key,
-            stream.state_senders,
-        )
-    _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
-    if request.options.sink.dead_letter is not None:
-        _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.options.sink.dead_letter)
-
-
-def _check_that_something_counts(request: StreamRequest, *, is_part: bool = False) -> None:
+def _check_that_something_counts(request: StreamRequest) -> None:
     """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
-    event counts. Raises NothingFoundError if none does. is_part: a log without any event is one of a quiet night."""
-    if not request.options.job.once or request.options.allow_empty or request.engine.goes_on:
+    event counts. Raises NothingFoundError if none does."""
+    if not request.options.job.once or request.options.allow_empty or request.resumes:
         return
-    schedule, clock, now_micros = request.plan.schedule, request.clock, time.time_ns() // 1000
+    schedule, clock, now_micros = request.job.plan.schedule, request.job.clock, time.time_ns() // 1000
     events = outside = rejected = 0
-    for partition in request.source.partitions():
+    for partition in request.job.source.partitions():
         progress, is_at_end = PartitionProgress(schedule, clock, shards=1), False
         with contextlib.closing(partition.open(clock.first_arrival_micros(schedule))) as reader:
             while not (is_at_end or progress.has_arrived_after(now_micros)):
@@ -222,60 +100,51 @@ def _check_that_something_counts(request: StreamRequest, *, is_part: bool = Fals
                     return
                 events, outside, is_at_end = events + len(polled.batch), outside + taken.outside, polled.is_at_end
                 rejected += polled.records - len(polled.batch)
-    if events or not is_part:
-        start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
-        raise NothingFoundError(
-            f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
-            f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was"
-            " published, and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock"
-            " event), or give --allow-empty, which spends the whole budget."
-        )
+    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+    raise NothingFoundError(
+        f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
+        f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was published,"
+        " and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock event), or give"
+        " --allow-empty, which spends the whole budget."
+    )
 
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:
-    status.announce(request.plan.guarantee)
-    keep = " Keep this name and the noise key: both are needed to resume it." if request.engine.name == FLINK else ""
-    status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
-    if (
-        request.options.run_id is not None
-        and request.state is None
-        and request.noise_key is not None
-        and not request.engine.goes_on
-    ):
-        status.tell(
-            f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
-            " Then both runs draw the same noise, and together they show what changed: stop, and leave --run-id out."
-        )
-    if request.stop_file is not None and request.options.job.cluster.detach:
-        status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
+    run_id = request.job.run_id
+    status.announce(request.job.plan.guarantee)
+    if request.reads_once:
+        status.tell(_IN_PROCESS)
+    keep = " Keep this name and the noise key: both are needed to resume it." if request.recovers else ""
+    status.tell(f"Run {run_id}.{keep}")
 
 
 def _check_clock(request: StreamRequest, status: StreamStatus) -> None:
-    check_clock(request.clock, status.tell)
-    if isinstance(request.source, KafkaTopic):
-        check_topic(request.source, request.clock, status.tell, allow="--producer-times")
+    check_clock(request.job.clock, status.tell)
+    if isinstance(request.job.source, KafkaTopic):
+        check_topic(request.job.source, request.job.clock, status.tell, allow="--producer-times")
 
 
 @contextlib.contextmanager
 def _accounted(request: StreamRequest, account: RunAccount) -> Iterator[None]:
-    """Runs the block, in which the engine runs the stream, or starts it with --detach.
+    """Runs the block, in which the stream runs.
 
     Raises UserError if the run does not fit into what is left, and for a run id that was used before, unless the run is
-    resumed from what its engine stored: then its restarts draw the same noise for the same records.
+    resumed from what its runner stored: then its restarts draw the same noise for the same records.
     """
     if not account.is_kept:
         yield
         return
+    job = request.job
     account.reserve_part(
-        request.plan,
-        stream=request.stream,
-        run_id=request.run_id,
+        job.plan,
+        stream=job.stream,
+        run_id=job.run_id,
         # What decides which events the records are. The records themselves are still to come.
-        input_fingerprint=hashlib.sha256(request.source.fingerprint().encode()).hexdigest(),
+        input_fingerprint=hashlib.sha256(job.source.fingerprint().encode()).hexdigest(),
         key_fingerprint=_fingerprint_of_key(request.noise_key),
-        draws_once=not request.engine.goes_on,
+        draws_once=not request.resumes,
     )
-    with account.whole(is_private=None, ends_here=not request.options.job.cluster.detach):
+    with account.whole(is_private=None):
         yield
 
 

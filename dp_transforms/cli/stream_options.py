@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import click
 
-from dp_transforms.cli.engine_choice import ENGINE_RULES, FLINK, IN_PROCESS, PRISM, ClusterOptions, EngineName
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,
@@ -25,27 +24,24 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
 from dp_transforms.cli.shared_options import (
-    STATE_RULES,
+    ACCOUNT_RULES,
     AccountOptions,
     FieldOptions,
-    PartOptions,
     ViewOptions,
-    output_table_option,
     plan_file_option,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, is_topic
 
 R = TypeVar("R")
-_PATH = "PATH"  # what a place is that is neither a topic nor a database
+_PATH = "PATH"  # what a place is that is no topic
 
 
 def _seen_as_place(place: str | None) -> str:
     """What rules take ``--input`` and ``--output`` for."""
     if place is None:
         return ""
-    return "TOPIC" if is_topic(place) else "DATABASE" if is_database(place) else _PATH
+    return "TOPIC" if is_topic(place) else _PATH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,14 +122,12 @@ class SinkOptions:
 
     output: str = opt(
         OUTPUT,
-        f"Where reports go: a folder that every worker has at this path, a topic of Kafka, as {TOPIC}, or a database, "
-        "as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-        brief="Where reports go: folder, topic, database.",
+        f"Where reports go: a folder that every worker has at this path, or a topic of Kafka, as {TOPIC}.",
+        brief="Where reports go: folder, topic.",
         required=True,
         metavar="FOLDER|URL",
         seen_as=_seen_as_place,
     )
-    output_table: str | None = output_table_option()
     output_kafka_config: str | None = opt(
         OUTPUT,
         "Like --kafka-config, for the topic of --output. Default: --kafka-config for the same servers.",
@@ -165,44 +159,24 @@ class JobOptions:
     stop_file: str | None = opt(
         ENGINE,
         "When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
-        "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
-        "it there until the run has ended. Default: beside the folder of --output; else "
-        "a temporary file if all workers run on this machine.",
+        "ends. Workers look for it: leave it there until the run has ended. Default: beside the folder of "
+        "--output; else a temporary file if all workers run on this machine.",
         metavar="FILE",
     )
     once: bool = switch(
         ENGINE,
         "Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
-        "by then counts and all windows close, also those that are not over; with --state only those that are. It "
-        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If "
-        "no event that is there counts, nothing is published or spent (exit code 4).",
+        "by then counts and all windows close, also those that are not over. It waits --out-of-order, --shown-within "
+        "and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If no event that is there counts, "
+        "nothing is published or spent (exit code 4).",
         brief="Read what is there now, and end.",
     )
-    engine: str | None = opt(
-        ENGINE,
-        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. in-process: for trials; "
-        "it shows nothing until all windows are closed, which --once does now. Default: flink with "
-        "--flink-master, else prism.",
-        brief="prism (default), flink, in-process.",
-        type=EngineName(PRISM, FLINK, IN_PROCESS, job="live_stream"),
-    )
-    cluster: ClusterOptions = nested(ClusterOptions)
     shards: int | None = opt(
         ENGINE,
         "Into how many shards users are spread, one for each million in the run. The run keeps its number, and answers "
         "do not depend on it. Default: 4.",
         type=click.IntRange(1, 1024),
         metavar="N",
-    )
-    checkpoint_dir: str | None = opt(
-        ENGINE,
-        "Where Flink keeps checkpoints: a path or URI that its machines share. State is then on the heap. Leave it out "
-        "where the cluster's configuration says where, and in what.",
-        metavar="PATH",
-    )
-    checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
-    resume_from: str | None = opt(
-        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id or --state.", metavar="SAVEPOINT"
     )
 
 
@@ -214,23 +188,21 @@ class StreamOptions:
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: StreamPlanOptions = nested(StreamPlanOptions)
-    part: PartOptions = nested(PartOptions)
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
     stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
-        "The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
-        "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
-        needed="required",
+        "The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required "
+        "with --runner. Else the default is a key that is drawn for this run and forgotten.",
         brief="A secret that all workers share.",
         metavar="FILE",
     )
     run_id: str | None = opt(
         ADVANCED,
-        "Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
-        "a run, give its own.",
+        "Name of the run. Default: a fresh one. Not of a new run with --noise-key-file, unless "
+        "--ledger knows which names were used; to resume a run, give its own.",
     )
     allow_empty: bool = switch(
         OUTPUT,
@@ -247,8 +219,8 @@ class StreamOptions:
         source = _absolute(self.source, "kafka_config")
         if source.folder is not None:
             source = _absolute(source, "input")
-        part, job = _absolute(self.part, "state"), _absolute(self.job, "stop_file")
-        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, part=part, job=job)
+        job = _absolute(self.job, "stop_file")
+        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, job=job)
 
 
 def _absolute(record: R, *names: str) -> R:
@@ -265,23 +237,12 @@ def _absolute(record: R, *names: str) -> R:
 
 STREAM_RULES = (
     *PLAN_RULES,
-    *ENGINE_RULES,
     Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
-    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
+    Rule("--csv-separator", needs="--input PATH", why="it is for files"),
     Rule("--producer-times", needs="--clock arrival"),
-    Rule(
-        "--output-table",
-        needs="--output DATABASE",
-        remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
-    ),
     Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
-    *STATE_RULES,
+    *ACCOUNT_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
-    Rule(
-        "--state, --once, --html",
-        excludes="--detach",
-        why="this command does that while the stream runs, or at its end",
-    ),
 )

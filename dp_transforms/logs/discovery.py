@@ -48,7 +48,7 @@ _ACCESS_LOG = (
 _CONVERTED = {
     ".log": _ACCESS_LOG,
     ".log.gz": _ACCESS_LOG,
-    ".zip": "Unpack it: unzip -p {0} | shh replay - --format csv",
+    ".zip": "Unpack it: unzip {0}",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
 }

@@ -9,12 +9,10 @@ so the content of a group does not depend on the engine, on the order of deliver
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 MOST_MESSAGE_BYTES = 8_000_000
-# In the place of what a window holds: a part of a run ends before this window. No packed content is so short.
-ENDS = b"ends"
 
 Key = tuple[int, int]  # window and shard: where a message goes
 EncodedMessage = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
@@ -37,12 +35,6 @@ def messages_of(blobs: list[bytes]) -> list[Message]:
     """All that one sender has for one shard of one window, as messages. The last one announces them."""
     *first, last = blobs or [b""]
     return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]
-
-
-def ending_messages(window: int, shards: int) -> Iterator[tuple[Key, Message]]:
-    """What one sender sends to each shard in the place of this window, with which the next part begins."""
-    for shard in range(shards):
-        yield (window, shard), Message(1, ENDS)
 
 
 class GatheredCount:

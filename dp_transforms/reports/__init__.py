@@ -3,7 +3,6 @@
     `report_records`      header and record as JSON, and the check of every report that is written or read
     `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata; and the records of a topic
-    `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path; the files of one run as one report
     `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
     `report`              a report as one value, and as one flat table
@@ -11,21 +10,19 @@
 A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one
 line.
 
-Sinks for the reports of a stream: `ReportFolder`, one file per window, `ReportTopic`, a Kafka topic, or
-`ReportTable`, a table of a database.
+Sinks for the reports of a stream: `ReportFolder`, one file per window, or `ReportTopic`, a Kafka topic.
 
     `report_writer`       what a sink is, and the rule of all sinks: the first answer for a window is kept for ever
     `report_folder`       files that appear whole, and are never replaced
     `topic_records`       the records of a topic, what they tell of a run, and following it
     `report_topic`        transactions, so that a worker that was replaced can write no more
-    `table_rows`          tables and statements
-    `report_table`        a key for each window, in PostgreSQL or SQLite
 
 The library of a format or a sink is loaded when it is used. Knows no Beam.
 """
 
 from __future__ import annotations
 
+from dp_transforms.checks import shown
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.files import (
@@ -40,11 +37,9 @@ from dp_transforms.reports.json_lines import decode_report, encode_report, encod
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
-from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter
-from dp_transforms.stores.databases import DEFAULT_TABLE, is_database
-from dp_transforms.stores.kafka_client import is_topic, topic_of
+from dp_transforms.stores.kafka_client import TOPIC, is_topic, topic_of
 
 __all__ = [
     "HEADER_KEY",
@@ -54,7 +49,6 @@ __all__ = [
     "ReportFolder",
     "ReportHeader",
     "ReportSink",
-    "ReportTable",
     "ReportTopic",
     "ReportWriter",
     "decode_report",
@@ -78,24 +72,20 @@ __all__ = [
 _ENDINGS = {record_format: ending for ending, record_format in FILE_FORMATS.items()}
 
 
-def sink_of(
-    place: str, *, table: str | None = None, file_format: str = "json", client_config_file: str | None = None
-) -> ReportSink:
-    """place: ``kafka://HOST:PORT/TOPIC``, the URL of a database, else the path of a folder. table: of a database.
-    file_format: of a folder, ``json`` or ``avro``. client_config_file: of a topic. Raises ValueError."""
+def sink_of(place: str, *, file_format: str = "json", client_config_file: str | None = None) -> ReportSink:
+    """place: ``kafka://HOST:PORT/TOPIC``, else the path of a folder. file_format: of a folder, ``json`` or ``avro``.
+    client_config_file: of a topic. Raises ValueError."""
     if is_topic(place):
         return ReportTopic(*topic_of(place), client_config_file=client_config_file)
-    if is_database(place):
-        return ReportTable(place, table or DEFAULT_TABLE).with_absolute_path()
+    if "://" in place:
+        raise ValueError(f"must be {TOPIC} or the path of a folder, got {shown(place)}.")
     return ReportFolder(place, _ENDINGS[file_format])
 
 
-def read_run(
-    place: str, table: str | None = None, run_id: str | None = None
-) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
-    """A run of a stream, the only one if no id is given. Raises StreamError, and ValueError for what names no place."""
-    sink = sink_of(place, table=table)
-    header, reports, ended = sink.read(run_id)
+def read_run(path: str) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
+    """The run of a stream in this folder. Raises StreamError, and ValueError for what names no folder."""
+    sink = ReportFolder(path)
+    header, reports, ended = sink.read()
     if header is None:
-        raise StreamError(f"{sink.name} has no such run of a stream. Check the place, and the run id.")
+        raise StreamError(f"{sink.name} has no run of a stream. Check the path.")
     return header, reports, ended

@@ -119,10 +119,10 @@ class ReportFolder(ReportSink):
                 _check_empty(folder)
         return found
 
-    def follow(self, run_id: str | None = None) -> WindowFollower[str]:
+    def follow(self, run_id: str | None = None) -> WindowFollower:
         return WindowFollower(lambda known: self._read_new(known, run_id))
 
-    def _read_new(self, known: Set[str], run_id: str | None) -> NewWindows[str]:
+    def _read_new(self, known: Set[str], run_id: str | None) -> NewWindows:
         """The name of a window is that of its file."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):

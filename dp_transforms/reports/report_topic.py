@@ -87,9 +87,6 @@ class ReportTopic(ReportSink):
     def address(self) -> str:
         return f"kafka://{self.bootstrap_servers}/{self.topic}"
 
-    def show_command(self, run_id: str) -> None:
-        return None
-
     def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
         return (None, [], None) if is_fresh else self.read(run_id)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import hashlib
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, TypeAlias
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import LastingError, StreamError
@@ -29,12 +29,11 @@ from dp_transforms.reports.report_records import (
 )
 
 _MOST_NAMED = 5
-Name = TypeVar("Name", bound=Hashable)
 # Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
 Answer: TypeAlias = "WindowReport | RunEnded"
 TopicRecord: TypeAlias = "ReportHeader | WindowReport | RunEnded"
-NewWindows: TypeAlias = "tuple[ReportHeader | None, dict[Name, WindowReport], RunEnded | None]"
+NewWindows: TypeAlias = "tuple[ReportHeader | None, dict[str, WindowReport], RunEnded | None]"
 
 
 class ReportNews(NamedTuple):
@@ -62,26 +61,22 @@ class ReportFollower(abc.ABC):
 
 class ReportSink(abc.ABC):
     """Names a sink; small, and can be pickled into a job graph. run_id: None for whichever run is there, if it is the
-    only one. Commands make one by `sinks.sink_of`, and ask it for what differs."""
+    only one. Commands make one by `reports.sink_of`, and ask it for what differs."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How errors name it, without a password."""
+        """How errors name it."""
 
     @property
     @abc.abstractmethod
     def address(self) -> str:
-        """What `sink_of` makes it of, without a password."""
+        """What `sink_of` makes it of."""
 
     @property
     def folder(self) -> str | None:
-        """The folder that it is, which all workers have at this path."""
+        """The folder that it is, which all workers have at this path, and which `shh show` shows."""
         return None
-
-    def show_command(self, run_id: str) -> str | None:
-        """The command that shows a run of it, if there is one."""
-        return f"shh show {self.address}"
 
     def check_can_be_written(self, *, is_local: bool) -> None:
         """Before a job. is_local: whether all workers are on this machine. Raises ValueError, whose message goes behind
@@ -252,16 +247,16 @@ def _digest(report: WindowReport) -> bytes:
     return hashlib.sha256(encode_report(report).encode()).digest()
 
 
-class WindowFollower(ReportFollower, Generic[Name]):
-    """Of a sink whose windows have names, as files or keys. No window is ever replaced, so each is read once.
+class WindowFollower(ReportFollower):
+    """Of a sink whose windows have names, as files. No window is ever replaced, so each is read once.
 
     read_new: header, end, and by name the windows that are not among those that are known.
     """
 
-    def __init__(self, read_new: Callable[[Set[Name]], NewWindows[Name]]) -> None:
+    def __init__(self, read_new: Callable[[Set[str]], NewWindows]) -> None:
         self._read_new = read_new
         self._header: ReportHeader | None = None
-        self._known: set[Name] = set()
+        self._known: set[str] = set()
 
     def read_new(self) -> ReportNews:
         header, found, ended = self._read_new(self._known)
@@ -312,7 +307,7 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
     if found.of_blocks != header.of_blocks:
         raise LastingError(
             f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
-            f" {header.unit}s. Name another place; in a database another table, with --output-table."
+            f" {header.unit}s. Name another place."
         )
 
 

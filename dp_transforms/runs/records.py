@@ -24,16 +24,8 @@ class StateError(UserError, ValueError):
     """A state that cannot be used."""
 
 
-class UncertainError(UserError):
-    """It is not known whether a part was reserved."""
-
-
 class LedgerError(UserError):
     """The ledger cannot be opened, read or written; nothing was changed."""
-
-
-class LedgerUncertainError(LedgerError, UncertainError):
-    """A server was asked to record something, and did not answer: it may have done so."""
 
 
 class RunRefusedError(UserError):

@@ -31,6 +31,8 @@ class RunPart:
 
     state_path: a file that every worker can read; None: nothing is carried, as before the first window.
     state_fingerprint: of that state: a worker that finds another one refuses it.
+    draws_as: by what its noise differs from that of another part with these windows (`fingerprints.part_fingerprint`);
+        "" of a first part, and of a stream.
 
     What is carried is read for the users and items that are asked for alone. Each method raises StateError for a file
     that cannot be used.
@@ -40,6 +42,7 @@ class RunPart:
     end: int
     state_path: str | None = None
     state_fingerprint: str = ""
+    draws_as: str = ""
 
     @classmethod
     def whole(cls, schedule: WindowSchedule) -> RunPart:
@@ -54,15 +57,6 @@ class RunPart:
     def purses(self, users: npt.NDArray[np.uint64], kind: Kind = Kind.PURSES) -> PurseEntries:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
         return self._of_users(PurseEntries, kind, users)
-
-    def purses_of_shard(self, shard: int, shards: int, kind: Kind = Kind.PURSES) -> PurseEntries:
-        """All purses of a shard of users."""
-        found = self._entries(PurseEntries, kind, buckets_of_shard(shard, shards))
-        return PurseEntries.merge([held.select(held.users % np.uint64(shards) == shard) for _, held in found])
-
-    def all_hits(self) -> list[bytes]:
-        """The hits of all users, as blobs of `UserBudgets`."""
-        return [cell for _, hits in self._entries(Hits, Kind.BUDGETS, range(BUCKETS)) for cell in hits.to_cells()]
 
     def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
         """Those of these users that have paid hits, ascending, and how many each has paid."""

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
@@ -32,8 +31,8 @@ class Carried:
         self.state: Any = None
         self.is_refused = False
 
-    def over_to(self, window: int, columns: UserPairs | None = None) -> None:
-        """Reads the state for this window. columns: all that comes in it; None: whoever may come."""
+    def over_to(self, window: int, columns: Any) -> None:
+        """Reads the state for this window. columns: all that comes in it."""
         try:
             is_of_part = window > 0 and window % 2 == 0
             here = Span(window, window + 1)

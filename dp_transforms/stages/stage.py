@@ -132,8 +132,7 @@ class StageWork(abc.ABC):
         `Reported`. Changes the state. counts: for the operator (`operator_counts`)."""
 
     def load(self, part: RunPart, columns: Any, span: Span) -> Any:
-        """The state before a part of a run. columns: all that comes in the part, whose users alone are needed then;
-        None: whoever may come."""
+        """The state before a part of a run. columns: all that comes in the part, whose users alone are needed."""
         return None
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Any:

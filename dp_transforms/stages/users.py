@@ -50,12 +50,8 @@ class SpendPurses(StageWork):
 
     TAKES = UserPairs
 
-    def load(self, part: RunPart, columns: UserPairs | None, span: Span) -> Purses:
-        if columns is None:
-            held = part.purses_of_shard(span.shard, span.shards)
-        else:
-            held = part.purses(columns.users)
-        return Purses.of_entries(self.plan, self.keys, held, part.first)
+    def load(self, part: RunPart, columns: UserPairs, span: Span) -> Purses:
+        return Purses.of_entries(self.plan, self.keys, part.purses(columns.users), part.first)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
         return Purses(self.plan, self.keys, [cell for _, cell in cells])

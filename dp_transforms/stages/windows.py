@@ -43,10 +43,9 @@ class MonitorWindows(StageWork):
     def unpacked(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
         return [ItemHolders.from_bytes(blob) for blob in blobs]
 
-    def load(self, part: RunPart, columns: list[ItemHolders] | None, span: Span) -> MonitorState:
-        if columns is None or part.state_path is None:
-            blobs = part.all_hits()  # none at all where nothing is carried
-        else:
+    def load(self, part: RunPart, columns: list[ItemHolders], span: Span) -> MonitorState:
+        blobs: list[bytes] = []
+        if part.state_path is not None:
             holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
             blobs = part.hits(np.unique(np.concatenate(holders))).to_cells()
         return MonitorState(part.first, part.hit_bound, UserBudgets(blobs))

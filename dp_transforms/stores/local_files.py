@@ -127,15 +127,6 @@ def _not_private(found: os.stat_result) -> str | None:
     return f"others can use it (mode {mode:04o})" if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
 
 
-def append_private(path: Path, content: bytes) -> None:
-    """Adds to the end of such a file, on to the disk. Raises OSError."""
-    with open_private_end(path) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path)
-
-
 @contextlib.contextmanager
 def draft_of(output: Path) -> Iterator[pathlib.Path]:
     """While the block runs, a folder for the files that will be published as ``output``, on the same file system.

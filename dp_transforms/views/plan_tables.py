@@ -102,8 +102,6 @@ def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
         grid.add_row(name, value)
     console.print(grid)
     console.print(f"\n{plan.guarantee}", soft_wrap=whole)
-    if plan.mode == "kms21":
-        console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=whole)
 
 
 def found_table(plan: Plan, found: FoundFrom) -> Table:
@@ -209,19 +207,6 @@ def _domain_text(plan: Plan) -> str:
     return (
         f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
         " whole run"
-    )
-
-
-def _price_of_kms21(chosen: Plan) -> str:
-    """The same guarantee in mode `hits`, to compare."""
-    labels = chosen.again("hits", max_items_per_user=chosen.charged_hits.max_items_per_user)
-    if labels is None:
-        return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
-    scale, of_hits = chosen.charged_hits.noise.scale, labels.charged_hits.noise.scale
-    return (
-        f"kms21 needs {scale / of_hits:,.0f} times the noise of hits (scale"
-        f" {of_hits:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
-        " guarantee. It is there for comparison: use --mode hits."
     )
 
 

@@ -137,8 +137,7 @@ class _RealCode:
         found: Weights = {}
         for window in range(_WINDOWS):
             here = pairs.select(pairs.windows == window)
-            # A replay in parts reads the purses of the users that it meets, a stream those of a shard of users.
-            carried.over_to(window, carried.work.told(here) if window % 4 else None)
+            carried.over_to(window, carried.work.told(here))
             weights = carried.state.spend(here, window)
             carried.keep(Span(window, window + 1))
             found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), weights)

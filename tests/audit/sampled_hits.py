@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.look_law import Whole
+from dp_transforms.audit.look_law import Values, Whole
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
-from dp_transforms.audit.query_law import QueryLaw
+from dp_transforms.audit.query_law import ThresholdLaw, laplace_mass
 from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, is_up, law_of, worst_stream
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
@@ -62,7 +62,7 @@ def design_sampling(mechanism: Mechanism, claim: HitsClaim, runs: int, rounds: i
     """The stream and the event for which `runs` runs can be expected to show the largest epsilon."""
     rounds = min(rounds, mechanism.horizon)  # more windows than those of the plan would show more than the plan does
     unlimited = dataclasses.replace(mechanism, horizon=rounds)
-    streams = [AttackStream.static(False, mechanism.law.telling, rounds)]
+    streams = [AttackStream.static(False, mechanism.law.near, rounds)]
     if mechanism.law.far is not None:
         reference = law_of(unlimited, worst_stream(unlimited, 0.0, rounds, False))
         largest = reference.epsilon(1 / runs, False)
@@ -109,7 +109,7 @@ def sample_stream(
 
 
 def judge_stream(
-    design: StreamDesign, law: QueryLaw, claim: HitsClaim, observed: Mapping[bool, Observed]
+    design: StreamDesign, law: ThresholdLaw, claim: HitsClaim, observed: Mapping[bool, Observed]
 ) -> SampledAudit[StreamDesign]:
     """The bound and the tests, from what both worlds showed."""
     in_event = -design.law.log_ratio >= design.event_loss
@@ -118,7 +118,7 @@ def judge_stream(
 
 
 def _tests(
-    design: StreamDesign, law: QueryLaw, observed: Mapping[bool, Observed], p_seen: int, q_seen: int
+    design: StreamDesign, law: ThresholdLaw, observed: Mapping[bool, Observed], p_seen: int, q_seen: int
 ) -> Iterator[NamedPValue]:
     yield "", binomial_p_value(p_seen, design.runs, design.p)
     yield "", binomial_p_value(q_seen, design.runs, design.q)
@@ -131,8 +131,22 @@ def _tests(
         # As many tests whatever was seen: their number is a factor of the p-value.
         for distance in design.stream.distances:
             counts = of_world.values.get(distance)
-            masses = law.value_masses(distance, VALUE_REACH, with_user)
+            masses = value_masses(law, distance, VALUE_REACH, with_user)
             yield "", 1.0 if counts is None else multinomial_p_value(counts, masses)
+
+
+def value_masses(law: ThresholdLaw, distance: int, reach: int, with_user: bool) -> Values:
+    """Probabilities of the values that are published, relative to the count without the user: float[2 reach + 1].
+
+    The two ends include all values further out. The sum is the probability that any value is published.
+    """
+    lowest, highest = -distance, law.zone_width - 1 - distance if law.zone_width else None
+    masses = []
+    for offset in range(-reach, reach + 1):
+        first = lowest if offset == -reach else max(lowest, offset)
+        last = highest if offset == reach else min(offset, offset if highest is None else highest)
+        masses.append(laplace_mass(law.epsilon_per_query, first, last, int(with_user)))
+    return np.array(masses)
 
 
 @dataclasses.dataclass
@@ -166,7 +180,7 @@ def trial_of_stream(run: PlannedRun | TrialPlan, stream: AttackStream, run_id: s
 
 def run_stream(
     design: StreamDesign,
-    law: QueryLaw,
+    law: ThresholdLaw,
     trial: TrialPlan,
     copies: int,
     secret: bytes,
@@ -191,7 +205,9 @@ class _Adversaries:
     It plays until the user is excluded or the rounds are over, and one more window after an exclusion.
     """
 
-    def __init__(self, design: StreamDesign, law: QueryLaw, threshold: int, table: ItemTable, with_user: bool) -> None:
+    def __init__(
+        self, design: StreamDesign, law: ThresholdLaw, threshold: int, table: ItemTable, with_user: bool
+    ) -> None:
         self._stream, self._steps = design.stream, Steps.of_law(law, design.stream.distances)
         self._hits, self._threshold, self._with_user = design.hits_per_user, threshold, with_user
         self._table = table
@@ -205,7 +221,7 @@ class _Adversaries:
         """One item for each copy that still plays."""
         is_excluded = self._paid == self._hits
         self._is_playing = ~self._is_done & (is_excluded | (window < self._stream.rounds))
-        is_late = self._stream.is_late(self._steps.log_ratio(self._paid, self._level)) & ~is_excluded
+        is_late = self._stream.is_late(self._steps.size * self._level) & ~is_excluded
         self._distances = np.where(is_late, self._stream.later_distance, self._stream.distance)
         copies = np.flatnonzero(self._is_playing)
         counts = self._threshold + self._distances[copies] + self._with_user

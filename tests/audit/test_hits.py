@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
-from dp_transforms.audit.query_law import CappedSumLaw, ThresholdLaw
+from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.streams import default_rounds
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from tests.audit.sampled_hits import (
@@ -23,6 +23,7 @@ from tests.audit.sampled_hits import (
     run_stream,
     sample_stream,
     trial_of_stream,
+    value_masses,
 )
 from tests.audit.statistics import FALSE_ALARM
 from tests.helpers.exact_monitor import settings_for
@@ -34,12 +35,6 @@ CLAIM = HitsClaim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e
 
 
 def _law(settings):
-    if settings.mode == "kms21":
-        return CappedSumLaw(
-            wide_epsilon=settings.hits.noise.wide_epsilon_per_query,
-            narrow_epsilon=settings.hits.epsilon_per_query,
-            cap=settings.hits.noise.noise_cap,
-        )
     return ThresholdLaw(settings.hits.epsilon_per_query, settings.hits.zone_width)
 
 
@@ -67,24 +62,17 @@ def _settings(mode, hits=2, epsilon=0.25):
     return settings_for(mode, epsilon, hits, 60, math.ceil(2 / epsilon))
 
 
-def _kms21():
-    settings = settings_for("kms21", 0.02, 2, 5_000)
-    return changed(settings, wide_epsilon_per_query=0.002, noise_cap=50)
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_the_real_code_agrees_with_its_law(mode):
-    settings = _kms21() if mode == "kms21" else _settings(mode)
-    audit = _audit(settings)
+    audit = _audit(_settings(mode))
     assert audit.violations == ()
     assert audit.p_value > 0.001  # whatever the key, in all but one of a thousand
     sampling = audit.design
     assert 0 <= audit.epsilon <= sampling.law.epsilon(0.0, False)
-    if mode != "kms21":
-        assert 0.5 * sampling.expected_epsilon < audit.epsilon < 2 * sampling.expected_epsilon
-        assert 0.2 < sampling.expected_epsilon < CLAIM.epsilon
-        deviation = math.sqrt(RUNS * sampling.p)
-        assert abs(audit.p_seen - RUNS * sampling.p) < 5 * deviation
+    assert 0.5 * sampling.expected_epsilon < audit.epsilon < 2 * sampling.expected_epsilon
+    assert 0.2 < sampling.expected_epsilon < CLAIM.epsilon
+    deviation = math.sqrt(RUNS * sampling.p)
+    assert abs(audit.p_seen - RUNS * sampling.p) < 5 * deviation
 
 
 def test_the_adaptive_stream_of_labels_is_run():
@@ -145,15 +133,14 @@ def _as_expected(masses, runs):
     return np.diff(np.rint(runs * np.minimum(total, 1.0))).astype(np.int64).reshape(shape)
 
 
-@pytest.mark.parametrize(("mode", "tests"), [("hits-with-counts", 8), ("kms21", 8)])
-def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode, tests):
+def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests():
     """Two tests of the ends in each world, one of those that were excluded, and one of the values, also where there
     are none.
 
     On made-up counts, of which all but one are as expected: the p-value of that one is known, and the alarm is raised
     only where so many tests make it likely at most FALSE_ALARM times.
     """
-    settings = _kms21() if mode == "kms21" else _settings(mode)
+    settings, tests = _settings("hits-with-counts"), 8
     law, sampling = _law(settings), _sampling(settings)
     shown = 10**6
     published = math.fsum(result[1] for result in law.results(sampling.stream.distance) if result.log_ratio > 0)
@@ -161,10 +148,8 @@ def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode, tests):
     def judged(excluded_published):
         worlds = []
         for masses, with_user in ((sampling.law.without_user, False), (sampling.law.with_user, True)):
-            values = {}
-            if mode != "kms21":
-                of_values = law.value_masses(sampling.stream.distance, VALUE_REACH, with_user)
-                values[sampling.stream.distance] = _as_expected(of_values, shown)
+            of_values = value_masses(law, sampling.stream.distance, VALUE_REACH, with_user)
+            values = {sampling.stream.distance: _as_expected(of_values, shown)}
             worlds.append(Observed(_as_expected(masses, RUNS), values, shown, round(shown * published)))
         worlds[0].excluded_published = excluded_published
         return judge_stream(sampling, law, CLAIM, dict(enumerate(worlds)))
@@ -193,11 +178,6 @@ def _assert_found(audit):
 def test_half_the_noise_is_found(mode):
     claimed = _settings(mode)
     _assert_found(_audit(claimed, real=changed(claimed, epsilon_per_query=0.5)))
-
-
-def test_half_the_noise_of_kms21_is_found():
-    claimed = _kms21()
-    _assert_found(_audit(claimed, real=changed(claimed, wide_epsilon_per_query=0.004)))
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])

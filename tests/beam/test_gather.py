@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dp_transforms.beam.gather import GatherCountedDoFn, WaitingWindows, parts_of_shards, parts_of_window, take_turn
-from dp_transforms.monitor.counted_messages import ENDS, MOST_MESSAGE_BYTES, messages_of
+from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES, messages_of
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events, shards_of
 from tests.helpers.beam_pipelines import LocalCounter
@@ -127,8 +127,7 @@ def test_a_window_with_large_blobs_that_came_twice_has_its_turn():
     assert [(window, set(blobs)) for window, blobs in windows] == [(0, {blob, other})]
 
 
-@pytest.mark.parametrize("for_all", [[], [ENDS]])
-def test_a_group_falls_into_its_shards_and_each_gets_what_is_for_all(for_all):
+def test_a_group_falls_into_its_shards():
     """A purse is in the shard of its user: none may act elsewhere, and no shard waits for ever."""
     plan, groups, shards = small_plan(1), 3, 12
     keys, held, expected = settings_of(plan).stream_keys(SECRET), {}, set()
@@ -141,15 +140,15 @@ def test_a_group_falls_into_its_shards_and_each_gets_what_is_for_all(for_all):
     found = set()
     for group in range(groups):
         seen = []
-        for shard, (window, parts, blobs) in parts_of_shards(((0, group), [*for_all, *held[group]]), groups, shards):
+        for shard, (window, parts, blobs) in parts_of_shards(((0, group), held[group]), groups, shards):
             seen.append(shard)
-            assert (window, parts, [blob for blob in blobs if blob == ENDS]) == (0, 1, for_all)
-            pairs = UserPairs.of_messages([blob for blob in blobs if blob != ENDS])
+            assert (window, parts) == (0, 1)
+            pairs = UserPairs.of_messages(blobs)
             assert set(shards_of(pairs, shards).tolist()) <= {shard}
             found |= rows_of(pairs)
         assert seen == list(range(group, shards, groups))
-        empty = list(parts_of_shards(((4, group), list(for_all)), groups, shards))
-        assert empty == [(shard, (4, 1, for_all)) for shard in seen]
+        empty = list(parts_of_shards(((4, group), []), groups, shards))
+        assert empty == [(shard, (4, 1, [])) for shard in seen]
     assert found == expected
 
 

@@ -57,7 +57,7 @@ class Steps:
         self.steps = [
             self.sending(stages.users, SHARDS),
             self.sending(stages.items, 1),
-            last(stages.windows, HeldSecret(), None),
+            last(stages.windows, HeldSecret()),
         ]
         for step in self.steps:
             step.setup()
@@ -65,7 +65,7 @@ class Steps:
     @staticmethod
     def sending(stage, to):
         kind = InOrderDoFn if stage.work.takes_turns else AsItComesDoFn
-        return kind(stage, HeldSecret(), SHARDS, to, None)
+        return kind(stage, HeldSecret(), SHARDS, to)
 
     def advance(self, number, window, shard, blobs):
         step = self.steps[number]
@@ -175,7 +175,7 @@ def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_i
     steps = Steps(MODES["looks"])
     pairs = pairs_of(MODES["looks"])
     list(steps.advance(0, 0, 1, pairs[0, 1]))
-    cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1, None)
+    cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1)
     cut.setup()
     with pytest.raises(LastingError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
         list(cut.process((1, (1, 1, pairs[1, 1])), **steps.states[0, 1]))

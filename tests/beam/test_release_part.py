@@ -1,4 +1,4 @@
-"""Parts of a run: what is counted and refused, and what a stop leaves. What they publish: tests/conformance."""
+"""Parts of a run: what is counted and refused. What they publish: tests/conformance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile
@@ -20,7 +19,7 @@ from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
 from tests.helpers.small_runs import MICROS, START, ordered_log
-from tests.helpers.stream_runs import CLOCK, arrivals_of, spread
+from tests.helpers.stream_runs import CLOCK
 
 ANOTHER_PROCESS = ("--direct_running_mode=multi_processing", "--direct_num_workers=1")
 
@@ -66,8 +65,6 @@ def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
-    with pytest.raises(ValueError, match="not windows of the plan"):
-        MonitorStream(MemoryStream.of([[]]), plan, clock=CLOCK, run_id="r", part=RunPart(0, 13), noise_key="k")
     rounds = Plan.calibrate(epsilon=2, delta=1e-6, schedule=plan.schedule, usual_looks=(1, 10), rounds=True)
     for in_order in (
         lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=CLOCK, run_id="r", noise_key="k"),
@@ -87,16 +84,3 @@ def test_a_worker_refuses_a_state_that_was_exchanged(tmp_path):
     part = RunPart(3, 6, str(others.states[-1]), state.fingerprint)
     with pytest.raises(ValueError, match="not the state that this part began with"):
         part.state()
-
-
-def test_a_stream_that_is_stopped_before_a_window_ends_leaves_the_state_as_it_was(tmp_path):
-    plan = small_looks_plan(12, sliding=3, forget_after=4, most_looks=16)
-    log = ordered_log(plan, 6)
-    parts = Parts(tmp_path, plan)
-    parts.take(4, log)
-    before = len(parts.reports)
-    source = MemoryStream.of(spread(arrivals_of(log), 3), 50)
-    ended = parts.stream(12, source, CLOCK, shards=3, stop_at=plan.schedule.window_end_micros(2))
-    assert ended == RunEnded("events", 4, 0)
-    assert parts.states[-1].read_bytes() == parts.states[-2].read_bytes()
-    assert len(parts.reports) == before

@@ -11,7 +11,6 @@ VERBOSE = "stderr with `--verbose`"
 FIELD_NAMES = "errors that name the fields of a Parquet or Avro file"
 LOOKS = "`shh doctor`, and `shh replay LOG` alone: names of fields"
 SPILLED = "`shh replay`: what does not fit into `--memory`, in files without a name"
-SPOOLED = "`shh replay` of standard input or DuckDB, while it runs: a private file in `TMPDIR`"
 ENGINE_LOGS = "Flink: its own logs, where a library fails"
 CHECKPOINTS = "Flink: checkpoints"
 BROKER = "Kafka: the disk of the broker"
@@ -22,7 +21,6 @@ MEASURED_BY = {
     FIELD_NAMES: "tests/canaries/test_failures.py::test_names_of_fields_are_told",
     LOOKS: "tests/canaries/test_failures.py::test_a_look_at_a_log_tells_names_of_fields_alone",
     SPILLED: "tests/canaries/test_failures.py::test_what_workers_put_on_disk_has_no_name_and_no_user",
-    SPOOLED: "tests/cli/test_spooled_logs.py::test_the_file_is_private_and_goes_with_the_command",
     ENGINE_LOGS: "tests/engines/test_canaries.py::test_a_library_that_quotes_cells_on_an_engine",
     CHECKPOINTS: "tests/engines/test_canaries.py::test_a_stream_of_a_folder_on_an_engine",
     BROKER: "tests/engines/test_canaries.py::test_a_topic",

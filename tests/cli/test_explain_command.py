@@ -11,7 +11,7 @@ from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.views.page.report_page import plan_facts
 from tests.cli.shown_reports import HOSTILE, hostile_characters
-from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_looks_plan
+from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, LABELS, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page
 from tests.helpers.shh_here import said
@@ -89,7 +89,7 @@ def test_what_a_hostile_report_says_is_shown_harmless(explain):
     assert not hostile_characters(out)
 
 
-@pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, KMS21, IN_DOMAIN], ids=lambda plan: plan.mode)
+@pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, IN_DOMAIN], ids=lambda plan: plan.mode)
 def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, plan):
     (tmp_path / "plan.json").write_text(plan.to_json())
     words = ("explain", "--plan", "plan.json", "--html", "sheet.html")

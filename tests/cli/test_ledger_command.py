@@ -116,7 +116,7 @@ def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):
         (("fail", "other", "--ledger", "l.db"), "knows no run other"),
         (("--ledger", "l.db", "--population", "films"), "knows no population films"),
         (("reserve", "--ledger", "l.db", "--population", "films", "--plan", "plan.json"), "--max-epsilon"),
-        (("--ledger", "mysql://a:b@c/d"), "postgresql"),
+        (("--ledger", "mysql://a:b@c/d"), "--ledger must be the path of a file"),
     ],
 )
 def test_errors_are_one_line_with_a_remedy(folder, words, what):

@@ -65,7 +65,6 @@ def test_where_users_pay_for_hits_the_plan_stands_among_choices():
         assert part in marked
     assert "hits-with-counts" in rest
     assert "Plan" not in rest
-    assert "kms21 │" not in rest, "not among the choices unless asked for"
     assert "(2, 1e-09)-differentially private" in text
 
 
@@ -125,14 +124,13 @@ def test_the_chosen_plan_is_that_of_the_file_and_of_calibrate(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_kms21_says_what_it_costs_and_what_costs_less():
-    printed, text = _planned("--mode", "kms21")
-    (marked,) = [line for line in printed.splitlines() if "│ >" in line]
-    assert "kms21" in marked
-    assert "W + min(V, 7,456), W of scale 74,560" in text
-    assert "kms21 needs 4,241 times the noise of hits (scale 17.6, found from 530 users on)" in text
-    assert "use --mode hits" in text
-    assert "hits │" not in printed
+def test_plans_of_kms21_are_for_python_alone(tmp_path):
+    assert _run(*BUDGET, *HOURLY, "--mode", "kms21").exit_code == 2
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=WindowSchedule(0, 7200, 3600, 3600), mode="kms21")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    done = shh("explain", "--plan", "plan.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "plans of mode kms21 run in Python alone" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["hits", "looks"])

@@ -31,15 +31,14 @@ from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, batch_of, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
 from tests.transcripts import drivers as transcripts
-from tests.transcripts.cases import DOMAIN, HOUR, READERS, WRITERS, Mode, calibrated
+from tests.transcripts.cases import DOMAIN, READERS, WRITERS, Mode, calibrated
 from tests.transcripts.cases import MODES as TOLD
 
 CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
 TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
-STOPS = {"@5": 5.0, "@7.4": 7.4}  # windows that are over when a stream is stopped
 
-_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("looks", "hits", "kms21-domain"))
+_LOOKS, _HITS = (TOLD[mode].choices for mode in ("looks", "hits"))
 _NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
 _ROUNDS = {"usual_looks": (1, 16), "most_looks": 40, "rounds": True}
 _KNOWN = {**TOLD["looks-domain"].choices, "known_error": 0.05}
@@ -51,7 +50,6 @@ MODES = {
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
     "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
     "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
-    "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),
 }
 
 
@@ -59,7 +57,7 @@ _expected: dict[str, list[WindowReport]] = {}
 
 
 class Case(NamedTuple):
-    """how: the word behind the cut: a reader, where parts end, or when a stream stops."""
+    """how: the word behind the cut: a reader, or where parts end."""
 
     folder: pathlib.Path
     mode: Mode
@@ -163,20 +161,12 @@ def batch(case: Case) -> list[WindowReport]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _parts(case: Case, name: str = "parts") -> Parts:
-    return Parts(case.folder / name, case.plan, domain=case.domain)
-
-
-def _take(case: Case, parts: Parts, end: int) -> None:
+def in_parts(case: Case) -> Parts:
+    parts, horizon = Parts(case.folder / "parts", case.plan, domain=case.domain), case.plan.schedule.horizon
     events = events_of(case.cut)
     size = -(-len(events) // case.cut.pieces)
-    parts.take(end, events, shards=case.cut.shards, flags=case.flags, batch=size)
-
-
-def in_parts(case: Case) -> Parts:
-    parts, horizon = _parts(case), case.plan.schedule.horizon
     for end in (*case.ends, horizon):
-        _take(case, parts, end)
+        parts.take(end, events, shards=case.cut.shards, flags=case.flags, batch=size)
     return parts
 
 
@@ -221,24 +211,6 @@ def stream(case: Case) -> list[WindowReport]:
     return found
 
 
-def handed_over(case: Case) -> Parts:
-    """A part, a stream that is stopped, a stream with other shards to window 10, and a part: ends of the parts."""
-    parts, plan, source = _parts(case, "drained"), case.plan, _partitions(case)
-    _take(case, parts, 3)
-    first_end = plan.schedule.window_end_micros(0)
-    stop_at = first_end + int(STOPS[case.how] * HOUR * MICROS) + CLOCK.behind_micros
-    ended = parts.stream(plan.schedule.horizon, source, CLOCK, shards=10, stop_at=stop_at)
-    assert ended.windows == -(-STOPS[case.how] // 1)
-    parts.stream(10, source, CLOCK, shards=2)
-    _take(case, parts, plan.schedule.horizon)
-    return parts
-
-
-def drained(case: Case) -> list[WindowReport]:
-    """Replay, stream to a stop within a window, stream with other shards, replay: one run."""
-    return _once(handed_over(case).reports)
-
-
 def watermark(case: Case) -> list[WindowReport]:
     """The transform on unbounded input, whose watermark closes windows."""
     script, arrivals = Script(case.plan), case.arrivals()
@@ -257,4 +229,4 @@ def watermark(case: Case) -> list[WindowReport]:
 
 Driver = Callable[[Case], list[WindowReport]]
 AT_ONCE: dict[str, Driver] = {run.__name__: run for run in (replay, pool, batch)}
-IN_ORDER: dict[str, Driver] = {run.__name__: run for run in (parts, stream, drained, watermark)}
+IN_ORDER: dict[str, Driver] = {run.__name__: run for run in (parts, stream, watermark)}

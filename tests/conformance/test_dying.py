@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,6 @@ from tests.conformance.dying_engine import DyingEngine
 from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import MemoryPartition
-from tests.helpers.parts import ClockOfStop
 from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
 from tests.helpers.trials import trial_of
@@ -35,6 +34,18 @@ from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
 
 SHARDS = 2
 MINUTE = 60
+
+
+class ClockOfStop(StreamClock):
+    """Knows when a stop is asked for, whatever the clock of the file system says."""
+
+    stop_at: ClassVar[int | None] = None
+
+    def stop_micros(self, asked_micros: int) -> int:
+        assert self.stop_at is not None
+        return self.stop_at
+
+
 CLOCK = ClockOfStop("arrival", 25 * MINUTE, 5 * MINUTE, 8 * MINUTE)
 
 

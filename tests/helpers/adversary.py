@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from dp_transforms.audit.query_law import QueryLaw, Result
+from dp_transforms.audit.query_law import Result, ThresholdLaw
 from dp_transforms.monitor.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,
@@ -112,7 +112,7 @@ _ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: wi
 Kernel = Mapping[int, Sequence[Sequence[Result]]]
 
 
-def kernel_of_law(law: QueryLaw, distances: Sequence[int], hits_per_user: int) -> Kernel:
+def kernel_of_law(law: ThresholdLaw, distances: Sequence[int], hits_per_user: int) -> Kernel:
     """One action for each distance. A user that has paid all its hits changes nothing any more."""
     of_active = [law.results(distance) for distance in distances]
     nothing = [(Result(1.0, 1.0, 0.0, 0),)] * len(distances)

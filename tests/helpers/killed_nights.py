@@ -182,7 +182,7 @@ class NightFolder:
         ):
             write_report_file(draft, dataclasses.replace(HEADER, run_id=run_id), drawn)
             cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(record.end))]
-            write_state(state, part.begun.ended_before(record.end), cells, sealing_key(SECRET))
+            write_state(state, part.begun.after(record), cells, sealing_key(SECRET))
             if is_bad:
                 raise LogError("the log is bad.")
             part.publish({record.output: draft}, state)

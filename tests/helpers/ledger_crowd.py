@@ -30,7 +30,7 @@ def crowd(count: int, work: Callable[[int], str]) -> list[str]:
     return [answers.get() for _ in processes]
 
 
-def spend_all(place: str | pathlib.Path, caps: Caps) -> Callable[[int], str]:
+def spend_all(place: pathlib.Path, caps: Caps) -> Callable[[int], str]:
     """Work for `crowd`: runs of 0.5 until the budget is gone. Returns how many there were."""
 
     def work(number: int) -> str:
@@ -47,7 +47,7 @@ def spend_all(place: str | pathlib.Path, caps: Caps) -> Callable[[int], str]:
     return work
 
 
-def take_one_part(place: str | pathlib.Path, caps: Caps) -> Callable[[int], str]:
+def take_one_part(place: pathlib.Path, caps: Caps) -> Callable[[int], str]:
     """Work for `crowd`: all want the same part of one run. Returns what each of them was told."""
 
     def work(number: int) -> str:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import WriteState
-from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.run_part import RunPart
@@ -31,16 +27,6 @@ SEALING_KEY = sealing_key(SECRET)
 
 def header_of(plan: Plan) -> StateHeader:
     return StateHeader(plan.to_json(), plan.fingerprint, "events", RUN_ID, key_fingerprint(SECRET), "user", "item")
-
-
-class ClockOfStop(StreamClock):
-    """Knows when a stop is asked for, whatever the clock of the file system says."""
-
-    stop_at: ClassVar[int | None] = None
-
-    def stop_micros(self, asked_micros: int) -> int:
-        assert self.stop_at is not None
-        return self.stop_at
 
 
 class Parts:
@@ -76,45 +62,6 @@ class Parts:
         found = sorted(collected.values, key=lambda report: report.window_start)
         self.reports += found
         return found
-
-    def stream(
-        self,
-        end: int,
-        source: StreamSource,
-        clock: StreamClock,
-        *,
-        shards: int | None = None,
-        stop_at: int | None = None,
-    ) -> RunEnded:
-        """The windows up to this one as a stream, or up to a stop at that moment."""
-        part, after, header = self._next(end)
-        (self.folder / "stop").touch()
-        ClockOfStop.stop_at = stop_at
-        pipeline, reports, ended = local_pipeline(), Collected(), Collected()
-        monitor = MonitorStream(
-            source,
-            self.plan,
-            clock=clock if stop_at is None else ClockOfStop(**vars(clock)),
-            stop_file=None if stop_at is None else str(self.folder / "stop"),
-            noise_key=self._key.path,
-            run_id=RUN_ID,
-            driver="loop",
-            poll_seconds=0.05,
-            shards=shards,
-            part=part,
-            **self._arguments,
-        )
-        output = pipeline | monitor
-        _ = output.reports | "Reports" >> reports.sink()
-        _ = output.ended | "Ended" >> ended.sink()
-        _ = output.state | WriteState(
-            after, header, part, self._forget_after, "state", self._key, monitor.state_senders
-        )
-        pipeline.run().wait_until_finish()
-        self.states.append(after)
-        self.reports += sorted(reports.values, key=lambda report: report.window_start)
-        (told,) = ended.values
-        return told
 
     def _next(self, end: int) -> tuple[RunPart, pathlib.Path, StateHeader]:
         """The part, where its state goes, and the header of that."""

@@ -5,26 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-import sqlalchemy as sa
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, topic_records
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink
-from tests.helpers import postgres_server
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 ENDED = RunEnded("news", 48, 4)
-KINDS = ("folder jsonl", "folder avro", "sqlite", "topic", "postgresql")
+KINDS = ("folder jsonl", "folder avro", "topic")
 PARTITIONS = 4  # of each topic of the simulated cluster
 
 
@@ -75,23 +70,14 @@ def write_all(
 # --- Kinds
 
 
-def skip_reason(kind: str) -> str:
-    return postgres_server.skip_reason() if kind == "postgresql" else ""
-
-
 @contextlib.contextmanager
-def sink_of_kind(kind: str, place: pathlib.Path, postgres: str = "") -> Iterator[Any]:
-    """postgres: the URL of a server."""
+def sink_of_kind(kind: str, place: pathlib.Path) -> Iterator[Any]:
     name, _, form = kind.partition(" ")
     if name == "folder":
         yield ReportFolder(str(place / "deep" / "reports"), form)
-    elif name == "topic":
+    else:
         with simulated_topic() as topic:
             yield ReportTopic(topic.bootstrap_servers, topic.topic)
-    elif name == "sqlite":
-        yield ReportTable(f"sqlite:///{place}/reports.db")
-    else:
-        yield ReportTable(new_database(postgres), "order")  # a word of SQL
 
 
 @contextlib.contextmanager
@@ -107,51 +93,17 @@ def simulated_topic(**more: Any) -> Iterator[ReportTopic]:
     del cluster
 
 
-def new_database(server: str, words: str = "") -> str:
-    name = f"t{secrets.token_hex(6)}"
-    change_server(server, f"CREATE DATABASE {name} {words}")
-    return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-
-
-def change_server(server: str, statement: str) -> None:
-    """Outside of a transaction."""
-    engine = sa.create_engine(server.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(statement)
-    engine.dispose()
-
-
 # --- What is stored
 
 
 def stored(sink: ReportSink) -> Any:
     """All of it: equal if and only if nothing was written meanwhile."""
-    if isinstance(sink, ReportFolder):
-        return files_of(sink.path)
-    return rows_of(sink) if isinstance(sink, ReportTable) else records_of(sink)
+    return files_of(sink.path) if isinstance(sink, ReportFolder) else records_of(sink)
 
 
 def files_of(folder: str | pathlib.Path) -> dict[str, bytes]:
     """Hidden ones too."""
     return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
-
-
-def engine_of(table: ReportTable) -> sa.Engine:
-    return sa.create_engine(table.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.pool.NullPool)
-
-
-def rows_of(table: ReportTable) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all three tables."""
-    found = {}
-    with engine_of(table).connect() as connection:
-        for name in (table.table, f"{table.table}_windows", f"{table.table}_runs"):
-            found[name] = sorted(map(tuple, connection.exec_driver_sql(f'SELECT * FROM "{name}"')), key=repr)
-    return found
-
-
-def change(table: ReportTable, statement: str) -> None:
-    with engine_of(table).begin() as connection:
-        connection.exec_driver_sql(statement)
 
 
 def records_of(topic: Any) -> list[tuple[int, bytes, bytes]]:

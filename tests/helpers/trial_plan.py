@@ -19,6 +19,7 @@ class TrialPlan(Plan):
 
     stream: str = "trial"
     run_id: str = "trial"
+    part: str = ""
     fingerprint: str = ""
     likely_noise: int = 0
     epsilon_after_hits: tuple[float, ...] = ()

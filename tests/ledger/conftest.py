@@ -11,9 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers import postgres_server
 from tests.helpers.ledger_runs import CAPS, part
-from tests.helpers.sinks import new_database
 
 MEMORY = "/dev/shm"
 
@@ -48,23 +46,3 @@ def path(folder: pathlib.Path) -> pathlib.Path:
     ledger.start(verdict)
     ledger.finish(verdict, "state 1")
     return path
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    if reason := postgres_server.skip_reason():
-        pytest.skip(reason)
-    with postgres_server.server() as url:
-        yield url
-
-
-@pytest.fixture
-def url(server: str) -> str:
-    """Of a database of its own on a real server."""
-    return new_database(server)
-
-
-@pytest.fixture(params=["file", "server"])
-def place(request: pytest.FixtureRequest, folder: pathlib.Path) -> str:
-    """Of a ledger that is not there yet."""
-    return str(folder / "l.db") if request.param == "file" else str(request.getfixturevalue("url"))

@@ -12,9 +12,8 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
-from dp_transforms.logs.streams.partition_progress import StreamClock, TakenWindows
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.counted_messages import ENDS
 from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
@@ -42,7 +41,7 @@ class Treatment:
 
     polls: sizes of polls. confirm: whether the engine stores state; then workers die, with this chance at each step.
     last_arrival: with a stop, the last arrival that counts; asked: by the wall clock, when the stop appears.
-    jump_seconds: how far the wall clock may jump at a step. taken: the windows of a part of a run; None: all.
+    jump_seconds: how far the wall clock may jump at a step.
     """
 
     seed: int
@@ -52,14 +51,10 @@ class Treatment:
     last_arrival: int | None = None
     asked: int | None = None
     jump_seconds: float = 10.0
-    taken: TakenWindows | None = None
 
 
 class Stepped:
-    """Steps a partition until all windows are closed that are to be. end: before which one that was.
-
-    pairs: of the others, all that was sent and announced in these windows.
-    """
+    """Steps a partition until all windows are closed. pairs: of the others, all that was sent and announced in them."""
 
     def __init__(
         self,
@@ -92,7 +87,6 @@ class Stepped:
             domain=None,
             confirm=self._treatment.confirm,
             max_records=max_records,
-            taken=self._treatment.taken,
         )
 
     def _begin(self) -> None:
@@ -114,15 +108,13 @@ class Stepped:
             if not step.is_busy or self._choice.random() < 0.02:
                 self._wall.now += int(self._choice.random() ** 2 * self._treatment.jump_seconds * MICROS)
         self._reader.close()
-        taken = self._treatment.taken or TakenWindows(0, self._settings.schedule.horizon)
-        self.end = self._progress.next_window
-        windows = range(taken.first, self.end + taken.hands_over)  # the last one is told that the part ends before it
+        windows = range(self._settings.schedule.horizon)
         assert set(self._announced) == {(window, shard) for window in windows for shard in range(SHARDS)}
         return frozenset(
             (window, self._names[user], item)
             for part in self._announced.values()
             for window, user, item in part
-            if user in self._names and window < self.end
+            if user in self._names
         )
 
     def _step(self) -> Step:
@@ -164,7 +156,7 @@ class Stepped:
 
     @staticmethod
     def _content(blob: bytes) -> Content:
-        if blob in (b"", ENDS):
+        if not blob:
             return frozenset()
         pairs = UserPairs.from_bytes(blob)
         labels = pairs.table.labels.to_pylist()

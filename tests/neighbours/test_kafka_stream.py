@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
-from dp_transforms.logs.streams.partition_progress import TakenWindows
 from tests.helpers.small_runs import MICROS, START, settings_of
 from tests.neighbours import hostile_lines
 from tests.neighbours.broker import Brokers, Message, Partition
@@ -69,21 +67,6 @@ class Case:
             odd.append(frozenset(pair for pair in self.run.pairs if pair[1] in ODD_USERS))
             assert_same_pairs(self.run.pairs - odd[-1], expected)
             assert_same_pairs(odd[0], odd[-1])
-
-    def check_part(self, last_arrival: int, taken: TakenWindows) -> None:
-        """A stop of a part leaves the windows that are open to the next part, and those that it closes are whole."""
-        clock, schedule = self._clock, self._settings.schedule
-        ends = map(schedule.window_end_micros, range(schedule.horizon))
-        by_stop = min(max(sum(end < last_arrival - clock.behind_micros for end in ends), taken.first), taken.end)
-        whole = pairs_that_count(self.without, schedule, clock, last_arrival if clock.kind == "event" else None)
-        for number, log in enumerate((self.mixed, self.without)):
-            drawn = Treatment(self._seed + number, confirm=number == 0, taken=taken, jump_seconds=5)
-            drawn = dataclasses.replace(drawn, last_arrival=last_arrival, asked=self._asked(last_arrival))
-            run = self.stepped(log, range(len(log)), drawn)
-            assert run.end >= by_stop
-            assert clock.kind == "event" or run.end == by_stop
-            of_others = frozenset(pair for pair in run.pairs if pair[1] not in ODD_USERS)
-            assert_same_pairs(of_others, frozenset(pair for pair in whole if taken.first <= pair[0] < run.end))
 
     def _asked(self, last_arrival: int | None) -> int | None:
         return None if last_arrival is None else last_arrival - self._clock.out_of_order_micros - MICROS
@@ -145,20 +128,6 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
         case = Case(monkeypatch, clock, added, count=count, where=where, begin=BACKLOG)
         case.check(case.without[-1].micros, polls=(size,), confirm=False)
         case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("clock", ["arrival", "event"])
-def test_a_stop_leaves_open_windows_whole_to_the_next_part(
-    monkeypatch: pytest.MonkeyPatch, clock: str, plan: str
-) -> None:
-    horizon = PLANS[plan].schedule.horizon
-    for source in rounds("part", clock, plan):
-        for first in range(3):
-            seed, begin = source.getrandbits(32), -5 if clock == "arrival" and first != 1 else BACKLOG
-            added = some(source)
-            case = Case(monkeypatch, clock, added, seed=seed, plan=plan, begin=begin, lag_millis=3_500)
-            case.check_part(source.choice(case.mixed).micros, TakenWindows(first, horizon - first % 2, hands_over=True))
 
 
 @pytest.mark.parametrize("size", [1, 17])

@@ -49,7 +49,6 @@ MODES = {
     "hits-sliding": Mode("hits", _HITS, window_hours=3),
     "hits-domain": Mode("hits", _HITS, domain=True),
     "hits-with-counts": Mode("hits-with-counts", _HITS),
-    "kms21-domain": Mode("kms21", {**_HITS, "epsilon": 40, "threshold": 12}, domain=True),
 }
 
 

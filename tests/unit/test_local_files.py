@@ -66,7 +66,8 @@ class TestReading:
 
 class TestPrivateEnds:
     def test_one_descriptor_reads_what_is_there_and_writes_behind_it(self, tmp_path):
-        local_files.append_private(tmp_path / "file", b"a")
+        with local_files.open_private_end(tmp_path / "file") as file:
+            file.write(b"a")
         assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
         with local_files.open_private_end(tmp_path / "file") as file:
             file.seek(0)

@@ -141,7 +141,6 @@ def test_the_event_clock_lets_one_record_make_others_late():
 
 
 def test_an_event_of_the_future_moves_the_event_clock_to_its_arrival_alone():
-    """So where a part ends that is stopped follows from the moment of the stop, and not from one user's event."""
     progress = PartitionProgress(SLIDING, StreamClock("event", 0, 0, 1000), SHARDS)
     progress.take(polled([(1050, 1021)]), 0)
     assert progress.clock_micros == 1021 * MICROS

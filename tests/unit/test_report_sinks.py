@@ -12,10 +12,8 @@ from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFileError, sink_of
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import HeldRun, ReportWriter
-from tests.helpers import postgres_server
 from tests.helpers.sinks import (
     EDGES,
     ENDED,
@@ -23,12 +21,10 @@ from tests.helpers.sinks import (
     KINDS,
     OTHER,
     REPORTS,
-    change,
     header,
     one_item,
     report,
     sink_of_kind,
-    skip_reason,
     stored,
     write_all,
 )
@@ -36,19 +32,9 @@ from tests.helpers.sinks import (
 KEYS = [f"news|2017-10-{time}:00:00Z" for time in ("01T03", "01T05", "01T10", "02T09")]
 
 
-@pytest.fixture(scope="module")
-def postgres():
-    with postgres_server.server() as url:
-        yield url
-
-
 @pytest.fixture
 def sink(request, tmp_path):
-    kind = request.param
-    if reason := skip_reason(kind):
-        pytest.skip(reason)
-    server = request.getfixturevalue("postgres") if kind == "postgresql" else ""
-    with sink_of_kind(kind, tmp_path, server) as made:
+    with sink_of_kind(request.param, tmp_path) as made:
         yield made
 
 
@@ -133,16 +119,15 @@ def what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(sink):
 
 
 def a_run_keeps_its_plan(sink):
-    """A folder has one run of one stream, a table one stream of each run; a report of windows is not one of blocks."""
+    """A folder has one run of one stream; a report of windows is not one of blocks."""
     write_all(sink)
     before = stored(sink)
     others = {
         "another plan": header(epsilon=3.0),
         "has the report of the windows of run 'run-1', and this is that of its blocks": replace(HEADER, of_blocks=True),
     }
-    if not isinstance(sink, ReportTopic):
-        others["stream is 'news', and this run has 'olds'"] = header(stream="olds")
     if isinstance(sink, ReportFolder):
+        others["stream is 'news', and this run has 'olds'"] = header(stream="olds")
         others["run_id is 'run-1', and this run has 'run-2'"] = header("run-2")
     for said, other in others.items():
         with pytest.raises(LastingError, match=said):
@@ -191,7 +176,7 @@ def test_what_every_sink_holds(sink, holds):
 
 
 def test_the_rule_on_a_run_in_memory():
-    """As it is written at once into a table: with its reports, or with their digests alone."""
+    """With its reports, or with their digests alone."""
     for keeps in (True, False):
         held = HeldRun("it", keeps=keeps)
         writer = ReportWriter(held, HEADER)
@@ -211,15 +196,6 @@ def test_the_rule_on_a_run_in_memory():
     [
         (lambda: ReportFolder("reports", "parquet"), "jsonl, avro, got 'parquet'"),
         (lambda: ReportFolder(""), "must be a path that is not empty, got ''"),
-        *(
-            (lambda url=url: ReportTable(url), "must be postgresql://HOST/DATABASE or sqlite:///FILE")
-            for url in ("reports.db", "mysql://h/d", "sqlite://reports.db", "postgres://h/d", "duckdb:///r.db", "")
-        ),
-        *((lambda url=url: ReportTable(url), "must name a file") for url in ("sqlite:///", "sqlite:///:memory:")),
-        *(
-            (lambda name=name: ReportTable("sqlite:///r.db", name), "small letters, digits and underscores")
-            for name in ("", "News", "7", "a-b", "a" * 49, 'a"; DROP TABLE b', "a\n")
-        ),
         (lambda: ReportTopic("b:1", ""), "topic of a report topic must be text"),
         (lambda: ReportTopic("", "reports"), "bootstrap_servers of a report topic must be text"),
         (lambda: ReportTopic("b:1", 7), "topic of a report topic must be text"),
@@ -237,42 +213,27 @@ WINDOWS = [one_item(window) for window in range(6)]
 
 def test_what_was_read_is_not_read_again(tmp_path):
     """Damage of an old window, which every reading of it refuses, goes unnoticed."""
-    folder, table = ReportFolder(str(tmp_path / "reports")), ReportTable(f"sqlite:///{tmp_path}/reports.db")
-    followers = [folder.follow("run-1"), table.follow("run-1")]
-    for sink, follower in zip((folder, table), followers, strict=True):
-        write_all(sink, WINDOWS[:2], None)
-        assert follower.read_new()[1] == WINDOWS[:2]
+    folder = ReportFolder(str(tmp_path / "reports"))
+    follower = folder.follow("run-1")
+    write_all(folder, WINDOWS[:2], None)
+    assert follower.read_new()[1] == WINDOWS[:2]
     min((tmp_path / "reports").glob("2017*")).write_bytes(b"damaged")
-    change(table, "UPDATE shh_reports SET zone = 'sky' WHERE window_start < '2017-10-01 03:30'")
-    for sink, follower in zip((folder, table), followers, strict=True):
-        with pytest.raises(StreamError):
-            sink.read("run-1")
-        write_all(sink, WINDOWS[2:3], None)
-        assert follower.read_new() == (HEADER, WINDOWS[2:3], None, False)
-
-
-def test_many_new_windows_come_in_one_reading(tmp_path):
-    """More than a statement asks for; those that came late lie between the others."""
-    table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
-    many = [one_item(window) for window in range(1300)]
-    follower = table.follow("run-1")
-    for written, new in ((many[::13], many[::13]), (many, [each for each in many if each not in many[::13]])):
-        write_all(table, written, None)
-        assert follower.read_new()[1] == new
-    assert follower.read_new()[1] == []
+    with pytest.raises(StreamError):
+        folder.read("run-1")
+    write_all(folder, WINDOWS[2:3], None)
+    assert follower.read_new() == (HEADER, WINDOWS[2:3], None, False)
 
 
 def test_another_run_in_its_place_is_a_first_reading(tmp_path):
     other, theirs = header("run-2"), [one_item(1, 77), WINDOWS[4]]
-    for sink in (ReportFolder(str(tmp_path / "reports")), ReportTable(f"sqlite:///{tmp_path}/r.db")):
-        whichever = sink.follow()
-        write_all(sink, WINDOWS[:3], None)
-        assert whichever.read_new() == (HEADER, WINDOWS[:3], None, True)
-        shutil.rmtree(tmp_path / "reports", ignore_errors=True)
-        (tmp_path / "r.db").unlink(missing_ok=True)
-        write_all(sink, theirs, None, other)
-        assert whichever.read_new() == (other, theirs, None, True)
-        assert whichever.read_new() == (other, [], None, False)
+    sink = ReportFolder(str(tmp_path / "reports"))
+    whichever = sink.follow()
+    write_all(sink, WINDOWS[:3], None)
+    assert whichever.read_new() == (HEADER, WINDOWS[:3], None, True)
+    shutil.rmtree(tmp_path / "reports")
+    write_all(sink, theirs, None, other)
+    assert whichever.read_new() == (other, theirs, None, True)
+    assert whichever.read_new() == (other, [], None, False)
 
 
 def test_an_error_loses_nothing(tmp_path):
@@ -297,19 +258,14 @@ def test_an_error_loses_nothing(tmp_path):
 
 def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path):
     folder = str(tmp_path / "reports")
-    for place, kind, shown_by in (
-        (folder, ReportFolder, f"shh show {folder}"),
-        ("kafka://a:1,b:2/trends", ReportTopic, None),
-        (f"sqlite:///{folder}.db", ReportTable, f"shh show sqlite:///{folder}.db --table shh_reports --run-id r"),
-        ("postgresql://shh@h/d", ReportTable, "shh show postgresql://shh@h/d --table shh_reports --run-id r"),
-    ):
+    for place, kind in ((folder, ReportFolder), ("kafka://a:1,b:2/trends", ReportTopic)):
         made = sink_of(place)
         assert type(made) is kind
-        assert (made.address, made.show_command("r")) == (place, shown_by)
+        assert made.address == place
         assert made.folder == (folder if kind is ReportFolder else None)
         assert sink_of(made.address) == made
         assert place in made.name or made.name == "the topic 'trends'"
-    for place in ("kafka://b/t", "kafka://b:1/", "kafka://u:p@b:1/t", "duckdb:///r.db"):
+    for place in ("kafka://b/t", "kafka://b:1/", "kafka://u:p@b:1/t", "sqlite:///r.db", "postgresql://h/d"):
         with pytest.raises(ValueError, match="must be"):
             sink_of(place)
 

@@ -30,7 +30,6 @@ KEY = bytes(32)
         {"run_id": "a\nb"},
         {"key_fingerprint": "B" * 64},
         {"plan": ""},
-        {"stream_field": None},
         {"parts": tuple(PartRecord(end - 1, end, "1" * 64, "x") for end in range(1, MOST_PARTS + 2))},
     ],
 )
@@ -91,7 +90,7 @@ def test_what_was_to_follow_is_forgotten_with_the_intent():
     publishing = begun.publishing("c" * 64)
     assert StateHeader.from_json(publishing.to_json()) == publishing
     assert publishing.with_intent(None) == HEADER
-    assert publishing.ended_before(4).next_fingerprint == publishing.ended_before(3).begun_by == ""
+    assert publishing.after(publishing.intent).next_fingerprint == ""
     for changes in ({"intent": None}, {"begun_by": 1}, {"next_fingerprint": "c"}, {"user_field": ""}):
         with pytest.raises(ValueError, match="must"):
             dataclasses.replace(publishing, **changes)

@@ -203,23 +203,12 @@ class KafkaReader:
             self._failing_since = self._failing_since or time.monotonic()
         return low, high
 
-    def first_offset(self, seconds: float) -> int:
-        """Where reading begins. Raises StreamError if the broker does not say."""
-        watermarks = self._connect(seconds)
-        first = None if watermarks is None else self._first_offset(*watermarks, seconds)
-        if first is None:
-            raise self._topic.unreachable(self._last_error)
-        return first
-
     def _first_offset(self, low: int, high: int, seconds: float) -> int | None:
-        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it; of a
-        topic that was begun before, where that was.
+        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it.
 
         None if the broker does not answer. It uses its index of times, so that a topic is not read from days before the
         run.
         """
-        if self._topic.begin_offsets is not None:
-            return self._topic.begin_offsets[self._partition.number]
         if self._since_millis <= 0:
             return low
         try:

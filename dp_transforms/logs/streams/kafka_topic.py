@@ -11,13 +11,12 @@ contents than before. Nobody can notice what compaction removes, so a topic that
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.checks import is_whole, on_one_line
+from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.log_chunk import EventFields
 from dp_transforms.logs.streams.kafka_reader import KafkaReader
@@ -67,8 +66,6 @@ class KafkaTopic:
     append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
         still has such records from before. Give it with the arrival clock, unless no producer is a user's device:
         one producer with a wrong time makes events of others late. `check_topic` asks the broker.
-    begin_offsets: where reading begins, by the number of the partition (`begun_at`); None: at the first record that can
-        count.
     first_partitions: read so many alone: those that the run was begun with. None: all.
     """
 
@@ -78,7 +75,6 @@ class KafkaTopic:
     client_config_file: str | None = None
     unreachable_seconds: float = 120.0
     append_times_only: bool = False
-    begin_offsets: tuple[int, ...] | None = None
     first_partitions: int | None = None
 
     def __post_init__(self) -> None:
@@ -91,40 +87,6 @@ class KafkaTopic:
         """See `StreamSource`. Servers and clients may change; what is read from a record may not."""
         parts = [self.topic, self.fields.identity, self.append_times_only, *_NO_CHOICE]
         return json.dumps(parts, sort_keys=True)
-
-    def beginning(self, since_micros: int) -> str:
-        """See `StreamSource`: the id of the topic, and an offset for each partition."""
-        offsets = []
-        for partition in dataclasses.replace(self, begin_offsets=None).partitions():
-            with contextlib.closing(partition.open(since_micros)) as reader:
-                offsets.append(reader.first_offset(_ASK_SECONDS))
-        return json.dumps({"topic_id": self.topic_id(), "offsets": offsets})
-
-    def begun_at(self, beginning: str) -> KafkaTopic:
-        """See `StreamSource`. What its retention has deleted meanwhile is noticed when it is read."""
-        try:
-            stored = json.loads(beginning)
-            topic_id, offsets = stored["topic_id"], tuple(stored["offsets"])
-            if not (isinstance(topic_id, str) and offsets and all(is_whole(each) and each >= 0 for each in offsets)):
-                raise ValueError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise StreamError("where the topic was begun is stored as something else. Use the same input.") from None
-        if topic_id != self.topic_id():
-            raise StreamError(
-                f"the Kafka topic {on_one_line(self.topic)} was created again since this part was begun: its records"
-                " are others. Bring the old one back; if that cannot be, this run ends here."
-            )
-        return dataclasses.replace(self, begin_offsets=offsets, first_partitions=len(offsets))
-
-    def topic_id(self) -> str:
-        """By which the cluster tells this topic from a later one of the same name. Raises StreamError."""
-        confluent_kafka = kafka_client.import_confluent_kafka()
-        topics = confluent_kafka.TopicCollection([self.topic])
-        try:
-            described = self._answer(lambda client: client.describe_topics(topics, request_timeout=_ASK_SECONDS))
-        except confluent_kafka.KafkaException as error:
-            raise self.unreachable(error) from None
-        return str(described.topic_id)
 
     def _answer(self, ask: Callable[[Any], Mapping[Any, Any]]) -> Any:
         """What the cluster says of one thing. ask: of a client for administrators. Raises KafkaException; StreamError

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import hashlib
 import heapq
 import itertools
 import json
@@ -53,7 +52,6 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.folder_files import (
     FolderFile,
     FolderPosition,
-    TakenFiles,
     is_wanted,
     position_at,
     status_of,
@@ -77,13 +75,11 @@ class LogFolder:
 
     settle_seconds: how long ago a file must have come before it is taken, 0.1 to 3600. It must be longer than the
         kernel needs between setting the change time and showing the file in the folder.
-    taken: where files are noted before they are used, for a part that may have to be taken again; None: nowhere.
     """
 
     path: str
     fields: EventFields
     settle_seconds: float = 1.0
-    taken: TakenFiles | None = None
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -95,45 +91,11 @@ class LogFolder:
         """See `StreamSource`."""
         return json.dumps(self.fields.identity, sort_keys=True)
 
-    def beginning(self, since_micros: int) -> str:
-        """See `StreamSource`: a digest of the files that are there now. Those that come later `taken` holds."""
-        files = [file for file, *_ in self._files_since(since_micros * 1_000) if file is not None]
-        return json.dumps({"since": since_micros, "last": list(max(files)) if files else None, "files": _digest(files)})
-
-    def begun_at(self, beginning: str) -> LogFolder:
-        """See `StreamSource`."""
-        try:
-            stored = json.loads(beginning)
-            last = None if stored["last"] is None else FolderFile(*stored["last"])
-            files = self._files_since(stored["since"] * 1_000)
-            digest = _digest([file for file, *_ in files if file is not None and last is not None and file <= last])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise StreamError("where the folder was begun is stored as something else. Use the same input.") from None
-        if digest != stored["files"] or not (self.taken is None or self.taken.agrees_with(files)):
-            raise StreamError(
-                f"the folder {on_one_line(self.path)} has lost or changed files since this part was begun. Bring them"
-                " back as they were; if that cannot be, this run ends here."
-            )
-        return self
-
-    def _files_since(self, since_ns: int) -> list[FolderPosition]:
-        """All that came since then, each as it is before it is read."""
-        try:
-            with os.scandir(self.path) as entries:
-                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if is_wanted(entry)]
-        except OSError:
-            raise _folder_error(self.path) from None
-        return [position_at(name, status) for name, status in found if status.st_ctime_ns >= since_ns]
-
     def partitions(self) -> Sequence[FolderPartition]:
         """The one partition. Raises StreamError if there is no such folder."""
         partition = FolderPartition(dataclasses.replace(self, path=os.path.abspath(self.path)))
         _folder_time(partition.folder.path)
         return [partition]
-
-
-def _digest(files: list[FolderFile]) -> str:
-    return hashlib.sha256(json.dumps(sorted(files)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,8 +230,6 @@ class FolderReader:
                 self._wait_for(now, found)
                 continue
             self._position = position_at(file.name, status)
-            if self._folder.taken is not None:
-                self._folder.taken.note(self._position)
             self._blocks = None
             return True
         return False

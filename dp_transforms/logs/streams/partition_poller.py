@@ -23,10 +23,9 @@ from dp_transforms.logs.streams.partition_progress import (
     PartitionProgress,
     StreamClock,
     Taken,
-    TakenWindows,
 )
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.counted_messages import ENDS, Key, Message
+from dp_transforms.monitor.counted_messages import Key, Message
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import IdKeys, groups_of_users, pairs_of_events
 from dp_transforms.monitor.planned_run import PlannedRun
@@ -61,7 +60,6 @@ class PartitionPoller:
     """Steps partitions of one stream.
 
     source: the fingerprint of the source. max_records: how many to read in one step; results do not depend on it.
-    taken: as in `PartitionProgress`.
     confirm: whether an intent waits until it is confirmed. False only if nothing is ever restored from a stored state.
     """
 
@@ -76,7 +74,6 @@ class PartitionPoller:
         confirm: bool,
         source: str = "",
         max_records: int = MAX_RECORDS,
-        taken: TakenWindows | None = None,
     ) -> None:
         self._schedule = run.plan.schedule
         self._keys = keys
@@ -85,11 +82,10 @@ class PartitionPoller:
         self._domain = domain
         self._confirm = confirm
         self._max_records = max_records
-        self._taken = taken or TakenWindows(0, run.plan.schedule.horizon)
-        self._run_digest = _digest_of_run(run, keys, clock, source, self._taken)
+        self._run_digest = _digest_of_run(run, keys, clock, source)
 
     def start(self) -> PartitionProgress:
-        progress = PartitionProgress(self._schedule, self._clock, self._shards, self._taken)
+        progress = PartitionProgress(self._schedule, self._clock, self._shards)
         progress.run = self._run_digest
         return progress
 
@@ -97,12 +93,12 @@ class PartitionPoller:
         """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
         another key or user field, no user would be recognized, and each would have a new budget."""
         try:
-            progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards, self._taken)
+            progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards)
         except ValueError as error:
             raise LastingError(str(error)) from None
         if progress.run != self._run_digest:
             raise LastingError(
-                "the stored state belongs to a run with another plan, clock, stream, run id, part or noise key, or with"
+                "the stored state belongs to a run with another plan, clock, stream, run id or noise key, or with"
                 " other fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
         return progress
@@ -195,7 +191,6 @@ class PartitionPoller:
             windows_per_slab=1,
             shards=groups_of_users(self._shards),
             first_open=first_open,
-            end=progress.end,
         ):
             blobs = list(pairs.messages())
             step.messages += [((window, group), Message(0, blob)) for blob in blobs]
@@ -207,11 +202,6 @@ class PartitionPoller:
         for window, sent in closed:
             step.messages += [((window, group), Message(messages + 1, b"")) for group, messages in enumerate(sent)]
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
-        if self._taken.hands_over and progress.is_over:
-            sent = progress.sent_to_next()
-            step.messages += [
-                ((progress.end, group), Message(messages + 1, ENDS)) for group, messages in enumerate(sent)
-            ]
 
 
 def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
@@ -220,10 +210,8 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(run: PlannedRun, keys: IdKeys, clock: StreamClock, source: str, taken: TakenWindows) -> str:
-    """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
+def _digest_of_run(run: PlannedRun, keys: IdKeys, clock: StreamClock, source: str) -> str:
+    """Of the key, it holds only the keyed hash of a fixed text."""
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [run.run_id, run.stream, run.plan.fingerprint, dataclasses.asdict(clock), key_check, source]
-    if taken.hands_over:
-        parts.append(str(tuple(taken)))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

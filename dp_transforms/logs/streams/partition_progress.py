@@ -11,8 +11,7 @@ An operator's stop is one moment of arrivals for the whole run: what arrived by 
 not, wherever the readers are at that time. From then on the log is read as if it ended after the last record that
 counts.
 
-A stop closes all windows that are left; but not in a part of a run that hands its state over: there it closes those
-that a clock at this moment closes, and leaves the others, whole, to the next part.
+A stop closes all windows that are left.
 
 A partition without new records has a clock that does not move: then the wall clock may close its windows. What the wall
 clock or the operator decides is not a function of the records. So it is an *intent* first: it is stored at this
@@ -25,7 +24,7 @@ import dataclasses
 import json
 import math
 import uuid
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,12 +97,10 @@ class StreamClock:
     def out_of_order_micros(self) -> int:
         return _micros(self.out_of_order_seconds)
 
-    def first_arrival_micros(self, schedule: WindowSchedule, first: int = 0) -> int:
-        """Arrivals before this moment change nothing in the windows from ``first`` on: their events are before these,
-        or too far ahead of their arrival, and a clock that they set closes none (docs/guarantee.md, "Where reading
-        begins")."""
-        start_micros = schedule.start_seconds * MICROS_PER_SECOND
-        return max(start_micros, schedule.window_start_micros(first)) - self.max_ahead_micros
+    def first_arrival_micros(self, schedule: WindowSchedule) -> int:
+        """Arrivals before this moment change nothing: their events are before the range, or too far ahead of their
+        arrival, and a clock that they set closes no window (docs/guarantee.md, "Where reading begins")."""
+        return schedule.start_seconds * MICROS_PER_SECOND - self.max_ahead_micros
 
     @property
     def max_ahead_micros(self) -> int:
@@ -161,14 +158,6 @@ class Taken:
     after_stop: int
 
 
-class TakenWindows(NamedTuple):
-    """The windows ``first .. end - 1``. hands_over: whether a stop leaves those that are open to somebody else."""
-
-    first: int
-    end: int
-    hands_over: bool = False
-
-
 class PartitionProgress:
     """The state of one partition. Every method is a function of this state and its arguments alone.
 
@@ -179,30 +168,19 @@ class PartitionProgress:
     the same during the run.
     """
 
-    def __init__(
-        self, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
-    ) -> None:
-        """shards: of users. taken: None: all windows of the schedule."""
+    def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
+        """shards: of users."""
         self._schedule = schedule
-        self._first, self._last_end, self._hands_over = taken or TakenWindows(0, schedule.horizon)
         self._clock = clock
         self._shards, self._groups = shards, groups_of_users(shards)
         self.position: str | None = None
         self.clock_micros = CLOCK_BEGIN
-        self.next_window = self._first
+        self.next_window = 0
         self.stop_micros: int | None = None
         self.intent: Intent | None = None
         self.read_at_micros = CLOCK_BEGIN
         self.run = ""
         self._sent: dict[int, list[int]] = {}  # window: messages sent, by group of shards
-
-    @property
-    def end(self) -> int:
-        """The first window that is not closed here. Where the state is handed over, a stop may bring it forward: to the
-        first window that a clock at the stop leaves open, or that is still open, if that is later."""
-        if not self._hands_over or self.stop_micros is None:
-            return self._last_end
-        return min(self._last_end, max(self.next_window, self._closed_by(self.stop_micros)))
 
     def _closed_by(self, clock_micros: int) -> int:
         """The first window that a clock at this moment leaves open."""
@@ -211,17 +189,17 @@ class PartitionProgress:
     @property
     def windows_due(self) -> int:
         """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the last one of the run."""
-        return min(self.end, self._closed_by(self.clock_micros))
+        return min(self._schedule.horizon, self._closed_by(self.clock_micros))
 
     @property
     def is_read(self) -> bool:
         """Whether no other record could count, because all windows can be closed."""
-        return self.windows_due == self.end
+        return self.windows_due == self._schedule.horizon
 
     @property
     def is_over(self) -> bool:
-        """Whether all windows are closed that are to be closed."""
-        return self.next_window == self.end
+        """Whether all windows are closed."""
+        return self.next_window == self._schedule.horizon
 
     def take(self, polled: Polled, now_micros: int) -> Taken:
         """Takes a poll that was made at this position, and moves to the position behind it. Raises ValueError while an
@@ -240,7 +218,7 @@ class PartitionProgress:
             # arrives after the stop moves it up to the stop, however the records are cut into polls.
             value, refused = np.minimum(arrival, stop), polled.passed_micros
         else:
-            # Not beyond the arrival: else an event of the future would say where a part of a run ends that is stopped.
+            # Never beyond the arrival, however far ahead events may be.
             value, refused = np.where(is_present, np.minimum(_within_range(time), arrival), CLOCK_BEGIN), None
         # The clock before each row, and after the last one.
         clock = np.concatenate([[self.clock_micros], value])
@@ -254,10 +232,9 @@ class PartitionProgress:
         batch, time = polled.batch.where(is_present), time[is_present]
         value, clock = value[is_present], clock[:-1][is_present]
         passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
-        first_open = np.maximum(self._schedule.windows_ended_before(passed), self._first)
+        first_open = self._schedule.windows_ended_before(passed)
         first_window = self._schedule.first_window(time)
-        is_inside = (first_window >= 0) & (first_window < self._last_end)
-        is_inside &= first_window + self._schedule.windows_per_event > self._first
+        is_inside = (first_window >= 0) & (first_window < self._schedule.horizon)
         late = int((is_inside & (first_window < first_open)).sum())
         after_stop = len(is_by_stop) - int(is_by_stop.sum())
         return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
@@ -267,10 +244,6 @@ class PartitionProgress:
         if window < self.next_window:
             raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
         self._sent.setdefault(window, [0] * self._groups)[group] += messages
-
-    def sent_to_next(self) -> list[int]:
-        """Messages sent by group for the first window that is not closed."""
-        return self._sent.get(self.next_window, [0] * self._groups)
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
         """Closes windows that are due, in order: ``(window, messages sent by group)``."""
@@ -293,7 +266,7 @@ class PartitionProgress:
         target = now_micros - self._clock.idle_timeout_micros
         if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
             return None
-        return target if min(self.end, self._closed_by(target)) > self.windows_due else None
+        return target if min(self._schedule.horizon, self._closed_by(target)) > self.windows_due else None
 
     def intend_clock(self, micros: int) -> Intent:
         """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if an intent is
@@ -339,9 +312,7 @@ class PartitionProgress:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(
-        cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
-    ) -> PartitionProgress:
+    def from_bytes(cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int) -> PartitionProgress:
         """Inverse of `to_bytes`. Raises ValueError for another version or number of shards, and for damaged bytes."""
         try:
             fields = json.loads(data)
@@ -352,7 +323,7 @@ class PartitionProgress:
                 )
             if stored_shards != shards:
                 raise ValueError(f"the run was started with shards={stored_shards}, got {shards}. Give the same.")
-            progress = cls(schedule, clock, shards, taken)
+            progress = cls(schedule, clock, shards)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
             raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
@@ -362,7 +333,7 @@ class PartitionProgress:
         """Raises TypeError or KeyError for what `to_bytes` does not write."""
         self.position = None if fields["position"] is None else _text(fields["position"])
         self.clock_micros = _micros_within(fields["clock_micros"])
-        self.next_window = _whole(fields["next_window"], self._first, self._last_end)
+        self.next_window = _whole(fields["next_window"], 0, self._schedule.horizon)
         self.stop_micros = None if fields["stop_micros"] is None else _micros_within(fields["stop_micros"])
         if fields["intent"] is not None:
             intent = Intent(**fields["intent"])
@@ -375,7 +346,7 @@ class PartitionProgress:
             if len(sent) != self._groups:
                 raise TypeError
             messages = [_whole(count, 0, 2**62) for count in sent]
-            self._sent[_whole(window, self.next_window, self._last_end)] = messages
+            self._sent[_whole(window, self.next_window, self._schedule.horizon)] = messages
 
 
 def _whole(value: Any, low: int, high: int) -> int:

@@ -109,16 +109,6 @@ class StreamSource(Protocol):
         continues from stored state must have the same: with another user field, no user would be recognized."""
         ...
 
-    def beginning(self, since_micros: int) -> str:
-        """Where a run begins to read of which only records from ``since_micros`` on can count, as one line for
-        `begun_at`. Raises StreamError."""
-        ...
-
-    def begun_at(self, beginning: str) -> StreamSource:
-        """This source, to be read again from there: a run that is begun again must have the same records. Raises
-        StreamError if the log is another one, or has lost what it had then."""
-        ...
-
     def partitions(self) -> Sequence[StreamPartition]:
         """All partitions, in a fixed order. Called once, when the pipeline is built. Raises StreamError."""
         ...

@@ -1,4 +1,4 @@
-"""The ledger: which runs drew on the budget of which users, for ever; in a database that several people share.
+"""The ledger: which runs drew on the budget of which users, for ever; in an SQLite file.
 
 Guarantee: of all runs of one population only those were allowed to draw whose prices add up to at most its caps, by the
 `BudgetRule` that was fixed when it was declared (`plan.lifetime_cost`, docs/guarantee.md, "Many runs"). A run is
@@ -11,20 +11,12 @@ Each module imports only those above it:
 
 - `processes`: who writes, and whether the process that wrote still lives.
 - `book`: the journal, of which each entry names the digest of the one before, what it adds up to, and the next entry.
-- `copy_file`: the copy of the journal beside a ledger file. `database`: transactions, on SQLite and PostgreSQL.
+- `copy_file`: the copy of the journal beside a ledger file. `database`: transactions.
 - `reserving`: how a part that may run (`runs.judge`) is reserved. `doctor`: what is wrong with a ledger.
 - `ledger`: `Ledger`, the way in.
 """
 
 from __future__ import annotations
-
-from dp_transforms.checks import how_to_install
-from dp_transforms.errors import MissingLibraryError
-
-try:
-    import sqlalchemy as _sqlalchemy  # noqa: F401, all modules below need it
-except ImportError as error:
-    raise MissingLibraryError(f"A ledger needs SQLAlchemy. {how_to_install('sql')}") from error
 
 from dp_transforms.runs.ledger.doctor import Finding
 from dp_transforms.runs.ledger.ledger import Ledger
@@ -35,7 +27,6 @@ from dp_transforms.runs.records import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
-    LedgerUncertainError,
     PartRequest,
     RunRefusedError,
     StateMark,
@@ -52,7 +43,6 @@ __all__ = [
     "LedgerBusyError",
     "LedgerDamagedError",
     "LedgerError",
-    "LedgerUncertainError",
     "PartRequest",
     "RunRefusedError",
     "StateMark",

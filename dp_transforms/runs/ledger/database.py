@@ -1,14 +1,11 @@
 """Transactions of a ledger: all reading and writing of one decision happens while no other process can write.
 
-The database has one table, the entries of the journal. SQLite, a file: a lock file beside it is held for the whole
+The ledger is an SQLite file with one table, the entries of the journal. A lock file beside it is held for the whole
 transaction, which begins as BEGIN IMMEDIATE, and the copy of the journal is written before the commit. The rollback
 journal with ``synchronous = EXTRA`` is the mode in which one file is the whole ledger at every moment, and a commit
-that returned survives a loss of power. Not for network file systems, whose locks cannot be relied on: use PostgreSQL
-there.
+that returned survives a loss of power. Not for network file systems, whose locks cannot be relied on.
 
-PostgreSQL: an advisory lock is held for the whole transaction. Where its answer to the commit is lost, the server is
-asked again: who gets the lock then sees whether the entry is there. There is no copy of the journal: that a server was
-restored from an older backup is found by the fingerprints of states, and by nothing else.
+A connection lives for one transaction.
 """
 
 from __future__ import annotations
@@ -17,46 +14,30 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import sqlite3
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
-import sqlalchemy as sa
-
+from dp_transforms.checks import on_one_line, without_secrets
 from dp_transforms.runs.ledger.book import Book, Entry, Transaction
 from dp_transforms.runs.ledger.copy_file import CopyFile, copy_path, promise, read_copy, replace_copy, settle
 from dp_transforms.runs.ledger.processes import Actor
-from dp_transforms.runs.records import (
-    LedgerBusyError,
-    LedgerDamagedError,
-    LedgerError,
-    LedgerUncertainError,
-    NoLedgerError,
-)
-from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
+from dp_transforms.runs.records import LedgerBusyError, LedgerDamagedError, LedgerError, NoLedgerError
 from dp_transforms.stores.local_files import create_new
 
 _POLL_SECONDS = 0.02
-_SECONDS_BEFORE_ASKING_AGAIN = 0.2
-_ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while somebody writes
-
-_tables = sa.MetaData()
-ENTRIES = sa.Table(
-    "shh_entries",
-    _tables,
-    sa.Column("counter", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("entry", sa.Text, nullable=False),
-)
+_MAKE = "CREATE TABLE shh_entries (counter BIGINT NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (counter))"
 
 
 class Database:
     """An open ledger."""
 
-    def __init__(self, engine: sa.Engine, name: str, file: pathlib.Path | None, wait_seconds: float) -> None:
-        self.engine = engine
-        self.name = name
+    def __init__(self, file: pathlib.Path, wait_seconds: float) -> None:
         self.file = file
+        self.name = str(file)
         self._wait_seconds = wait_seconds
         self._seen: Book | None = None
 
@@ -64,16 +45,13 @@ class Database:
     def open(
         cls, place: str | os.PathLike[str], actor: Actor, *, create: bool, wait_seconds: float, rebuild: bool = False
     ) -> Database:
-        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing.
-        rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
-        text = os.fspath(place)
-        if "://" in text and not text.startswith("sqlite:///"):
-            database = cls(*_postgres(text, wait_seconds), None, wait_seconds)
-        else:
-            file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
-            database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds)
-            with database._errors():
-                database._check_file(create, rebuild)  # before a lock file is made beside it
+        """place: the path of the file. create: make one that is missing. rebuild: also in place of one that was deleted
+        or emptied; until it is repaired, it is an older copy."""
+        if "://" in os.fspath(place):
+            raise LedgerError("--ledger must be the path of a file, got a URL.")
+        database = cls(pathlib.Path(place).absolute(), wait_seconds)
+        with database._errors():
+            database._check_file(create, rebuild)  # before a lock file is made beside it
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
@@ -89,7 +67,7 @@ class Database:
         allows must not be done then. The same call again settles it, although it has no entry.
         """
         with self._locked(), self._errors():
-            with self._writing() as (connection, made):
+            with self._transaction() as connection:
                 book, known = self._checked_book(connection)
                 transaction = Transaction(book, actor)
                 yield transaction
@@ -99,34 +77,10 @@ class Database:
                         self._settle(known.last, must_settle)
                     return
                 _insert(connection, [entry])
-                if self.file:
-                    promise(self.file, entry)
-                made.append(entry)
+                promise(self.file, entry)
             book.add(entry)
             self._seen = book
             self._settle(entry, must_settle)
-
-    def _has(self, entry: Entry, error: sa.exc.DBAPIError) -> bool:
-        """Whether a server has an entry, whose answer to its commit was lost. Raises LedgerUncertainError if it cannot
-        be asked: this transaction may not have ended, and its lock is waited for."""
-        deadline = time.monotonic() + self._wait_seconds
-        while True:
-            try:
-                with self._writing() as (connection, _):
-                    return _texts(connection, entry.counter)[:1] == [entry.text]
-            except sa.exc.DBAPIError:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(_SECONDS_BEFORE_ASKING_AGAIN)
-        run_id, action = entry.fields["run_id"] or "(none)", entry.fields["action"]
-        remedy = (
-            f" Give the same command again when it does, with --run-id {run_id} unless it has --state: it finds what"
-            " was reserved, and nothing is charged twice."
-        )
-        raise LedgerUncertainError(
-            f"the ledger {self.name} has not answered ({reason_of(error)}), and may have recorded this: {action} of run"
-            f" {run_id}.{remedy if action == 'reserve' else ''}"
-        ) from None
 
     @contextlib.contextmanager
     def mend(self) -> Iterator[tuple[list[Any], CopyFile | None, list[Entry]]]:
@@ -134,32 +88,30 @@ class Database:
         the list at the end of the block is the ledger from then on; nothing changes if it is empty."""
         with self._locked(), self._errors():
             entries: list[Entry] = []
-            with self._writing() as (connection, made):
+            with self._transaction() as connection:
                 self._seen = None
                 yield _texts(connection), self.copy(), entries
                 if not entries:
                     return
-                connection.execute(sa.delete(ENTRIES))
+                connection.execute("DELETE FROM shh_entries")
                 _insert(connection, entries)
-                if self.file:
-                    replace_copy(self.file, entries)
-                made += entries
+                replace_copy(self.file, entries)
             self._settle(entries[-1])
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Book]:
         """A consistent look at a ledger that ends where its copy says."""
-        with self._locked(writes=False), self._errors(), self._reading() as connection:
+        with self._locked(writes=False), self._errors(), self._transaction(writes=False) as connection:
             book = self._seen = self._checked_book(connection)[0]
             yield book
 
     @contextlib.contextmanager
-    def look(self) -> Iterator[sa.Connection]:
+    def look(self) -> Iterator[sqlite3.Connection]:
         """The same at any ledger."""
-        with self._locked(writes=False), self._errors(), self._reading() as connection:
+        with self._locked(writes=False), self._errors(), self._transaction(writes=False) as connection:
             yield connection
 
-    def book(self, connection: sa.Connection, *, anew: bool = False) -> Book:
+    def book(self, connection: sqlite3.Connection, *, anew: bool = False) -> Book:
         """Only what is new is read, after the last entry that this process has seen; all of it if that is not there, or
         anew. Raises LedgerDamagedError for a journal that is not whole."""
         book, self._seen = self._seen or Book(), None  # whoever gets it may change it, and fail
@@ -171,21 +123,19 @@ class Database:
         return Book(_texts(connection))
 
     def copy(self) -> CopyFile | None:
-        """None if there is none, as beside PostgreSQL. Raises LedgerDamagedError, and OSError."""
-        return read_copy(self.file) if self.file else None
+        """None if there is none. Raises LedgerDamagedError, and OSError."""
+        return read_copy(self.file)
 
     def check(self, book: Book, copy: CopyFile | None) -> None:
         """Raises LedgerDamagedError unless the ledger ends where its copy says."""
-        if copy:
-            assert self.file is not None
-            copy.check(book, self.file)
-        elif self.file:
+        if copy is None:
             raise LedgerDamagedError(
                 f"{copy_path(self.file)} is missing: it shows that {self.file.name} is not an old copy. Bring back the"
                 f" newest copy of {self.file.name}, or see: shh ledger doctor"
             )
+        copy.check(book, self.file)
 
-    def _checked_book(self, connection: sa.Connection) -> tuple[Book, CopyFile | None]:
+    def _checked_book(self, connection: sqlite3.Connection) -> tuple[Book, CopyFile | None]:
         book, copy = self.book(connection), self.copy()
         self.check(book, copy)
         return book, copy
@@ -197,8 +147,7 @@ class Database:
         settles it, and until then the doctor says so, since a copy that is older by this one entry would pass.
         """
         try:
-            if self.file:
-                settle(self.file, entry)
+            settle(self.file, entry)
         except OSError as error:
             if must:
                 raise LedgerError(
@@ -208,49 +157,38 @@ class Database:
                 ) from None
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[tuple[sa.Connection, list[Entry]]]:
-        """A transaction, and a list: of the entries that it has made when it ends."""
-        made: list[Entry] = []
-        try:
-            with self.engine.connect() as connection, connection.begin():
-                if self.file is None:
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-                yield connection, made
-        except sa.exc.DBAPIError as error:
-            if self.file or not made or not self._has(made[-1], error):
-                raise
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        options: dict[str, Any] = {READS: True}
-        if self.file is None:  # one snapshot for all statements
-            options["isolation_level"] = "REPEATABLE READ"
-        with self.engine.connect().execution_options(**options) as connection, connection.begin():
-            yield connection
+    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        # mode=rw: the file is made by us alone, with its mode. The driver must not begin transactions by itself.
+        uri = f"file:{quote(os.fsencode(self.file))}?mode=rw"  # a name may be any bytes
+        connection = sqlite3.connect(uri, uri=True, timeout=self._wait_seconds, isolation_level=None)
+        with contextlib.closing(connection):
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            with connection:  # commits, or rolls back after an error
+                yield connection
 
     def _is_ready(self) -> bool:
         """Whether the table is there, which needs no writing."""
-        if self.file and not os.path.lexists(self.file):
+        if not os.path.lexists(self.file):
             return False
-        with self._reading() as connection:
-            return sa.inspect(connection).has_table(ENTRIES.name)
+        with self._transaction(writes=False) as connection:
+            return _has_table(connection)
 
     def _prepare(self, actor: Actor, create: bool, rebuild: bool) -> None:
         """Makes the table and its first entry, unless another process has done so."""
-        if self.file and not self._check_file(create, rebuild):
+        if not self._check_file(create, rebuild):
             create_new(self.file, 0o600).close()
-        with self._writing() as (connection, made):
-            if sa.inspect(connection).has_table(ENTRIES.name):
+        with self._transaction() as connection:
+            if _has_table(connection):
                 return
             was_deleted = self._was_deleted(create, rebuild)
-            _tables.create_all(connection)
+            connection.execute(_MAKE)
             if was_deleted:
                 return  # its copy stays as it is: without its entries the ledger is an older copy
             first = Entry.first(actor)
             _insert(connection, [first])
-            if self.file:
-                replace_copy(self.file, [first])
-            made.append(first)
+            replace_copy(self.file, [first])
         self._settle(first)
 
     def _was_deleted(self, create: bool, rebuild: bool) -> bool:
@@ -277,17 +215,14 @@ class Database:
         if not stat.S_ISREG(mode.st_mode):
             raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")
         if mode.st_uid != os.geteuid():
-            raise LedgerError(f"{self.name} belongs to another user of this machine. Use PostgreSQL to share a ledger.")
+            raise LedgerError(f"{self.name} belongs to another user of this machine. Name a file of your own.")
         if mode.st_mode & 0o077:
             raise LedgerError(f"{self.name} can be opened by other users of this machine. Use: chmod 600 {self.name}")
         return True
 
     @contextlib.contextmanager
     def _locked(self, *, writes: bool = True) -> Iterator[None]:
-        """Holds the lock file of an SQLite ledger. Raises LedgerBusyError if another process does so for too long."""
-        if self.file is None:
-            yield
-            return
+        """Holds the lock file. Raises LedgerBusyError if another process does so for too long."""
         path = self.file.with_name(f"{self.file.name}.lock")
         try:
             made = os.O_CREAT if writes else 0  # a lock needs no file that is open for writing
@@ -309,8 +244,7 @@ class Database:
                     time.sleep(_POLL_SECONDS)
                 except OSError as error:
                     raise LedgerError(
-                        f"{path} cannot be locked: {error.strerror}. A ledger file must be on a local disk; use"
-                        " PostgreSQL for several machines."
+                        f"{path} cannot be locked: {error.strerror}. A ledger must be on a local disk."
                     ) from None
             yield
         finally:
@@ -323,12 +257,12 @@ class Database:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of the database and of files as LedgerError, without values and passwords."""
+        """Errors of the database and of files as LedgerError."""
         try:
             yield
-        except sa.exc.DBAPIError as error:
-            reason = reason_of(error)
-            if any(word in reason for word in ("is locked", "lock timeout", "lock_timeout")):
+        except sqlite3.Error as error:
+            reason = on_one_line(without_secrets(str(error).strip().partition("\n")[0]), most=200)
+            if "is locked" in reason:
                 raise self._busy() from None
             if any(word in reason for word in ("malformed", "not a database")):
                 raise LedgerDamagedError(
@@ -337,7 +271,7 @@ class Database:
                 ) from None
             raise LedgerError(
                 f"the ledger {self.name} cannot be used ({reason}); nothing was changed. Check its folder and the space"
-                " that is left, or the server."
+                " that is left."
             ) from None
         except (UnicodeError, OverflowError):  # of the driver, for texts and numbers that nobody wrote by shh
             raise LedgerDamagedError(f"the ledger {self.name} is damaged. Bring back the newest copy.") from None
@@ -348,26 +282,17 @@ class Database:
             ) from None
 
 
-def _postgres(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
-    """The engine, and the name of the database without a password."""
-    try:
-        url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):  # ValueError: of its port
-        raise LedgerError("--ledger must be a path, or a URL such as postgresql://host/database.") from None
-    if url.get_backend_name() != "postgresql":
-        raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
-    try:
-        return postgres_engine(url, wait_seconds), shown_url(text)
-    except NoDriverError as error:
-        raise LedgerError(f"a ledger on {error}") from None
+def _has_table(connection: sqlite3.Connection) -> bool:
+    return connection.execute("PRAGMA table_info(shh_entries)").fetchone() is not None
 
 
-def _texts(connection: sa.Connection, since: int = 0) -> list[Any]:
+def _texts(connection: sqlite3.Connection, since: int = 0) -> list[Any]:
     """What is in the rows of the journal from this one on, in their order: SQLite stores values of any type in each."""
-    query = sa.select(ENTRIES.c.entry).order_by(ENTRIES.c.counter)
-    return list(connection.execute(query.where(ENTRIES.c.counter >= since) if since else query).scalars())
+    where, values = ("WHERE counter >= ?", [since]) if since else ("", [])
+    rows = connection.execute(f"SELECT entry FROM shh_entries {where} ORDER BY counter", values)
+    return [text for (text,) in rows]
 
 
-def _insert(connection: sa.Connection, entries: Sequence[Entry]) -> None:
-    rows = [{"counter": entry.counter, "entry": entry.text} for entry in entries]
-    connection.execute(sa.insert(ENTRIES), rows)
+def _insert(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    rows = [(entry.counter, entry.text) for entry in entries]
+    connection.executemany("INSERT INTO shh_entries (counter, entry) VALUES (?, ?)", rows)

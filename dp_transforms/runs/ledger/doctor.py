@@ -7,10 +7,9 @@ import dataclasses
 import datetime
 import hashlib
 import itertools
+import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import sqlalchemy as sa
 
 from dp_transforms.plan.lifetime_cost import BudgetRule, Price
 from dp_transforms.runs.judge import check_place
@@ -43,7 +42,7 @@ class Finding(NamedTuple):
 def examine(database: Database, states: Sequence[StateMark]) -> list[Finding]:
     """All findings, faults first. Raises LedgerError only if the ledger cannot be read at all."""
     with database.look() as connection:
-        found = [*_file_faults(database, connection)]
+        found = _file_faults(connection)
         try:
             book = database.book(connection, anew=True)
         except LedgerDamagedError as error:
@@ -210,13 +209,11 @@ def _abandon_open(transaction: Transaction) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]:
-    if database.file is None:
-        return []
-    check = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-    found = [] if check == ["ok"] else [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
+def _file_faults(connection: sqlite3.Connection) -> list[Finding]:
+    check = connection.execute("PRAGMA integrity_check").fetchall()
+    found = [] if check == [("ok",)] else [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
     query = "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')"
-    if connection.exec_driver_sql(query).first() is not None:
+    if connection.execute(query).fetchone() is not None:
         text = "Somebody has put triggers or views into the ledger, which may change what is charged."
         found.append(Finding(True, f"{text} Bring back a good copy."))
     return found

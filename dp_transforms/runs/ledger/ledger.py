@@ -36,11 +36,11 @@ DEFAULT_WAIT_SECONDS = 30.0
 
 
 class Ledger:
-    """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
+    """A ledger. Build it with `open`. Every method is one transaction, on the disk when it returns.
 
     Guarantee: that of the package. Raises `LedgerError` and `RunRefusedError`, whose text is one line with the remedy;
-    nothing has changed then, but by `start`, and perhaps where a server has not answered (`LedgerUncertainError`). Each
-    method may be repeated: after a crash the same call finds what was done.
+    nothing has changed then, but by `start`. Each method may be repeated: after a crash the same call finds what was
+    done.
     """
 
     def __init__(self, database: Database, actor: Actor) -> None:
@@ -57,7 +57,7 @@ class Ledger:
         actor: Actor | None = None,
         rebuild: bool = False,
     ) -> Ledger:
-        """place: the path of an SQLite file, or ``postgresql://...``. create: make it if it is not there.
+        """place: the path of its file. create: make it if it is not there.
 
         wait_seconds: how long to wait for another process. actor: who writes; None for this process. rebuild: where the
         file was deleted and its counter file was not, make an empty one, which is good for `repair` alone.
@@ -76,7 +76,7 @@ class Ledger:
 
     @property
     def name(self) -> str:
-        """Where it is, without a password."""
+        """Where it is."""
         return self._database.name
 
     def check_fits(self, request: PartRequest, caps: Caps | None = None) -> Verdict | None:

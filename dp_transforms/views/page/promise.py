@@ -7,7 +7,7 @@ rounded up.
 
 And whether a report and the plan in its header agree, for somebody who did not make them (`check_against_plan`). It
 finds a plan that was changed or exchanged, and results that such a run cannot publish. It cannot find a run that did
-not follow its plan: for the code there is ``shh audit``.
+not follow its plan.
 """
 
 from __future__ import annotations
@@ -142,8 +142,7 @@ def not_covered(budget: Budget | None, plan: Plan | None) -> list[str]:
         " beforehand.",
         "The log itself, the noise key, rejected rows, standard error and metrics of the run: they are for the operator"
         " and must not be published.",
-        "A run that did not follow its plan: a report cannot show that. Whoever runs it answers for it; shh audit"
-        " checks the code.",
+        "A run that did not follow its plan: a report cannot show that. Whoever runs it answers for it.",
         "Choices that were made by looking at the same log: the budget, the range, the windows and the thresholds must"
         " have been fixed beforehand.",
     ]
