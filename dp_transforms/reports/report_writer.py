@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple, TypeAlias
 
 from dp_transforms.errors import LastingError, StreamError
