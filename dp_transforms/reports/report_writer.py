@@ -12,10 +12,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple, TypeAlias
 
-from dp_transforms.checks import on_one_line
 from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
@@ -28,7 +27,6 @@ from dp_transforms.reports.report_records import (
     is_unicode,
 )
 
-_MOST_NAMED = 5
 # Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
 Answer: TypeAlias = "WindowReport | RunEnded"
@@ -309,15 +307,6 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
             f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
             f" {header.unit}s. Name another place."
         )
-
-
-def only_run(place: str, run_ids: Sequence[str]) -> str | None:
-    """The only run of a sink that several can share; None if there is none. Raises StreamError if there are more."""
-    if len(run_ids) > 1:
-        named = ", ".join(on_one_line(repr(each), most=100) for each in run_ids[:_MOST_NAMED])
-        more = ", ..." if len(run_ids) > _MOST_NAMED else ""
-        raise StreamError(f"{place} has {len(run_ids)} runs: {named}{more}. Choose one with --run-id.")
-    return run_ids[0] if run_ids else None
 
 
 def ended_fields(ended: RunEnded) -> dict[str, Any]:
