@@ -27,7 +27,7 @@ class PlannedRun:
         if type(self.plan) is not Plan:  # one of a trial promises nothing, and was not checked
             raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.calibrate(...).")
         # What takes accounting is computed here, once, and travels with the plan: workers only look it up.
-        _ = self.plan.fingerprint, self.plan.hits_from
+        _ = self.plan.fingerprint
         _ = self.plan.epsilon_after_hits if self.plan.looks is None else self.plan.likely_noise
 
     def stream_keys(self, secret: bytes) -> StreamKeys:

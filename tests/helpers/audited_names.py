@@ -61,9 +61,10 @@ def law_of(mechanism: LooksMechanism) -> NoiseLaw:
 
 
 def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> dict[str, float]:
-    """Of all tests of these trials, with a fixed key."""
+    """Of all tests of these trials, with a fixed key; and whether each size is that of its level."""
     found: dict[str, float] = {}
     for trial in trials:
         published = run_trial(trial, settings, SECRET)
         found |= dict(trial.p_values({with_user: each.levels for with_user, each in published.items()}))
+        found[f"{trial.scene.name}, sizes"] = float(all(each.sizes_fit for each in published.values()))
     return found
