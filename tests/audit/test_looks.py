@@ -33,7 +33,7 @@ def _found(plan, real=None):
     trials = looks_trials(mechanism, law_of(mechanism), plan.known_for, plan.schedule.slide_seconds, RUNS)
     tests = p_values_of(trials, real or run_settings(plan))
     assert len(tests) > 20
-    return smallest(tests.items())
+    return smallest(tests)
 
 
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])

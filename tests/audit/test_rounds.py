@@ -178,7 +178,7 @@ def _found(run, plan=None):
     """Of all scenes of a plan. run: what runs."""
     tests = p_values_of(_trials(plan or plan_in_rounds()), run)
     assert len(tests) > 40
-    return smallest(tests.items())
+    return smallest(tests)
 
 
 def test_the_real_code_agrees_with_its_law():
