@@ -8,7 +8,7 @@ LOCK := .ci/requirements.lock
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
 VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
-VERSION_EXTRAS := accounting engines kafka s3
+VERSION_EXTRAS := accounting kafka s3
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -21,20 +21,17 @@ SHH_ENGINES ?= .engines
 export SHH_ENGINES := $(abspath $(SHH_ENGINES))
 FLINK_VERSION := 1.19.3
 PRISM_VERSION := v2.77.0
-FLINK_OPERATOR_VERSION := 1.10.0
-KUSTOMIZE_VERSION := v5.7.1
 FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
-KUBERNETES := $(SHH_ENGINES)/kubernetes
 AZURITE_VERSION := 3.35.0
 AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install lock demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
-  azurite demo-flink demo-stream audit sbom mutants planted fuzz docs test-wheels
+.PHONY: install lock demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism \
+  azurite demo-stream mutants planted fuzz docs test-wheels
 
 install: $(INSTALLED)
 
@@ -69,9 +66,6 @@ lock: $(INSTALLED)
 demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demos.demo
 
-demo-flink: $(INSTALLED) flink
-	@$(BIN)/python -m examples.demos.demo_flink
-
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m examples.demos.demo_stream
 
@@ -81,7 +75,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(if $(WITH_ENGINES),,--ignore=tests/engines)
 
 # With the oldest and with the newest versions of all that the package and these extras require, each in an environment of its own.
-# uv finds the oldest; its index is UV_DEFAULT_INDEX. Without a network it says so, and passes, as `make audit` does.
+# uv finds the oldest; its index is UV_DEFAULT_INDEX. Without a network it says so, and passes.
 test-versions: test-oldest test-newest
 
 test-oldest: RESOLUTION := lowest-direct
@@ -91,7 +85,7 @@ test-oldest test-newest: test-%: $(INSTALLED)
 	@code=0; $(BIN)/uv pip compile --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION) $(VERSION_EXTRAS:%=--extra %) \
 	  --output-file .venv-$*/versions.txt pyproject.toml >/dev/null \
 	  && $(BIN)/uv pip install --quiet --python .venv-$*/bin/python --requirement .venv-$*/versions.txt --editable . \
-	  hypothesis 'pytest<9.2' pytest-xdist || code=$$?; \
+	  hypothesis psutil 'pytest<9.2' pytest-xdist || code=$$?; \
 	if test $$code = 2; then echo "test-$*: NOT DONE, the packages cannot be had here."; exit 0; \
 	elif test $$code != 0; then exit $$code; fi; \
 	$(BIN)/uv pip list --quiet --python .venv-$*/bin/python | grep -E '^(apache-beam|numpy|pyarrow) ' ; \
@@ -103,7 +97,6 @@ test-wheels: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 test-wheels: $(INSTALLED)
 	@rm -rf build dist
 	$(BIN)/python -m build --outdir dist
-	@$(MAKE) --no-print-directory sbom
 	@for version in 3.11 3.12 3.13; do \
 	  if ! $(BIN)/uv venv --quiet --clear --python $$version .venv-wheel; then echo "NOT DONE: no Python $$version here"; continue; fi; \
 	  $(BIN)/uv pip install --quiet --python .venv-wheel/bin/python dist/*.whl || exit 1; \
@@ -147,7 +140,7 @@ planted: $(INSTALLED)
 # What this machine's tools allow; tests of the others are skipped with a reason. SHH_LOCKED=1: what cannot be made with
 # the tools that are there is an error, since CI would pass without its tests.
 engines: $(INSTALLED)
-	@failed=; for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN); do \
+	@failed=; for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -175,23 +168,6 @@ $(FLINK_LIBRARIES): | $(INSTALLED)
 	  $(@D)/download/*/deps/plugins/metrics-prometheus/*.jar $(@D)/lib
 	@rm -rf $(@D)/download
 	@touch $@
-
-# What the manifests are checked with: the operator's schema, out of a jar, and kustomize.
-kubernetes: $(KUBERNETES)/kustomize $(KUBERNETES)/flinkdeployments.yml
-
-$(KUBERNETES)/kustomize:
-	@mkdir -p $(@D)
-	GOBIN=$(@D) $(GO) install sigs.k8s.io/kustomize/kustomize/v5@$(KUSTOMIZE_VERSION)
-	@touch $@
-
-$(KUBERNETES)/flinkdeployments.yml: | $(INSTALLED)
-	@mkdir -p $(@D)
-	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) dependency:copy -DoutputDirectory=$(@D) \
-	  -Dartifact=org.apache.flink:flink-kubernetes-operator-api:$(FLINK_OPERATOR_VERSION)
-	@$(BIN)/python -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
-	  $(@D)/flink-kubernetes-operator-api-$(FLINK_OPERATOR_VERSION).jar \
-	  META-INF/fabric8/flinkdeployments.flink.apache.org-v1.yml > $@.draft
-	@mv $@.draft $@
 
 kafka: $(KAFKA_LIBRARIES)
 
@@ -241,16 +217,8 @@ docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "Open build/docs/index.html"
 
-# The dependency audit (the privacy audit is `shh audit`): known advisories about what is installed; says so where none can be had.
-audit: $(INSTALLED)
-	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.audit
-
-# What the package is made of, as CycloneDX, in dist/ and in the wheel there.
-sbom: $(INSTALLED)
-	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.sbom
-
 bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-newest .venv-wheel .engines .supply-chain build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-wheel .engines build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,14 +31,14 @@ from benchmarks import stream_samples
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
-from dp_transforms.engines.engine_process import EngineError, engine_file, java
-from dp_transforms.engines.flink import JOB_SERVER_JAR, WorkerPool
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from dp_transforms.views.line_plot import line_plot_svg
-from examples.demos.flink_cluster import FLINK_LIBRARIES, FlinkCluster
-from examples.demos.kafka_server import KAFKA_LIBRARIES, KafkaServer
+from examples.engines.engine_process import EngineError, engine_file, java
+from examples.engines.flink import JOB_SERVER_JAR, WorkerPool
+from examples.engines.flink_cluster import FLINK_LIBRARIES, FlinkCluster
+from examples.engines.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
 PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
 _RATES = (20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000, 200_000)
@@ -216,9 +215,11 @@ def _stream_command(engines: Engines, topic: str, reports: str, start: int, end:
         ),
         *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
-        *("--noise-key-file", str(engines.folder / "noise.key"), "--run-id", uuid.uuid4().hex),
-        *("--engine", "flink", "--flink-master", engines.cluster.address, "--worker-pool", engines.pool.address),
-        *("--checkpoint-dir", str(engines.folder / "checkpoints" / topic), "--checkpoint-interval", "10s"),
+        *("--noise-key-file", str(engines.folder / "noise.key")),
+        *("--runner=FlinkRunner", f"--flink_master={engines.cluster.address}"),
+        *("--environment_type=EXTERNAL", f"--environment_config={engines.pool.address}"),
+        "--state_backend=filesystem",
+        f"--state_backend_storage_path={(engines.folder / 'checkpoints' / topic).as_uri()}",
     ]
 
 

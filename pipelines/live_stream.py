@@ -4,7 +4,7 @@
         --output reports --runner=FlinkRunner --flink_master=jobs.internal:8081
 
 Options with a hyphen are those of ``shh stream``, all others are Beam's, such as ``--runner`` (runners has a page for
-each). ``shh stream`` does the same and looks after the rest: engines, stops, states, the ledger, open ports.
+each). ``shh stream --runner=...`` builds the same job, and looks after stops and the ledger.
 
 Guarantee: all reports together are (epsilon, delta)-DP for one user with all of its events, as the plan says
 (docs/guarantee.md). A job draws a run id, and with it noise of its own, when it is built. ``--run-id`` is taken only
@@ -18,22 +18,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.runners.runner import PipelineState
+from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms import KafkaTopic, LogFolder, MonitorStream, ReportHeader, StreamClock
-from dp_transforms.beam.write_files import WriteRejectedFolder
-from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms import KafkaTopic, LogFolder, StreamClock
+from dp_transforms.beam.jobs import StreamJob, build_stream, watch_to_end
+from dp_transforms.beam.runner_options import RESUMES, is_on_dataflow, job_name, resumes, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.portable import job_name
-from dp_transforms.engines.submitted import DATAFLOW, can_loop, recovers, submitted_options
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
 from dp_transforms.monitor.planned_run import fresh_run_id
@@ -41,7 +36,7 @@ from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
 
 _PATHS = ("input", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
-_FROM_STATE = ("--savepoint_path", "--update")  # Flink's, Dataflow's
+_STATES = " or ".join(f"--{name}" for name in RESUMES)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,33 +47,29 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--output", required=True, help=f"{TOPIC}, or a new folder that all workers see")
     made.add_argument("--kafka-config", help="settings of librdkafka: a file that every worker has at this path")
-    made.add_argument("--run-id", help=f"the run to resume from its state, with {' or '.join(_FROM_STATE)}")
+    made.add_argument("--run-id", help=f"the run to resume from its state, with {_STATES}")
     made.add_argument("--dead-letter", help="a folder for lists of the rows that cannot be read")
     made.add_argument("--clock", choices=("arrival", "event"), default="arrival", help="event: to replay history")
     made.add_argument("--stop-file", help="when it is there, what has come counts, all windows close, and the run ends")
     return made
 
 
-def build(pipeline: beam.Pipeline, ours: argparse.Namespace) -> None:
-    """Reading, the monitor, and a sink that keeps the first answer. Raises ValueError and StreamError."""
+def job_of(ours: argparse.Namespace) -> StreamJob:
+    """Asks the broker who sets the times of records. Raises ValueError and StreamError."""
     source, clock = source_of(ours)
-    plan, options = read_plan(ours.plan), pipeline.options
-    reports, ended, rejected = pipeline | "MonitorStream" >> MonitorStream(
-        source,
-        plan,
+    return StreamJob(
+        source=source,
         clock=clock,
+        plan=read_plan(ours.plan),
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
         domain=ours.domain_file,
-        driver="timers" if can_loop(options) else "loop",
-        confirm=recovers(options),
+        sink=output_of(ours),
+        dead_letter=ours.dead_letter,
+        shards=None,
         stop_file=ours.stop_file,
     )
-    write = WriteReportStream(output_of(ours), ReportHeader.of_plan(plan, ours.run_id, ours.stream))
-    _ = (reports, ended) | "WriteReportStream" >> write
-    if ours.dead_letter is not None:
-        _ = rejected | "WriteRejected" >> WriteRejectedFolder(ours.dead_letter)
 
 
 def source_of(ours: argparse.Namespace) -> tuple[KafkaTopic | LogFolder, StreamClock]:
@@ -102,10 +93,10 @@ def output_of(ours: argparse.Namespace) -> ReportSink:
 
 def check_run_id(ours: argparse.Namespace, beam_words: Sequence[str]) -> None:
     """Draws the name of a new run. Raises UserError for a name without a state, or a state without a name."""
-    resumes = any(word.partition("=")[0] in _FROM_STATE for word in beam_words)
-    if resumes != (ours.run_id is not None):
-        raise UserError(f"--run-id and {' or '.join(_FROM_STATE)} belong together: a new run draws a name of its own.")
-    if not resumes and os.path.isdir(ours.output) and os.listdir(ours.output):
+    is_resumed = resumes(beam_words)
+    if is_resumed != (ours.run_id is not None):
+        raise UserError(f"--run-id and {_STATES} belong together: a new run draws a name of its own.")
+    if not is_resumed and os.path.isdir(ours.output) and os.listdir(ours.output):
         raise UserError(f"--output {ours.output} holds files. Name a new or an empty folder.")
     ours.run_id = ours.run_id or fresh_run_id()
 
@@ -115,7 +106,7 @@ def check_paths(ours: argparse.Namespace, options: PipelineOptions) -> None:
     ValueError."""
     given = {name: path for name in _PATHS if (path := getattr(ours, name)) is not None}
     paths = [name for name, path in given.items() if not is_topic(path)]
-    if paths and options.view_as(StandardOptions).runner == DATAFLOW:
+    if paths and is_on_dataflow(options):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in paths)
         raise UserError(f"workers of Dataflow share no disk: give topics and --noise-key-secret, not {flags}.")
     for name in paths:
@@ -128,21 +119,19 @@ def run(arguments: Sequence[str]) -> None:
     ours, beam_words = parse_words(parser(), arguments)
     try:
         check_run_id(ours, beam_words)
-        options = submitted_options(beam_words, job_name=job_name(ours), streaming=True)
+        options = runner_options(beam_words, job_name=job_name(ours.stream, ours.run_id), streaming=True)
         check_paths(ours, options)
-        pipeline = beam.Pipeline(options=options)
-        build(pipeline, ours)
-    except (UserError, ValueError, EngineError, StreamError) as error:
+        pipeline, job = beam.Pipeline(options=options), job_of(ours)
+        build_stream(pipeline, job)
+    except (UserError, ValueError, StreamError) as error:
         sys.exit(f"live_stream: {error}")
     tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
-    result = pipeline.run()
-    reports = output_of(ours).follow(ours.run_id)
-    while not PipelineState.is_terminal(result.state):
-        if reports.read_new().ended is not None:
-            result.cancel()  # some runners never end a job by themselves
-            return
-        time.sleep(2)
-    result.wait_until_finish()
+    try:
+        watch_to_end(pipeline, job)
+    except StreamError as error:
+        sys.exit(
+            f"live_stream: the job was cancelled: {error} Resume run {ours.run_id} from what the runner has stored."
+        )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
         --output report.avro --runner=FlinkRunner --flink_master=jobs.internal:8081
 
 Options with a hyphen are those of ``shh replay``; all others are Beam's, such as ``--runner``: the folder runners has a
-page for each. ``shh replay`` does the same on one machine many times faster, and looks after the ledger and states.
+page for each. ``shh replay --runner=...`` builds the same job, and looks after a ledger.
 
 Guarantee: the report is (epsilon, delta)-DP for one user with all of its events, as the plan says (docs/guarantee.md).
 Each job draws a run id, and with it noise of its own, when it is built: so there is no option for it, as two jobs with
@@ -17,22 +17,18 @@ other file, however often a worker dies. What is told on stderr, and Beam's own 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
+import contextlib
 import sys
 from collections.abc import Sequence
 
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms import ReadEvents, ReportHeader, ShiftingHeavyHitters, find_log_chunks
-from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteReports, new_draft
+from dp_transforms import find_log_chunks
+from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
+from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.output_file import check_output, is_taken
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.portable import job_name
-from dp_transforms.engines.submitted import DATAFLOW, is_sent, submitted_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.stores.remote_files import full_name, is_remote
@@ -48,42 +44,32 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--block-output", help="with a plan with rounds: the same for what is held by many in each block")
     made.add_argument("--dead-letter", help="a new path or URL for a list of the rows that cannot be read")
     made.add_argument("--max-bad-fraction", type=float, default=0.5, help="of rows; with more nothing is published")
-    made.add_argument("--shards", type=int, help="parts of users and of items; more for more than 10 M events")
     return made
 
 
-def build(pipeline: beam.Pipeline, ours: argparse.Namespace, drafts: Sequence[str]) -> None:
-    """Reading, the transform, drafts of the reports, and their names. Raises ValueError for what cannot be used.
-
-    drafts: of the report, and of that of blocks if it is asked for.
-    """
+def job_of(ours: argparse.Namespace) -> ReplayJob:
+    """Lists the log. Raises ValueError for what cannot be used."""
     plan = read_plan(ours.plan)
     fields = fields_of(ours)
-    read = ReadEvents(find_log_chunks(ours.log, fields), fields)
-    batches, unread = pipeline | "ReadEvents" >> read
-    heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
-        plan,
+    return ReplayJob(
+        chunks=find_log_chunks(ours.log, fields),
+        fields=fields,
+        plan=plan,
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
         domain=ours.domain_file,
-        shards=ours.shards,
-        with_blocks=ours.block_output is not None,
+        output=ours.output,
+        block_output=ours.block_output,
+        dead_letter=ours.dead_letter,
+        max_bad_fraction=ours.max_bad_fraction,
     )
-    outputs = [("Report", heavy.reports, ours.output), ("Blocks", heavy.blocks, ours.block_output)]
-    for (name, reports, output), draft in zip(outputs, drafts, strict=False):
-        header = ReportHeader.of_plan(plan, ours.run_id, ours.stream, of_blocks=reports is heavy.blocks)
-        paths = reports | f"Write{name}" >> WriteReports(draft, header, shown_name=output)
-        publish = PublishReport(draft, output, header, ours.max_bad_fraction)
-        _ = (paths, batches, unread) | f"Publish{name}" >> publish
-    if ours.dead_letter is not None:
-        _ = unread | "WriteRejected" >> WriteRejected(ours.dead_letter)
 
 
 def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     """Before anything is read. Raises UserError."""
     files = {name: getattr(ours, name) for name in ("output", *_OTHERS, "domain_file", "noise_key_file")}
-    if options.view_as(StandardOptions).runner == DATAFLOW:
+    if is_on_dataflow(options):
         if ours.noise_key_secret is None:
             raise UserError("workers of Dataflow share no disk: give --noise-key-secret, and no --noise-key-file.")
         for path in filter(None, [*ours.log, *files.values()]):
@@ -104,30 +90,17 @@ def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
 def run(arguments: Sequence[str]) -> None:
     """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the job."""
     ours, beam_words = parse_words(parser(), arguments)
-    ours.run_id, drafts = fresh_run_id(), list[str]()
-    try:
-        options = submitted_options(beam_words, job_name=job_name(ours), streaming=False)
-        check(ours, options)
-        pipeline = beam.Pipeline(options=options)
-        for output in filter(None, (ours.output, ours.block_output)):
-            drafts.append(new_draft(output))
-        build(pipeline, ours, drafts)
-    except (UserError, ValueError, EngineError) as error:
-        _remove(drafts)
-        sys.exit(f"replay_log: {error}")
-    try:
-        pipeline.run().wait_until_finish()
-    finally:
-        _remove(drafts)
+    ours.run_id = fresh_run_id()
+    with contextlib.ExitStack() as drafts:
+        try:
+            options = runner_options(beam_words, job_name=job_name(ours.stream, ours.run_id), streaming=False)
+            check(ours, options)
+            pipeline = drafts.enter_context(replay_pipeline(options, job_of(ours)))
+        except (UserError, ValueError) as error:
+            sys.exit(f"replay_log: {error}")
+        run_to_end(pipeline)
     if is_sent(options) and not is_taken(ours.output):
         sys.exit("replay_log: more rows than --max-bad-fraction could not be read, so nothing was published.")
-
-
-def _remove(drafts: Sequence[str]) -> None:
-    """The folders of drafts. Nobody needs them any more; the last step removes what is in a store."""
-    for draft in drafts:
-        if not is_remote(draft):
-            shutil.rmtree(os.path.dirname(draft), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ import pytest
 from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.reports import ReportHeader, write_report_file
-from tests.helpers.forked import shh
 from tests.helpers.option_tables import commands
+from tests.helpers.shh_here import shh
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "runners").glob("*/*.md")])

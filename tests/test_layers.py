@@ -41,14 +41,14 @@ LAZY = ROOT / "dp_transforms" / "__init__.py"
 # From the lowest: each imports only those before it.
 ROOMS = (
     *("mechanisms", "accounting", "stores", "plan", "monitor", "logs", "reports", "runs", "stages", "audit", "workers"),
-    *("beam", "views", "engines", "cli"),
+    *("beam", "views", "cli"),
 )
 HALL = ("checks", "errors", "html_tables", "lean_imports")  # for all of them
 MOST_ARROWS = 50  # between rooms; may only become fewer
 WITHOUT_BEAM = [
     path
     for path in _sources("dp_transforms")
-    if path != LAZY and path.relative_to(ROOT).parts[1] not in ("beam", "cli", "engines")
+    if path != LAZY and path.relative_to(ROOT).parts[1] not in ("beam", "cli")
 ]
 
 
@@ -109,7 +109,7 @@ def test_importing_all_that_knows_no_beam_loads_no_beam() -> None:
 
 def test_each_module_of_the_folder_beam_imports_beam() -> None:
     for path in _sources("dp_transforms/beam"):
-        if path.name != "__init__.py":
+        if path.name not in ("__init__.py", "on_loopback.py"):  # which is for any program of Beam
             assert _within(_imports(path), "apache_beam"), _relative(path)
 
 
@@ -194,19 +194,12 @@ def test_what_is_submitted_is_short_and_nobody_imports_it() -> None:
 
 def test_each_engine_has_a_folder_with_a_short_page() -> None:
     folders = {path.name: path for path in (ROOT / "runners").iterdir() if any(path.glob("*.*"))}
-    engines = {"dataflow", "direct", "flink", "kafka", "kubernetes", "monitoring", "prism"}
+    engines = {"dataflow", "direct", "flink", "kafka", "kubernetes", "prism"}
     assert set(folders) == engines
     for name, folder in folders.items():
         lines = (folder / "README.md").read_text().splitlines()
         assert 15 <= len(lines) <= 40, name
         assert max(map(len, lines)) <= 120, name
-
-
-def test_engines_know_nothing_of_privacy() -> None:
-    for path in _sources("dp_transforms/engines"):
-        hall = {name for name in _imports(path) if re.match(r"dp_transforms\.(checks|errors)\b", name)}
-        ours = _within(_imports(path), "dp_transforms") - {"dp_transforms"} - hall
-        assert ours == _within(ours, "dp_transforms.engines"), _relative(path)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
@@ -254,10 +247,10 @@ def test_a_look_at_a_log_waits_for_no_engine(tmp_path: pathlib.Path) -> None:
     assert not loaded & {"apache_beam", "scipy", "dp_accounting", "cryptography"}
 
 
-@pytest.mark.parametrize("file_format", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("file_format", ["avro", "jsonl"])
 def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_format: str) -> None:
     loaded = _loaded_by(["show", str(written(tmp_path, file_format))], "4,021")
-    of_format = {"avro": {"fastavro"}, "jsonl": set(), "parquet": {"pyarrow", "fastavro"}}[file_format]
+    of_format = {"avro": {"fastavro"}, "jsonl": set()}[file_format]
     assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro", "scipy"}) - of_format
 
 

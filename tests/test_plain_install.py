@@ -102,7 +102,7 @@ for words in json.load(sys.stdin):
     print(json.dumps([code, said.getvalue()]))
 """
 WITHOUT_EXTRA = {
-    ("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"): "kafka",
+    ("stream", *TOPIC, *RANGE, "--output", "reports"): "kafka",
     ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
 }
 

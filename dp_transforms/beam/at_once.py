@@ -133,7 +133,7 @@ class RunStepDoFn(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
                 report = output[1]
-                yield TimestampedValue(report, Timestamp(micros=report.window_end - 1))
+                yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
             else:
                 yield output
         self._counters.add(counts)

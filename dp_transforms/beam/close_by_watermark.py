@@ -119,7 +119,7 @@ class CloseByWatermarkDoFn(beam.DoFn):
         _write(progress, window + 1, near_end, sent)
         if window + 1 < self._schedule.horizon:
             close.set(self._closing_time(window + 1))
-        yield TimestampedValue(announcement, max_timestamp(self._schedule, window))
+        yield TimestampedValue[tuple[Key, EncodedMessage]](announcement, max_timestamp(self._schedule, window))
 
     def _closing_time(self, window: int) -> Timestamp:
         """The last millisecond of a window: engines hold the watermark back by it, so that no report is late.

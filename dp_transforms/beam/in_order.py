@@ -251,7 +251,7 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
         for window, report in advanced or ():
             progress.reports += 1
-            yield TimestampedValue(report, max_timestamp(self._stage.run.plan.schedule, window))
+            yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
 
     def end(self, span: Span, progress: Progress) -> Iterator[object]:
         self._answered.set(span.end)

@@ -216,7 +216,7 @@ class CollectEventsDoFn(beam.DoFn):
         if len(micros) < len(users):
             users, items = users.filter(pa.array(is_read)), items.filter(pa.array(is_read))
         batch = EventBatch(users.dictionary_encode(), items.dictionary_encode(), micros)
-        yield TimestampedValue(batch, Timestamp(micros=int(micros.min())))
+        yield TimestampedValue[EventBatch](batch, Timestamp(micros=int(micros.min())))
 
     def _read_times(self) -> TimeColumn:
         if self._time is not None:

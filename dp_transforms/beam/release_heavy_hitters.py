@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -26,6 +26,7 @@ from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
+from dp_transforms.monitor.joined_labels import label_getter
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
@@ -61,7 +62,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     plan: a `Plan`; its schedule declares the windows. Events outside its range are skipped and counted.
     window: None for the windows of the plan; other values are checked to be the same windows.
     user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
-        functions of an element. Not used for plain tuples, which are pairs (user, item), nor for `EventBatch`.
+        functions of an element; several names of the item make one label. Not used for plain tuples, which are pairs
+        (user, item), nor for `EventBatch`.
     time: the same for the event time; None: the element's timestamp. Its values are datetimes (UTC unless they have a
         zone), Beam's timestamps, ISO 8601 text, or numbers in the ``time_unit``: ``s``, ``ms`` or ``us`` since 1970
         UTC. Only for bounded input: the windows of a stream close by the timestamps that its source sets. An
@@ -95,7 +97,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         plan: Plan,
         window: WindowFn | None = None,
         user: str | Getter = "user",
-        item: str | Getter = "item",
+        item: str | Sequence[str] | Getter = "item",
         noise_key: beam.Secret | str | os.PathLike[str] | None = None,
         *,
         run_id: str | None = None,
@@ -111,7 +113,9 @@ class ShiftingHeavyHitters(beam.PTransform):
             raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.calibrate(...).")
         if window is not None:
             _check_window(window, plan.schedule)
-        for name, getter in (("user", user), ("item", item), *((("time", time),) if time is not None else ())):
+        items = item if isinstance(item, (list, tuple)) and item else [item]
+        of_items = (("item", each) for each in items)
+        for name, getter in (("user", user), *of_items, *((("time", time),) if time is not None else ())):
             if not (callable(getter) or (isinstance(getter, str) and getter)):
                 raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
         if time_unit is not None and (time is None or time_unit not in TIME_UNITS):
@@ -197,12 +201,17 @@ class ShiftingHeavyHitters(beam.PTransform):
         names = fields_of(element_type)
         if names is not None:
             for flag, getter in given.items():
-                if isinstance(getter, str) and getter not in names:
-                    raise ValueError(
-                        f"{flag}={getter!r} is not a field of the input, which has {', '.join(names)}."
-                        " Name one of them, or give a function."
-                    )
-            return _getter(self._user), _getter(self._item), None if self._time is None else _getter(self._time)
+                for name in [getter] if isinstance(getter, str) else getter if isinstance(getter, Sequence) else []:
+                    if name not in names:
+                        raise ValueError(
+                            f"{flag}={name!r} is not a field of the input, which has {', '.join(names)}."
+                            " Name one of them, or give a function."
+                        )
+            item = self._item_getter(_getter)
+            return _getter(self._user), item, None if self._time is None else _getter(self._time)
+        if may_be_mapping(element_type):  # whose keys no type says
+            time = None if self._time is None else _named_or_pair(self._time, 2)
+            return _named_or_pair(self._user, 0), self._item_getter(lambda field: _named_or_pair(field, 1)), time
         if callable(self._user) and callable(self._item):
             if isinstance(self._time, str):
                 raise ValueError("the input has no schema: give a function for time as well.")
@@ -213,11 +222,19 @@ class ShiftingHeavyHitters(beam.PTransform):
             if isinstance(self._time, str) and not _is_anything(element_type):
                 raise ValueError("pairs (user, item) have no field for their time: give a function for time.")
             time = None if self._time is None else _named_or_pair(self._time, 2)
-            return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1), time
+            item = self._item_getter(lambda field: _named_or_pair(field, 1))
+            return _named_or_pair(self._user, 0), item, time
         raise ValueError(
-            f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
+            "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
+            f" {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
         )
+
+    def _item_getter(self, getter: Callable[[str | Getter], Getter]) -> Getter:
+        """getter: of one name."""
+        if isinstance(self._item, str) or callable(self._item):
+            return getter(self._item)
+        return label_getter([getter(name) for name in self._item])
 
 
 def fields_of(element_type: Any) -> dict[str, Any] | None:
@@ -325,6 +342,14 @@ def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
     if len(pair) != 2:
         raise ValueError("the element is not a pair (user, item).")
     return pair
+
+
+def may_be_mapping(element_type: Any) -> bool:
+    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
+    constraint = typehints.normalize(element_type)
+    if isinstance(constraint, typehints.UnionConstraint):
+        return any(map(may_be_mapping, constraint.union_types))
+    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
 
 
 def _may_be_pair(element_type: Any) -> bool:

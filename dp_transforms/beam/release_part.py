@@ -32,10 +32,11 @@ class PartOutput(NamedTuple):
 class ReleasePart(beam.PTransform):
     """`EventBatch` -> `PartOutput`: the windows of one part of a run; bounded input only.
 
-    Guarantee: the reports of all parts of a run together are those of `ShiftingHeavyHitters` for the whole range, with
-    the same key, run id and plan; in mode looks, those of a stream, where each user spends its purse at its own
-    pace. So they are (plan.epsilon, plan.delta)-DP together. Condition: each window is taken once, with one input, by
-    the part that begins where the one before it ended (`runs` and `cli` see to it).
+    Guarantee: the reports of all parts of a run together have the law of those of `ShiftingHeavyHitters` for the whole
+    range; in mode looks, of those of a stream, where each user spends its purse at its own pace. With the same key, run
+    id and plan, and without `RunPart.draws_as`, they are the same reports. So they are (plan.epsilon, plan.delta)-DP
+    together. Condition: each window is taken once, with one input, by the part that begins where the one before it
+    ended (`runs` and `cli` see to it).
 
     plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`, and the same in all parts; the key is a file.
     part: the windows, and the state before them. shards: results do not depend on it. with_blocks: as there, too.
@@ -58,7 +59,7 @@ class ReleasePart(beam.PTransform):
         check_names(stream=stream, run_id=run_id)
         if not 0 <= part.first < part.end <= plan.schedule.horizon:
             raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
-        self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
+        self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id, part=part.draws_as)
         self._part = part
         self._noise_key = noise_key
         self._domain = domain_of_plan(domain, plan)

@@ -26,7 +26,7 @@ from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Choices, Plan
-from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
 _BUDGET = ("start", "end", "window", "epsilon", "delta")
@@ -38,10 +38,10 @@ _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows
 class BudgetWords(Choices, total=False):
     """What stands in the place of a plan: the words of the command, as arguments."""
 
-    start: int | str
-    end: int | str
-    window: int | str
-    slide: int | str | None
+    start: Moment
+    end: Moment
+    window: Length
+    slide: Length | None
     epsilon: float
     delta: float
     mode: str | None
@@ -54,14 +54,14 @@ def replay(
     *,
     plan: Plan | None = None,
     user: str = "user",
-    item: str = "item",
+    item: str | Sequence[str] = "item",
     time: str = "timestamp",
-    stream_field: str | None = None,
     time_unit: str | None = None,
     time_format: str | None = None,
     time_zone: str | None = None,
     noise_key: str | os.PathLike[str] | None = None,
     run_id: str | None = None,
+    resume: bool = False,
     stream: str = "events",
     domain: ItemDomain | None = None,
     allow_empty: bool = False,
@@ -75,24 +75,28 @@ def replay(
     the operator and are not covered.
 
     table: a row for each event. A DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB,
-        or any object with the Arrow PyCapsule interface (``__arrow_c_stream__``). Its events must fit into memory.
+        any object with the Arrow PyCapsule interface (``__arrow_c_stream__``), or a list of these. Its events must fit
+        into memory.
     plan: a `Plan`; or in its place the words of the command:
         ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
         `Plan.calibrate`.
-    user, item, time, stream_field: names of columns. time_unit, time_format, time_zone: how times are read; a
-        timestamp without a zone is UTC. All as in `EventFields`.
+    user, item, time: names of columns; several of the item, such as ``["country", "page"]``, make one label of their
+        values. time_unit, time_format, time_zone: how times are read; a timestamp without a zone is UTC. All as in
+        `EventFields`.
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
-        forgotten. run_id: None draws one. The same key and run id on other rows would show what differs.
+        forgotten. run_id: None draws one. Both together are refused without ``resume=True``, which says that the run
+        was begun before and that these are its rows: the same key and run id on other rows would show what differs.
     stream: name in the report. domain: of a plan for a known domain, at most 5 MB.
-    allow_empty: make an empty report where no event is in the range, which spends the whole budget.
+    allow_empty: make a report where no event is in the range, or most rows cannot be read: an empty one too spends the
+        whole budget. Then whether there is a report does not depend on the rows, which may be one user's.
     rejected: a list that gets the rows that cannot be read: their numbers, from 1, and why. A warning says how many.
 
-    Raises ValueError for arguments, columns and key files that cannot be used, if most rows cannot be read, and, unless
-    allow_empty, if no event is in the range. Then nothing is drawn.
+    Raises ValueError for arguments, columns and key files that cannot be used, and, unless allow_empty, if most rows
+    cannot be read or no event is in the range. Then nothing is drawn. A column of Arrow's type null, as an empty frame
+    of pandas has it, is one whose cells are all missing.
     """
-    fields = EventFields(
-        user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
-    )
+    fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
+    _check_name(noise_key, run_id, resume=resume)
     plan = _plan_of(plan, domain, dict(budget))
     run_id = fresh_run_id() if run_id is None else run_id
     release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, domain=domain)
@@ -137,6 +141,21 @@ def _as_outside_of_a_notebook() -> Iterator[None]:
             ipython.get_ipython = before  # type: ignore[attr-defined]
 
 
+def _check_name(noise_key: object, run_id: object, *, resume: object) -> None:
+    """Raises ValueError for the name of an old run and its key, unless the caller says that it is that run."""
+    if not isinstance(resume, bool):
+        raise ValueError(f"resume must be True or False, got {type(resume).__name__}.")
+    is_named = run_id is not None and noise_key is not None
+    if is_named and not resume:
+        raise ValueError(
+            "run_id cannot be used with noise_key: if both were used again on a log that has changed, both runs would"
+            " draw the same noise, and the two reports would show what changed. Leave run_id out: a fresh one is drawn."
+            " Only to make the report of a run again, from the same rows, give resume=True."
+        )
+    if resume and not is_named:
+        raise ValueError("resume needs noise_key and run_id: those of a run that was begun. Give both, or none.")
+
+
 def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:
     if plan is not None:
         if budget:
@@ -166,10 +185,10 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
         why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")
     found = "; ".join(words) or "the table has no rows"
-    if reasons.total() > _MOST_REJECTED * rows:
+    if reasons.total() > _MOST_REJECTED * rows and not allow_empty:
         raise ValueError(
             f"{found}; no report was made. Give a list as rejected to see which. Check how times are read (time_unit,"
-            " time_format), and mend or leave out such rows."
+            " time_format), and mend or leave out such rows; or give allow_empty=True, which spends the whole budget."
         )
     if not inside and not allow_empty:
         raise ValueError(
@@ -183,5 +202,4 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    message = re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message)
-    return re.sub(r"--(by|weight)\b", r"\1=", message)
+    return re.sub(r"--time-(unit|format)\b", r"time_\1=", message)

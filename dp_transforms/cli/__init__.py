@@ -5,24 +5,20 @@
 - audit: ``shh audit``. audit_report: how its result is shown.
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
   runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
-- flink_replay: a replay on Flink.
 - show: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown: `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.
-- ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
-- stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.
+- ledger: ``shh ledger``. simulate: ``shh simulate``.
+- stream: ``shh stream``: runs its pipeline, and watches it.
 
 What a stream needs:
 
 - stream_options: its options, and which ones need or exclude each other. stream_request: from the options to all that
   a run needs.
-- stream_watch: watches a run to its end. stream_status: what a person sees of it, and
-  Prometheus.
+- stream_watch: watches a run to its end. stream_status: what a person sees of it.
 
 What several share:
 
-- engine_choice: which engine runs a command, its options, and a check of the ports that others can reach. stream_job:
-  starts the engine, and runs the job in a thread. flink_jobs: what Flink is asked about it.
 - options: what the options of a command are made of, one frozen record, and the rules between them. shared_options,
   plan_options: records of several commands: fields of a log, views, a part of a run, and where it is accounted for;
   what defines a plan.
@@ -30,7 +26,7 @@ What several share:
 - output_file: files that appear whole or not at all.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once.
-- operator_log: what the operator is told on stderr, as text or JSON.
+- operator_log: what the operator is told on stderr.
 
 Beside the command:
 

@@ -22,7 +22,7 @@ from dp_transforms.cli.glance_words import (
     wrapped,
 )
 from dp_transforms.cli.log_glance import LogGlance, glance_at
-from dp_transforms.cli.operator_log import is_json, operator_console
+from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import argument, filled_by, nested, opt
 from dp_transforms.cli.shared_options import ReadingOptions
 from dp_transforms.errors import UserError
@@ -66,19 +66,15 @@ def show_glance(
     reading: ReadingOptions,
     say: Callable[[str], None],
     console: Console,
-    stream_field: str | None = None,
+    more_items: Sequence[str] = (),
 ) -> LogGlance:
     """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
-    roles. console: where it is said. stream_field: that the command names. Raises UserError if there is no log."""
+    roles. console: where it is said. more_items: further fields of the item. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
         with operator_console().status("looking at the log"):
-            sample = sample_log(
-                logs,
-                csv_line_ends_in_cells=reading.csv_line_ends_in_cells,
-                csv_separator=reading.separator,
-            )
+            sample = sample_log(logs, reading.separator)
     except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
@@ -94,8 +90,10 @@ def show_glance(
     proposal = proposal_of(glance)
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
-        fields = field_words(glance, reading.csv_line_ends_in_cells)
-        fields += [] if stream_field is None else ["--stream-field", stream_field]
+        fields = field_words(glance)
+        if more_items and "--item-field" not in fields:
+            fields += ["--item-field", glance.chosen[ITEM]]
+        fields += [word for name in more_items for word in ("--item-field", name)]
         blocks.append(
             [
                 "For a private report, with a range of your own:",
@@ -103,6 +101,6 @@ def show_glance(
                 "What this would find, and what it needs: the same with --dry-run, which runs nothing.",
             ]
         )
-    width = console.width if console.is_terminal and not is_json() else None
+    width = console.width if console.is_terminal else None
     say("\n\n".join("\n".join(wrapped(without_secrets(line), width) for line in block) for block in blocks))
     return glance

@@ -26,8 +26,6 @@ _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP:
 _SECONDS_TO_UNWIND = 20  # twice what the slowest engine takes
 _TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor
 
-stopped_line = b"shh: stopped.\n"
-"""What the process says at its end, in the format of its other messages (`operator_log`)."""
 stopped_with: int | None = None
 """The exit code of the signal that unwinds; None before one came."""
 
@@ -92,6 +90,6 @@ def _leave(number: int, frame: FrameType | None) -> None:
     try:
         if discard is not None:
             discard()
-        os.write(2, (_TERMINAL_AS_BEFORE if os.isatty(2) else b"") + stopped_line)
+        os.write(2, (_TERMINAL_AS_BEFORE if os.isatty(2) else b"") + b"shh: stopped.\n")
     finally:
         os._exit(stopped_with or _CODES[signal.Signals(number)])

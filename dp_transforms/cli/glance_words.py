@@ -79,7 +79,7 @@ def proposal_of(glance: LogGlance) -> Proposal | None:
     return Proposal(start, end, max(window, _DAY) if glance.are_days else window, offset)
 
 
-def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
+def field_words(glance: LogGlance) -> list[str]:
     """The options that say how the log is read; none for what is the default."""
     words = []
     for role, (flag, default) in _FLAGS.items():
@@ -93,7 +93,7 @@ def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
         ("--csv-separator", separator),
     ):
         words += [] if value is None else [flag, value]
-    return [*words, "--csv-line-ends-in-cells"] if csv_line_ends_in_cells else words
+    return words
 
 
 def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal) -> str:
@@ -183,11 +183,7 @@ def _faults_of_files(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     for sample in glance.sample.samples:
         path = escape_text(sample.path, ascii_only)
         for reason, count in sample.broken.items():
-            remedy = (
-                " If cells of this file hold line ends, add --csv-line-ends-in-cells."
-                if reason.startswith("quote")
-                else ""
-            )
+            remedy = " Write cells without line ends." if reason.startswith("quote") else ""
             of_file = f"of {sample.looked_at:,} rows that were looked at are broken"
             yield f"{path}: {count:,} {of_file}: {reason}.{remedy}"
         if sample.not_utf8:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 from collections.abc import Sequence
 
 import click
 
-from dp_transforms.cli.engine_choice import IN_PROCESS
-from dp_transforms.cli.operator_log import WARNING, tell
+from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
-from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import PoolError, UserError
 from dp_transforms.logs import EventFields, LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.monitor.item_domain import DomainFile
@@ -44,6 +43,43 @@ _BASE_BYTES = 400_000_000
 _MEMORY_PER_EVENT = 120
 _BYTES_PER_LONG_LABEL_BYTE = 6
 _BYTES_PER_DOMAIN_BYTE = 7
+_CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def cores() -> int:
+    """That this process may use; of a container with a share of a core, one."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open(_CPU_QUOTA) as file:
+            quota, period = map(int, file.read().split())
+    except (OSError, ValueError):  # no such controller, or "max"
+        return found
+    return max(1, min(found, quota // period))
+
+
+def free_memory_bytes() -> int:
+    """Memory that this process may still take: what the machine has, or its container if that is less."""
+    free = _available_bytes()
+    for path in _CGROUP_LIMITS:
+        try:
+            with open(path) as file:
+                limit = int(file.read())
+        except (OSError, ValueError):  # no such controller, or "max"
+            continue
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the most that it ever had
+        free = min(free, max(0, limit - used))
+    return free
+
+
+def _available_bytes() -> int:
+    """Without swapping, as Linux says; of another system half of what it has."""
+    try:
+        with open("/proc/meminfo") as file:
+            rows = dict(line.split(":", 1) for line in file)
+        return int(rows["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def pool_for(options: ReplayOptions) -> ProcessPool | None:
@@ -52,11 +88,14 @@ def pool_for(options: ReplayOptions) -> ProcessPool | None:
 
     Raises UserError for options that contradict each other.
     """
-    reason, work = why_one_process(options), options.work
-    if reason is not None:
+    work = options.work
+    if options.part.state is not None:
         for name, wanted in (("--processes", work.processes not in (None, 1)), ("--memory", work.memory is not None)):
             if wanted:
-                raise UserError(f"{name} cannot be used {reason}. Leave {name} out.")
+                raise UserError(
+                    f"{name} cannot be used with --state: each window is taken by this process, in order. Leave {name}"
+                    " out."
+                )
         return None
     number = _number(_bytes_of(options.logs), work)
     return _start(number, work) if number > 1 else None
@@ -67,15 +106,6 @@ def pool_for_request(request: ReplayRequest) -> ProcessPool | None:
     for a replay by this process."""
     number = _workers_for(request)
     return _start(number, request.options.work) if number else None
-
-
-def why_one_process(options: ReplayOptions) -> str | None:
-    """Why the workers of this module cannot be used; None if they can."""
-    if options.work.engine not in (None, IN_PROCESS) or options.work.cluster.flink_master is not None:
-        return "with --engine: an engine has workers of its own"
-    if options.part.state is not None:
-        return "with --state: each window is taken by this process, in order"
-    return None
 
 
 def read_early(pool: ProcessPool, options: ReplayOptions) -> None:
@@ -172,7 +202,7 @@ def _number(log_bytes: int, work: WorkOptions) -> int:
 
 def _start(number: int, work: WorkOptions) -> ProcessPool:
     if warning := _too_little_memory(number, work):
-        tell(warning, WARNING)
+        tell(warning)
     stored = max(0, (work.memory or free_memory_bytes()) - _bytes_of_processes(number))
     with user_errors(PoolError):
         return ProcessPool(number, stored, shows_faults=work.verbose, libraries=LIBRARIES)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dp_transforms.beam.runner_options import split_words
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 
@@ -31,8 +32,7 @@ def job_parser(description: str) -> argparse.ArgumentParser:
     )
     key.add_argument("--noise-key-secret", help="projects/P/secrets/S/versions/N, which workers fetch: for Dataflow")
     made.add_argument("--user-field", default="user")
-    made.add_argument("--item-field", default="item")
-    made.add_argument("--stream-field", help="the field with the stream of an event: its item is then STREAM: ITEM")
+    made.add_argument("--item-field", action="append", help="several, each with --item-field, make one label")
     made.add_argument("--time-field", default="timestamp")
     made.add_argument("--time-unit", choices=("s", "ms", "us"), help="of times that are numbers")
     made.add_argument("--domain-file", help="for a plan with a known domain: the path or URL of its items")
@@ -41,10 +41,12 @@ def job_parser(description: str) -> argparse.ArgumentParser:
 
 
 def parse_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of the parser, and the words that are left for Beam. Ours may have underscores too, as the parameters
-    of a flex template have: else Beam would drop them, and say so in its log alone. Ends the process as argparse does.
-    """
-    return parser.parse_known_args([_with_hyphens(parser, word) for word in words])
+    """The options of the parser, and the words that are Beam's. Ours may have underscores too, as the parameters of a
+    flex template have. Ends the process as argparse does, also for an option that nobody has: Beam would drop it, and
+    say so in its log alone."""
+    ours = {name: int(action.nargs != 0) for name, action in parser._option_string_actions.items()}
+    rest, beams = split_words([_with_hyphens(parser, word) for word in words], ours)
+    return parser.parse_args(rest), beams
 
 
 def _with_hyphens(parser: argparse.ArgumentParser, word: str) -> str:
@@ -55,8 +57,7 @@ def _with_hyphens(parser: argparse.ArgumentParser, word: str) -> str:
 
 def fields_of(ours: argparse.Namespace) -> EventFields:
     """Raises ValueError."""
-    names = ours.user_field, ours.item_field, ours.time_field
-    return EventFields(*names, ours.time_unit, stream_field=ours.stream_field)
+    return EventFields(ours.user_field, ours.item_field or "item", ours.time_field, ours.time_unit)
 
 
 def noise_key_of(ours: argparse.Namespace) -> GcpSecret | str | None:

@@ -1,6 +1,4 @@
-"""What a command tells the operator on stderr: lines of text, or with ``--log-format json`` one JSON object a line.
-
-All that commands say there goes through here, so that both formats have it. Nothing of it may be published.
+"""What a command tells the operator on stderr. Nothing of it may be published.
 
 While a command runs, `sys.stderr` is a `_Veiled`: whatever writes to it (click, logs of Beam, a traceback), no
 password, token or signature of a URL gets through.
@@ -9,16 +7,12 @@ password, token or signature of a URL gets through.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
-import logging
 import os
 import sys
 
 import click
 
 from dp_transforms.checks import without_secrets
-from dp_transforms.cli import exit_signals
 
 TYPE_CHECKING = False  # what typing has, without its 10 ms
 if TYPE_CHECKING:
@@ -28,24 +22,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-TEXT, JSON = "text", "json"
-STATUS, WARNING, ERROR, PROGRESS = "status", "warning", "error", "progress"
-_state: dict[str, object] = {"format": TEXT, "command": "", "is_done": False}
+_state = {"is_done": False}
 
 
-def use_format(log_format: str, command: str) -> None:
-    """From now on, for this command. Also what Beam logs with --verbose."""
-    _state.update(format=log_format, command=command, is_done=False)
-    exit_signals.stopped_line = b"shh: stopped.\n"
-    if log_format == JSON:
-        stopped = {"level": ERROR, "command": command, "message": "stopped."}  # the handler of a signal asks no clock
-        exit_signals.stopped_line = f"{json.dumps(stopped)}\n".encode()
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(_LogFormatter())
-
-
-def is_json() -> bool:
-    return _state["format"] == JSON
+def begin() -> None:
+    """A command begins, which has not done anything yet."""
+    _state["is_done"] = False
 
 
 def note_done() -> None:
@@ -54,19 +36,11 @@ def note_done() -> None:
 
 
 def is_done() -> bool:
-    return bool(_state["is_done"])
+    return _state["is_done"]
 
 
-def tell(text: str, level: str = STATUS, **fields: object) -> None:
-    """One message. level: STATUS, WARNING, ERROR or PROGRESS. fields: numbers behind it, for programs; in the text
-    format they are not shown."""
-    if is_json():
-        text = text.removeprefix("shh: ")
-        level = WARNING if text.startswith("warning: ") else level
-        sys.stderr.write(_line(text.removeprefix("warning: "), level, fields) + "\n")
-        sys.stderr.flush()
-    else:
-        click.echo(text, err=True)
+def tell(text: str) -> None:
+    click.echo(text, err=True)
 
 
 class _Veiled:
@@ -104,12 +78,11 @@ def veiled_standard_error() -> Iterator[None]:
 
 
 def operator_console() -> Console:
-    """For what only a terminal has, and never with JSON: `operator_progress`, and spinners where the time is not
-    known."""
+    """For what only a terminal has: `operator_progress`, and spinners where the time is not known."""
     from rich.console import Console
 
-    is_silent = is_json() or "JPY_PARENT_PID" in os.environ  # a cell of a notebook keeps each state of a bar
-    return Console(stderr=True, highlight=False, force_terminal=False if is_silent else None)
+    is_notebook = "JPY_PARENT_PID" in os.environ  # a cell keeps each state of a bar
+    return Console(stderr=True, highlight=False, force_terminal=False if is_notebook else None)
 
 
 def operator_progress() -> Progress:
@@ -121,18 +94,3 @@ def operator_progress() -> Progress:
     *usual, left = progress.Progress.get_default_columns()
     columns = (*usual, progress.TimeElapsedColumn(), progress.TextColumn("[dim]left[/]"), left)
     return progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _line(text: str, level: str, fields: dict[str, object]) -> str:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    # Before quotes are escaped, so that the end of a secret is found.
-    record = {"time": now, "level": level, "command": _state["command"], "message": without_secrets(text), **fields}
-    return json.dumps(record, ensure_ascii=True)
-
-
-class _LogFormatter(logging.Formatter):
-    """Of records of Python's logging."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        level = ERROR if record.levelno >= logging.ERROR else WARNING if record.levelno >= logging.WARNING else STATUS
-        return _line(super().format(record), level, {"logger": record.name})

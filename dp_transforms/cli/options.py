@@ -141,8 +141,11 @@ def names_of(record: type) -> tuple[str, ...]:
     return tuple(str(each.name) for each in parameters_of(record))
 
 
-def filled_by(record: type[R], name: str, rules: Sequence[Rule] = ()) -> Callable[[Callable[[R], None]], click.Command]:
-    """A decorator: makes a command of a function of such a record. Its docstring is the help."""
+def filled_by(
+    record: type[R], name: str, rules: Sequence[Rule] = (), *, has_runner: bool = False
+) -> Callable[[Callable[[R], None]], click.Command]:
+    """A decorator: makes a command of a function of such a record. Its docstring is the help. has_runner: whether it
+    takes Beam's options too."""
     parameters = parameters_of(record)
 
     def decorate(function: Callable[[R], None]) -> click.Command:
@@ -152,7 +155,9 @@ def filled_by(record: type[R], name: str, rules: Sequence[Rule] = ()) -> Callabl
                 raise click.UsageError(message, ctx=context) if rule.is_usage else UserError(message)
             function(fill(record, values))
 
-        kind = GroupedCommand if len(parameters) > _MOST_WITHOUT_GROUPS else RuledCommand
+        kind = (
+            RunnerCommand if has_runner else GroupedCommand if len(parameters) > _MOST_WITHOUT_GROUPS else RuledCommand
+        )
         return kind(name, callback=run, params=parameters, help=function.__doc__, rules=rules)
 
     return decorate
@@ -283,6 +288,32 @@ class GroupedCommand(RuledCommand):
             with formatter.section("Rules"):
                 for rule in self.rules:
                     formatter.write_text(f"{rule.options}: {rule.in_short}")
+
+
+class RunnerCommand(GroupedCommand):
+    """A command that also takes Beam's options, such as ``--runner``: its function finds them by `beam_words`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours: dict[str, int] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option):
+                ours |= dict.fromkeys(each.opts, 0 if each.is_flag else each.nargs)
+        ctx.obj = []
+        if any(word.startswith("--") and word.partition("=")[0] not in ours for word in args):
+            from dp_transforms.beam.runner_options import split_words  # loads Beam
+
+            args, ctx.obj = split_words(args, ours)
+        return super().parse_args(ctx, args)
+
+
+def beam_words() -> list[str]:
+    """The words of the command line that are Beam's. Raises UserError where they name no runner."""
+    words: list[str] = click.get_current_context().obj
+    if words and not any(word.partition("=")[0] == "--runner" for word in words):
+        raise UserError(
+            f"{words[0].partition('=')[0]} is an option of Beam, and needs --runner. Give it, or leave it out."
+        )
+    return words
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:

@@ -1,9 +1,8 @@
 """How all commands write files: each appears whole or not at all, and not over one that exists: only a page or chart,
 and only with ``--force``.
 
-An output is a path or a URL (`dp_transforms.stores.remote_files`). A pipeline on this machine writes both into a local
-draft, which `publish_output` copies to a URL in one request that fails if the name is taken. Workers on other machines
-write beside the URL, at a hidden one; the last step is the same.
+An output is a path or a URL (`dp_transforms.stores.remote_files`). A replay on this machine writes both into a local
+draft, which `publish_output` copies to a URL in one request that fails if the name is taken.
 """
 
 from __future__ import annotations
@@ -78,26 +77,16 @@ def output_draft(output: Path) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def output_draft_file(output: str, *, workers_are_here: bool) -> Iterator[str]:
-    """The same, as the path or URL of the file itself; its ending says the format.
-
-    workers_are_here: whether the workers have the disk of this machine. The draft of a URL is then a local file, and
-    nothing that is not published ever reaches the store.
-    """
+def output_draft_file(output: str) -> Iterator[str]:
+    """The same, as the path of the file itself; its ending says the format. The draft of a URL is a local file too:
+    nothing that is not published ever reaches the store."""
     name = f"file{pathlib.PurePath(output).suffix}"
     if not is_remote(output):
         with output_draft(output) as folder:
             yield str(folder.absolute() / name)  # workers may have another current folder
-    elif workers_are_here:
+    else:
         with output_draft(pathlib.Path(tempfile.gettempdir()) / f"shh-{os.getuid()}") as folder:
             yield str(folder.absolute() / name)
-    else:
-        draft = draft_url(output)
-        try:
-            yield draft
-        finally:
-            with contextlib.suppress(OSError):
-                remove(draft)
 
 
 def publish_output(finished: Path, output: Path) -> None:
@@ -105,8 +94,6 @@ def publish_output(finished: Path, output: Path) -> None:
     with write_errors(output):
         if not is_remote(output):
             publish(finished, output)
-        elif is_remote(finished):
-            copy_new(os.fspath(finished), os.fspath(output))
         else:
             with open_regular(finished) as file:
                 copy_new(file, os.fspath(output))

@@ -28,7 +28,7 @@ from dp_transforms.cli.options import (
     switch,
     user_errors,
 )
-from dp_transforms.errors import UserError, check_room
+from dp_transforms.errors import UserError
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, DEFAULT_MODE, MODES, Plan, choices_of
 from dp_transforms.plan.rounds import units_of_shares
@@ -221,7 +221,6 @@ def plan_from_options(options: StreamPlanOptions) -> Plan:
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
-    check_room()
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
     choices = dataclasses.asdict(options)

@@ -25,8 +25,8 @@ from dp_transforms.cli.home_workers import (
     shards_of_log,
     sliding_words,
 )
-from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
-from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import MAKE_A_KEY, UNREADABLE, beam_words, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
@@ -34,18 +34,17 @@ from dp_transforms.cli.replay_request import (
     ReplayOptions,
     ReplayRequest,
     ReplaySummary,
-    choose_replay_engine,
 )
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
+from dp_transforms.monitor.joined_labels import joined_label
 from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
-from dp_transforms.reports.trends import trends
+from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
@@ -55,7 +54,7 @@ _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 
 
-@filled_by(ReplayOptions, "replay", REPLAY_RULES)
+@filled_by(ReplayOptions, "replay", REPLAY_RULES, has_runner=True)
 def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
@@ -65,6 +64,8 @@ def command(options: ReplayOptions) -> None:
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
         --epsilon 2 --delta 1e-9 --output report.avro
+
+    Options of Beam may follow, such as --runner=FlinkRunner --flink_master=HOST:PORT (docs/engines.md).
     """
     context = click.get_current_context()
     if options.has_no_budget:
@@ -77,7 +78,7 @@ def command(options: ReplayOptions) -> None:
         _say_what_would_be_done(options)
         return
     with contextlib.ExitStack() as started:
-        summary, request = _replay(options, context.obj or [], started)
+        summary, request = _replay(options, beam_words(), started)
     if summary is None:
         return
     skipped = "--start .. --end" if request.state is None else "this part"
@@ -88,27 +89,29 @@ def command(options: ReplayOptions) -> None:
 
 
 def _replay(
-    options: ReplayOptions, beam_words: Sequence[str], started: contextlib.ExitStack
+    options: ReplayOptions, runner: Sequence[str], started: contextlib.ExitStack
 ) -> tuple[ReplaySummary | None, ReplayRequest]:
-    """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
+    """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam.
+    runner: Beam's options, if one was named."""
     with user_errors(ValueError):  # of a file, the plan, or an option
-        cluster = choose_replay_engine(options.work, beam_words)
-        pool = pool_for(options)
+        if runner:
+            _check_with_runner(options)
+        pool = None if runner else pool_for(options)
         if pool is not None:
             started.enter_context(pool)
             read_early(pool, options)
-        if cluster is not None:
+        if runner:
             options = options.with_absolute_paths()
         account = RunAccount.of_options(options.account)
         request = _request(options, account)
         if sliding := sliding_words(request):
             tell(sliding)
-        if pool is None and cluster is None and request.state is None:
+        if pool is None and not runner and request.state is None:
             pool = pool_for_request(request)
             if pool is not None:
                 started.enter_context(pool)
-        elif pool is None and cluster is None and (words := large_log_words(request)):
-            tell(words, WARNING)
+        elif pool is None and not runner and (words := large_log_words(request)):
+            tell(words)
         if pool is not None:
             request = dataclasses.replace(
                 request,
@@ -122,8 +125,18 @@ def _replay(
         gc.freeze()
         started.callback(gc.unfreeze)
     if request.state is None:
-        return run_whole(request, cluster, account, pool), request
+        return run_whole(request, runner, account, pool), request
     return run_part(request, account), request
+
+
+def _check_with_runner(options: ReplayOptions) -> None:
+    """Raises UserError for options that only a replay on this machine has."""
+    if options.noise_key_file is None:
+        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
+    given = {"--state": options.part.state, "--memory": options.work.memory, "--processes": options.work.processes}
+    for name, value in given.items():
+        if value is not None:
+            raise UserError(f"{name} cannot be used with --runner: it is for a replay on this machine. Leave one out.")
 
 
 def _say_what_would_be_done(options: ReplayOptions) -> None:
@@ -149,8 +162,7 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
         yield f"Look at this: {request.hint}"
     yield _range_words(request)
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
-    if choose_replay_engine(request.options.work, ()) is None:
-        yield memory_words(request)
+    yield memory_words(request)
     if sliding := sliding_words(request):
         yield sliding
     if charged is not None:
@@ -167,9 +179,7 @@ def _range_words(request: ReplayRequest) -> str:
 
     schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    sample = sample_log(
-        request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
-    )
+    sample = sample_log(request.options.logs, reading.separator)
     glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
@@ -187,8 +197,8 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.stream_field)
-    tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
+    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
+    tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
 
@@ -245,12 +255,11 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
         os.path.abspath(path),
         str(options.noise_key_file),
         options.fields.user_field,
-        options.fields.item_field,
+        joined_label(options.fields.items),
         output,
         until_seconds=options.part.until,
         run_id=options.run_id,
         population=options.account.population,
-        stream_field=options.fields.stream_field,
     )
 
 
@@ -279,11 +288,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
-    if is_json():
-        tell(read, **dataclasses.asdict(summary))
-        if odd:
-            tell(f"{odd}{remedy}", WARNING)
-        return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[dim]{read}[/]")
     if odd:
@@ -310,10 +314,9 @@ def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = read_report_file(request.output)
-    total, latest = 0, deque[WindowReport](maxlen=_LATEST_WINDOWS + 1)  # with the one that the first is compared with
-    for total, report in enumerate(reports, start=1):  # noqa: B007
-        latest.append(report)
-    shown = list(trends(header.plan, latest))[-_LATEST_WINDOWS:]
+    total, shown = 0, deque[Trend](maxlen=_LATEST_WINDOWS)
+    for total, found in enumerate(trends(header.plan, reports, are_all=request.state is None), start=1):  # noqa: B007
+        shown.append(found)
     if not shown:
         console.print(
             f"No window had an item held by enough users. {in_a_sentence(request.plan)}", markup=False, soft_wrap=True

@@ -8,16 +8,6 @@ from collections.abc import Sequence
 
 import click
 
-from dp_transforms.cli.engine_choice import (
-    ENGINE_RULES,
-    FLINK,
-    IN_PROCESS,
-    ON_FLINK,
-    ClusterOptions,
-    EngineChoice,
-    EngineName,
-    choose_engine,
-)
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,
@@ -36,19 +26,18 @@ from dp_transforms.cli.options import (
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import (
     ACCOUNT_RULES,
+    NAMED_WITH_KEY,
     AccountOptions,
     FieldOptions,
     StateOptions,
     ViewOptions,
     plan_file_option,
 )
-from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.stores.remote_files import full_name
 
-USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -62,25 +51,8 @@ def _memory_size(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Who does the work, and with how much memory."""
+    """How a replay on this machine does the work."""
 
-    engine: str | None = opt(
-        ENGINE,
-        "What runs the replay. in-process: this machine alone. flink: a Flink cluster, or one that is started here; "
-        "its workers read the log, --domain-file and --noise-key-file, which it needs, at the same paths, and one of "
-        "them writes the report; options for Beam follow after `--`. Default: flink with --flink-master, else "
-        "in-process.",
-        brief="in-process (default) or flink.",
-        type=EngineName(IN_PROCESS, FLINK, job="replay_log"),
-    )
-    cluster: ClusterOptions = nested(ClusterOptions)
-    worker_memory: int | None = opt(
-        ENGINE,
-        "Memory that one Python worker of --engine flink may take, in MB: of a very large log it decides into how"
-        f" many parts the work is cut. Default: {USUAL_WORKER_MEGABYTES}.",
-        type=click.IntRange(LEAST_WORKER_MEGABYTES),
-        metavar="MB",
-    )
     memory: int | None = opt(
         ENGINE,
         "Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
@@ -130,15 +102,15 @@ class ReplayOptions:
     plan: PlanOptions = nested(PlanOptions)
     output: str | None = opt(
         OUTPUT,
-        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
+        "Where the report goes: a path or URL that ends in .avro or .jsonl and must not exist.",
         needed="required",
-        brief="The report: .avro, .jsonl or .parquet.",
+        brief="The report: .avro or .jsonl.",
         metavar="FILE|URL",
     )
     block_output: str | None = opt(
         OUTPUT,
         "With rounds: a second report, of what many users hold in a whole block, such as a day. It costs nothing more. "
-        "A path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
+        "A path or URL that ends in .avro or .jsonl and must not exist.",
         metavar="FILE|URL",
     )
     noise_key_file: str | None = opt(
@@ -223,20 +195,6 @@ _STATE_RULES = (
 
 REPLAY_RULES = (
     *PLAN_RULES,
-    *ENGINE_RULES,
-    Rule(
-        "--engine flink, --flink-master",
-        needs="--noise-key-file",
-        why="workers outside this process need one noise key",
-        remedy=MAKE_A_KEY,
-    ),
-    Rule("--block-output", excludes="--detach", why="this command publishes both reports"),
-    Rule(
-        "--state",
-        excludes=ON_FLINK,
-        why="it was not tried",
-        remedy="Take the parts in this process (leave --engine out), or the whole range there without --state.",
-    ),
     Rule(
         "--dry-run",
         excludes="--state",
@@ -245,57 +203,15 @@ REPLAY_RULES = (
     ),
     Rule(
         "--html",
-        excludes="--state, --detach",
+        excludes="--state",
         why="there is no whole report when the command ends",
         remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
     ),
     Rule("--page-title", needs="--html", is_usage=True),
-    Rule(
-        "--detach",
-        excludes="--ledger",
-        why="the ledger must hear how the run ended",
-        remedy="Leave --detach out, or reserve the run by hand (shh ledger reserve).",
-    ),
     *_STATE_RULES,
     *ACCOUNT_RULES,
-    Rule(
-        "--run-id",
-        excludes="--noise-key-file",
-        unless="--state",
-        why="if both were used again on a log that has changed, both runs would draw the same noise, and the two"
-        " reports would show what changed",
-        remedy="Leave --run-id out: a fresh one is drawn.",
-    ),
+    dataclasses.replace(NAMED_WITH_KEY, unless="--state"),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class ClusterReplay:
-    """A replay on Flink. beam_words: further options of Beam. detach: leave the job running.
-    worker_megabytes: what one Python worker may take."""
-
-    choice: EngineChoice
-    beam_words: tuple[str, ...]
-    detach: bool
-    worker_megabytes: int = USUAL_WORKER_MEGABYTES
-
-
-def choose_replay_engine(options: WorkOptions, beam_words: Sequence[str]) -> ClusterReplay | None:
-    """None for a replay in this process. Raises UserError for addresses and options of Beam that cannot be used."""
-    choice = choose_engine(options.engine, options.cluster, usually=IN_PROCESS)
-    if choice.name == IN_PROCESS:
-        if beam_words:
-            raise UserError(
-                "options of Beam (after --) need --engine flink. Leave them out; another runner of Beam takes"
-                " pipelines/replay_log.py."
-            )
-        return None
-    return ClusterReplay(
-        dataclasses.replace(choice, is_batch=True),
-        tuple(beam_words),
-        options.cluster.detach,
-        options.worker_memory or USUAL_WORKER_MEGABYTES,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +221,7 @@ class ReplayRequest:
     chunks: of the logs. hint: for the operator, why most rows may be unreadable (`hint_of_log`).
     shards: into how many parts users and items are cut; None for the number that suits this machine. Results do not
         depend on it.
-    workers: so many of a cluster read the log at once. state: of the part that is taken; None for all of a run at once.
+    state: of the part that is taken; None for all of a run at once.
     """
 
     options: ReplayOptions
@@ -316,7 +232,6 @@ class ReplayRequest:
     run_id: str
     hint: str | None = None
     shards: int | None = None
-    workers: int = 1
     state: StateOptions | None = None
 
     @property

@@ -5,25 +5,27 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, local_options, runner_options
 from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
 from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.beam.write_state import WriteState
+from dp_transforms.cli.exit_signals import Unwinding
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import LogError, NothingFoundError
 from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.state_part import StatePart
-from dp_transforms.engines.portable import is_local
-from dp_transforms.errors import UserError, check_room
+from dp_transforms.errors import UserError
 from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
@@ -88,33 +90,20 @@ def _are_same_reports(draft: str, published: str) -> bool:
     return header == other_header and list(reports) == list(other_reports)
 
 
-def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
-    """Runs a pipeline in this thread."""
-    result = pipeline.run()
-    result.wait_until_finish()
-    return result
-
-
 def run_replay(
-    request: ReplayRequest,
-    options: PipelineOptions,
-    part: ReplayPart | None = None,
-    run: Callable[[beam.Pipeline], PipelineResult] = run_to_end,
-    pool: ProcessPool | None = None,
+    request: ReplayRequest, part: ReplayPart | None = None, pool: ProcessPool | None = None
 ) -> ReplaySummary:
     """Runs the pipeline and publishes its files, the report last; none of them if anything fails before.
 
     part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
-    run: runs a pipeline to its end, and raises what it fails with.
-    pool: worker processes of this machine that do the heavy steps, for the whole range and on the local runner alone.
+    pool: worker processes of this machine that do the heavy steps, for the whole range alone.
     Raises UserError: one line, without any cell.
     """
     started = time.monotonic()
     with contextlib.ExitStack() as drafts:
-        workers_are_here = is_local(options)
 
         def draft(output: str) -> str:
-            return drafts.enter_context(output_draft_file(output, workers_are_here=workers_are_here))
+            return drafts.enter_context(output_draft_file(output))
 
         report = draft(request.output)
         rejected = draft(request.options.dead_letter) if request.options.dead_letter else None
@@ -122,31 +111,22 @@ def run_replay(
         block_output = request.options.block_output
         of_blocks = draft(block_output) if block_output else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
-            check_room()
-            pipeline = beam.Pipeline(options=options)
+            pipeline = beam.Pipeline(options=local_options())
             if pool is not None:
                 reports, bad_rows, blocks = _release_by(pool, pipeline, request)
             else:
-                batches, bad_rows = read_log(pipeline, request)
+                batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, workers=1)
                 if part and state:
                     reports, blocks = _release_part(batches, request, part, state)
                 else:
-                    reports, _, blocks = release_whole(batches, request)
+                    reports, _, blocks = _release_whole(batches, request)
             _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
             if of_blocks:
                 _ = blocks | "WriteBlocks" >> WriteReports(of_blocks, request.block_header, shown_name=block_output)
             if rejected:
                 _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.options.dead_letter)
-            result = run(pipeline)
-        counts = operator_counts(result)
-        summary = ReplaySummary(
-            events=counts.get(EVENTS_READ, 0),
-            outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
-            outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
-            rejected=counts.get(EVENTS_REJECTED, 0),
-            unpaid=counts.get(PAIRS_UNPAID, 0),
-            seconds=time.monotonic() - started,
-        )
+            result = run_to_end(pipeline)
+        summary = _summary(result, started)
         with errors_in_one_line("nothing was published"):
             check_unchanged(request.chunks)
         is_empty = not part and not request.options.allow_empty and summary.events == summary.outside_range
@@ -174,14 +154,56 @@ def run_replay(
         return summary
 
 
-def read_log(pipeline: beam.Pipeline, request: ReplayRequest) -> tuple[beam.PCollection, beam.PCollection]:
-    """The events, and the rows that cannot be read."""
-    read = ReadEvents(request.chunks, request.fields, workers=request.workers)
-    batches, bad_rows = pipeline | "ReadEvents" >> read
-    return batches, bad_rows
+def _summary(result: PipelineResult, started: float) -> ReplaySummary:
+    """started: by the clock that never goes back."""
+    counts = operator_counts(result)
+    return ReplaySummary(
+        events=counts.get(EVENTS_READ, 0),
+        outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
+        outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
+        rejected=counts.get(EVENTS_REJECTED, 0),
+        unpaid=counts.get(PAIRS_UNPAID, 0),
+        seconds=time.monotonic() - started,
+    )
 
 
-def release_whole(batches: beam.PCollection, request: ReplayRequest) -> ReleaseOutput:
+def job_of(request: ReplayRequest) -> ReplayJob:
+    """As pipelines/replay_log.py has it."""
+    return ReplayJob(
+        chunks=request.chunks,
+        fields=request.fields,
+        plan=request.plan,
+        noise_key=request.options.noise_key_file,
+        run_id=request.run_id,
+        stream=request.stream,
+        domain=request.domain_file,
+        output=request.output,
+        block_output=request.options.block_output,
+        dead_letter=request.options.dead_letter,
+        max_bad_fraction=request.options.max_bad_fraction,
+    )
+
+
+def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary:
+    """Submits the job that pipelines/replay_log.py builds, which publishes by itself, in its last step; returns when it
+    is over. words: options of Beam. Raises UserError like `run_replay`."""
+    started = time.monotonic()
+    options = runner_options(words, job_name=job_name(request.stream, request.run_id), streaming=False)
+    if is_on_dataflow(options) or not is_sent(options):
+        raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
+    with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
+        check_unchanged(request.chunks)
+        with Unwinding(), replay_pipeline(options, job_of(request)) as pipeline:  # Ctrl-C cancels the job
+            result = run_to_end(pipeline)
+    summary = _summary(result, started)
+    check_bad_fraction(request, summary.events, summary.rejected)
+    if not is_taken(request.output):
+        raise LogError("more rows than --max-bad-fraction could not be read; nothing was published.")
+    note_done()
+    return summary
+
+
+def _release_whole(batches: beam.PCollection, request: ReplayRequest) -> ReleaseOutput:
     """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
         request.plan,

@@ -1,4 +1,4 @@
-"""The runs of ``shh replay``: the whole range of a plan, or one part of it; here or on an engine. Loads Beam."""
+"""The runs of ``shh replay``: the whole range of a plan, or one part of it; here or on a runner of Beam. Loads Beam."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from dp_transforms.beam.read_events import ReplayProgress
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_progress, tell
+from dp_transforms.cli.operator_log import operator_progress, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
-from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_replay
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_on_runner, run_replay
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_part import PartFacts, open_part, part_is_done, part_is_taken, secret_of_run
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
@@ -30,38 +29,37 @@ from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 
 _SECONDS_BETWEEN_UPDATES = 0.2
-_SECONDS_BETWEEN_LINES = 5.0
+_NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
 
 def run_whole(
-    request: ReplayRequest,
-    cluster: ClusterReplay | None,
-    account: RunAccount,
-    pool: ProcessPool | None,
-) -> ReplaySummary | None:
-    """All of a run at once, without a state. None if the job was left running.
+    request: ReplayRequest, runner: Sequence[str], account: RunAccount, pool: ProcessPool | None
+) -> ReplaySummary:
+    """All of a run at once, without a state.
 
-    cluster: None for this machine. pool: has begun to read the log, unless there is an account.
+    runner: options of Beam; empty for a replay on this machine. pool: has begun to read the log, unless there is an
+    account.
     """
+    if account.is_kept or runner:
+        _check_range(request)
     if not account.is_kept:
-        return _run(request, cluster, pool=pool)
-    _check_range(request)
+        return _run(request, runner, pool=pool)
     path = request.options.noise_key_file
     log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
     run_id = request.options.run_id
     verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-    with account.whole(is_private=drafts_are_private(request, cluster)):
+    with account.whole(is_private=drafts_are_private(request, runner)):
         request = dataclasses.replace(request, run_id=verdict.run_id)
         if pool is not None:
             read_ahead(pool, request)
-        return _run(request, cluster, pool=pool)
+        return _run(request, runner, pool=pool)
 
 
-def drafts_are_private(request: ReplayRequest, cluster: ClusterReplay | None) -> bool:
-    """Whether nobody else can read what was drawn before it is published: workers elsewhere write the draft of a URL
-    beside it."""
+def drafts_are_private(request: ReplayRequest, runner: Sequence[str]) -> bool:
+    """Whether nobody else can read what was drawn before it is published: the workers of a runner write the draft of a
+    URL beside it."""
     outputs = filter(None, (request.output, request.options.block_output))
-    return cluster is None or not any(map(is_remote, outputs))
+    return not runner or not any(map(is_remote, outputs))
 
 
 def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
@@ -95,7 +93,7 @@ def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | Non
             return None
         request = dataclasses.replace(request, run_id=part.facts.header.run_id)
         with part.account_of(account):
-            summary = _run(request, None, part)
+            summary = _run(request, part=part)
     tell(part_is_taken(part.facts))
     return summary
 
@@ -120,7 +118,7 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
     groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
     declared = (*fields.time_reading, fields.csv_separator)
-    reading = (*fields.names, *(value or "" for value in declared), str(fields.csv_line_ends_in_cells))
+    reading = (*fields.names, *(value or "" for value in declared), _NO_CHOICE)
     files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
     log = InputFingerprint(files, reading, key, stored)
@@ -133,35 +131,26 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
 
 def _run(
     request: ReplayRequest,
-    cluster: ClusterReplay | None,
+    runner: Sequence[str] = (),
     part: ReplayPart | None = None,
     pool: ProcessPool | None = None,
-) -> ReplaySummary | None:
-    """None if the job was left running."""
+) -> ReplaySummary:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and is_json():
-        tell(request.hint, WARNING)
-    elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
+    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
-    if cluster is not None:
-        from dp_transforms.cli.flink_replay import replay_on_flink  # loads all engines
-
-        return replay_on_flink(request, cluster)
+    if runner:
+        return run_on_runner(request, runner)
     with show_progress(sum(chunk.bytes for chunk in request.chunks)):
-        return run_replay(request, pipeline_options([]), part, pool=pool)
+        return run_replay(request, part, pool)
 
 
 @contextlib.contextmanager
 def show_progress(total_bytes: int) -> Iterator[None]:
-    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take yet;
-    for programs it says so now and then, and at the end."""
+    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
+    yet."""
     with contextlib.ExitStack() as stack:
         progress, bars = stack.enter_context(ReplayProgress()), stack.enter_context(operator_progress())
-        if is_json():
-            say = functools.partial(_say_rows, progress, total_bytes)
-            stack.enter_context(_repeated(say, _SECONDS_BETWEEN_LINES))
-            stack.callback(say)
-        elif not bars.disable:
+        if not bars.disable:
             reading = bars.add_task("reading", total=max(1, total_bytes))
             update = functools.partial(_update, bars, reading, progress)
             stack.callback(update)
@@ -185,12 +174,6 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-
-
-def _say_rows(progress: ReplayProgress, total_bytes: int) -> None:
-    numbers = {"rows": progress.rows, "bytes": progress.bytes, "total_bytes": total_bytes}
-    groups = {"groups": progress.groups, "of_groups": progress.of_groups}
-    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers, **groups)
 
 
 def _update(bars: Progress, reading: TaskID, progress: ReplayProgress) -> None:

@@ -156,12 +156,12 @@ class RunAccount:
             tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
 
     @contextlib.contextmanager
-    def whole(self, *, is_private: bool | None = True, ends_here: bool = True) -> Iterator[None]:
+    def whole(self, *, is_private: bool | None = True) -> Iterator[None]:
         """Runs the block, in which all of a run without a state is drawn and published.
 
         is_private: whether nobody else could read the report before it is published. Else a run that refuses its log
         has drawn for it, and its id is never used for another one: that would be two answers for one price. None: of a
-        stream, which publishes while it runs. ends_here: else the engine runs on, and nobody tells when it has ended.
+        stream, which publishes while it runs.
         """
         has_started = False
         try:
@@ -181,8 +181,7 @@ class RunAccount:
                     )
                 tell(f"The run stays charged, and {words}")
             raise
-        if ends_here:
-            self.finish()
+        self.finish()
 
     @property
     def _reserved(self) -> Verdict:

@@ -10,7 +10,7 @@ import io
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
 
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
-_FLAGS_OF_FIELDS |= {
-    name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator", "stream_field")
-}
+_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
 
 PAGE_ENDINGS = (".html", ".htm")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
@@ -69,12 +67,6 @@ class ReadingOptions:
         "What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
         metavar="CHARACTER",
     )
-    csv_line_ends_in_cells: bool = switch(
-        INPUT,
-        "Quoted cells of CSV files may contain line ends. Only for files whose writer quotes every such cell: "
-        "else one row can swallow others. A quote that is not closed then ends the run. Without this option each line "
-        "is one row, and a line with an open quote is rejected alone.",
-    )
 
     @property
     def separator(self) -> str | None:
@@ -84,9 +76,8 @@ class ReadingOptions:
     def fields(
         self,
         user: str = "user",
-        item: str = "item",
+        item: str | Sequence[str] = "item",
         time: str = "time",
-        stream_field: str | None = None,
     ) -> EventFields:
         """These fields, read so. Raises UserError."""
         from dp_transforms.logs import EventFields  # a plan needs no reader
@@ -97,11 +88,9 @@ class ReadingOptions:
                 item,
                 time,
                 self.time_unit,
-                csv_line_ends_in_cells=self.csv_line_ends_in_cells,
                 time_format=self.time_format,
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
-                stream_field=stream_field,
             )
         except ValueError as error:
             names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
@@ -116,21 +105,26 @@ class FieldOptions:
     user_field: str = opt(
         INPUT, "Name of the field with the user: text or a whole number.", brief="Field with the user.", default="user"
     )
-    item_field: str = opt(
-        INPUT, "Name of the field with the item: text or a whole number.", brief="Field with the item.", default="item"
-    )
-    stream_field: str | None = opt(
+    item_field: tuple[str, ...] = opt(
         INPUT,
-        "Name of the field with the stream, such as search or click. Items are then called `STREAM: ITEM`, and a user"
-        " has one budget for all streams.",
+        "Name of the field with the item: text or a whole number. Several, each with --item-field, make one label of "
+        "their values, such as DE / page. Default: item.",
+        brief="Field with the item; several make one label.",
+        default=(),
+        multiple=True,
         metavar="NAME",
     )
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The fields of the item."""
+        return self.item_field or ("item",)
+
     def fields(self) -> EventFields:
         """Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field, self.stream_field)
+        return self.reading.fields(self.user_field, self.items, self.time_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,7 +213,8 @@ def read_titles(path: str | pathlib.Path) -> dict[str, str]:
 class StateOptions:
     """What a command says of its part.
 
-    path: of the state. noise_key_file: the key of the run. user_field, item_field, stream_field: of what is read.
+    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read; several of the item
+    as `joined_label` has them.
     output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
     run_id: of ``--run-id``; None: a fresh one for a new run. population: of ``--population``; None without a ledger.
     """
@@ -232,7 +227,6 @@ class StateOptions:
     until_seconds: int | None = None
     run_id: str | None = None
     population: str | None = None
-    stream_field: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -257,6 +251,13 @@ class AccountOptions:
     max_delta: str | None = opt(BUDGET, "With --ledger: failure probability of that. Set once.", metavar="FLOAT")
 
 
+NAMED_WITH_KEY = Rule(
+    "--run-id",
+    excludes="--noise-key-file",
+    why="if both were used again on a log that has changed, both runs would draw the same noise, and the two reports"
+    " would show what changed",
+    remedy="Leave --run-id out: a fresh one is drawn.",
+)
 ACCOUNT_RULES = (
     Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
     Rule(

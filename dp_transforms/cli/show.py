@@ -95,7 +95,7 @@ _SHOW_RULES = (
 def command(options: ShowOptions) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them,
+    REPORT is a file of `shh replay` (Avro or JSON lines), several files of one run or a folder of them,
     or a folder of `shh stream`.
     """
     views, last = options.views, options.last
@@ -201,7 +201,7 @@ def _only_item(trend: Trend, item: str | None) -> Trend | None:
         return trend
     entries = [entry for entry in trend.entries if entry.hitter.item == item]
     report = trend.report._replace(heavy_hitters=[entry.hitter for entry in entries])
-    return Trend(report, entries, []) if entries else None
+    return trend._replace(report=report, entries=entries, gone=[]) if entries else None
 
 
 def _print_table(

@@ -30,7 +30,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
-from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.fingerprints import key_fingerprint, part_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.run_part import RunPart
@@ -47,7 +47,8 @@ class PartFacts:
 
     how: what it is to its run, by the state. record: its windows, its input and its output. header: of the state before
         it; of one that is done, after it.
-    state_fingerprint: of that state. noise_key: the key of the run, which refuses another one in its place.
+    state_fingerprint: of that state. draws_as: as in `RunPart`. noise_key: the key of the run, which refuses another
+        one in its place.
     """
 
     how: VerdictKind
@@ -56,6 +57,7 @@ class PartFacts:
     header: StateHeader
     state_path: str
     state_fingerprint: str
+    draws_as: str
     noise_key: KeyFile
 
     @property
@@ -80,8 +82,9 @@ class StatePart:
     @property
     def run_part(self) -> RunPart:
         """What workers need."""
-        record = self.facts.record
-        return RunPart(record.first, record.end, os.path.abspath(self.facts.state_path), self.facts.state_fingerprint)
+        facts, record = self.facts, self.facts.record
+        path = os.path.abspath(facts.state_path)
+        return RunPart(record.first, record.end, path, facts.state_fingerprint, facts.draws_as)
 
     @property
     def begun(self) -> StateHeader:
@@ -172,6 +175,8 @@ def open_part(
         state = StateFile(options.path)
         _check_run(state, plan, options, stream, fingerprint)
         state.check_seal(key)
+        if not is_new and not state.header.parts and state.header.intent is None:
+            state = _named_anew(state, options, key)
         how, record = part_by_state(
             state.header,
             state.path,
@@ -182,7 +187,8 @@ def open_part(
             version=_VERSION,
         )
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
-        facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key)
+        draws_as = _draws_as(record, state)
+        facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, draws_as, noise_key)
         check(facts)
         account.reserve(facts)
     except BaseException as error:
@@ -238,18 +244,42 @@ def part_is_taken(facts: PartFacts) -> str:
     )
 
 
-def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
-    """A state before the first window, of a run with a fresh id."""
+def _draws_as(record: PartRecord, state: StateFile) -> str:
+    """Nothing is carried into a first part, and its run has a name of its own (`_named_anew`)."""
+    if not record.first:
+        return ""
+    return part_fingerprint(record.first, record.end, record.input_fingerprint, state.carried)
+
+
+def _named_anew(state: StateFile, options: StateOptions, key: bytes) -> StateFile:
+    """A state before the first window, without a part that was begun. Was it kept from before, windows may have been
+    drawn under its name: nobody but a ledger knows. So without one its run gets another name, and is a new run."""
+    if options.population is not None or options.run_id is not None:
+        _check_name(options)
+        return state
+    with _state_draft(state.path) as draft:
+        write_state(draft, dataclasses.replace(state.header, run_id=fresh_run_id()), [], key)
+        replace_state(draft, state.path)
+    return StateFile(state.path)
+
+
+def _check_name(options: StateOptions) -> None:
+    """Raises UserError if a run would begin under a name of the operator's that no ledger knows."""
     if options.run_id is not None and options.population is None:
         raise UserError(
             "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
             " with the same key on another log, both runs would draw the same noise, and their reports would show what"
             " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
         )
+
+
+def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
+    """A state before the first window, of a run with a fresh id."""
+    _check_name(options)
     run_id = options.run_id or fresh_run_id()
     fields = options.user_field, options.item_field
     of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint, *fields
-    header = StateHeader(*of_run, population=options.population or "", stream_field=options.stream_field or "")
+    header = StateHeader(*of_run, population=options.population or "")
     with _state_draft(options.path) as draft:
         write_state(draft, header, [], key)
         publish(draft, options.path)
@@ -263,7 +293,6 @@ def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str,
         "key_fingerprint": key,
         "user_field": options.user_field,
         "item_field": options.item_field,
-        "stream_field": options.stream_field or "",
         "population": options.population or "",
         "run_id": options.run_id or state.header.run_id,
     }

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import click
 
-from dp_transforms.cli.engine_choice import ENGINE_RULES, FLINK, IN_PROCESS, PRISM, ClusterOptions, EngineName
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,
@@ -172,31 +171,12 @@ class JobOptions:
         "nothing is published or spent (exit code 4).",
         brief="Read what is there now, and end.",
     )
-    engine: str | None = opt(
-        ENGINE,
-        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. in-process: for trials; "
-        "it shows nothing until all windows are closed, which --once does now. Default: flink with "
-        "--flink-master, else prism.",
-        brief="prism (default), flink, in-process.",
-        type=EngineName(PRISM, FLINK, IN_PROCESS, job="live_stream"),
-    )
-    cluster: ClusterOptions = nested(ClusterOptions)
     shards: int | None = opt(
         ENGINE,
         "Into how many shards users are spread, one for each million in the run. The run keeps its number, and answers "
         "do not depend on it. Default: 4.",
         type=click.IntRange(1, 1024),
         metavar="N",
-    )
-    checkpoint_dir: str | None = opt(
-        ENGINE,
-        "Where Flink keeps checkpoints: a path or URI that its machines share. State is then on the heap. Leave it out "
-        "where the cluster's configuration says where, and in what.",
-        metavar="PATH",
-    )
-    checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
-    resume_from: str | None = opt(
-        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id.", metavar="SAVEPOINT"
     )
 
 
@@ -214,15 +194,15 @@ class StreamOptions:
     stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
-        "The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
-        "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
-        needed="required",
+        "The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required "
+        "with --runner. Else the default is a key that is drawn for this run and forgotten.",
         brief="A secret that all workers share.",
         metavar="FILE",
     )
     run_id: str | None = opt(
         ADVANCED,
-        "Name of the run. Default: a fresh one. Every new run must have a new one; to resume a run, give its own.",
+        "Name of the run. Default: a fresh one. Not of a new run with --noise-key-file, unless "
+        "--ledger knows which names were used; to resume a run, give its own.",
     )
     allow_empty: bool = switch(
         OUTPUT,
@@ -257,18 +237,12 @@ def _absolute(record: R, *names: str) -> R:
 
 STREAM_RULES = (
     *PLAN_RULES,
-    *ENGINE_RULES,
     Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
-    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
+    Rule("--csv-separator", needs="--input PATH", why="it is for files"),
     Rule("--producer-times", needs="--clock arrival"),
     Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
     *ACCOUNT_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
-    Rule(
-        "--once, --html",
-        excludes="--detach",
-        why="this command does that while the stream runs, or at its end",
-    ),
 )

@@ -8,18 +8,27 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from dp_transforms.beam.jobs import StreamJob
+from dp_transforms.beam.runner_options import (
+    is_local,
+    is_on_dataflow,
+    job_name,
+    local_options,
+    recovers,
+    runner_options,
+    workers_are_here,
+)
+from dp_transforms.beam.runner_options import resumes as words_resume
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import check_page
+from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_page
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink_rest import ENDED, FlinkRest
-from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
@@ -28,7 +37,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader, ReportSink, sink_of
+from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.reports.report_writer import check_same_run
 from dp_transforms.stores.kafka_client import have_same_servers, topic_of
 from dp_transforms.stores.local_files import check_folder, open_regular
@@ -38,91 +47,71 @@ _LONGEST_NAME = 80
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
-    """All that a run needs: what was asked for, and what that comes to. stop_file: None where nobody can request a
-    stop. titles: of the items on the page, as people call them."""
+    """What was asked for, and what that comes to. runner: options of Beam. resumes: whether the run was begun before,
+    and goes on from what its runner stored. titles: of the items on the page, as people call them."""
 
     options: StreamOptions
-    source: StreamSource
-    plan: Plan
-    clock: StreamClock
-    sink: ReportSink
+    job: StreamJob
     noise_key: KeyFile | None
-    run_id: str
-    stop_file: str | None
-    engine: EngineChoice
+    runner: PipelineOptions
+    resumes: bool
     titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
-    def stream(self) -> str:
-        return self.options.stream
+    def reads_once(self) -> bool:
+        """Whether a partition is read in one go, until it is idle: this process cannot loop."""
+        return is_local(self.runner)
 
     @property
-    def header(self) -> ReportHeader:
-        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
+    def recovers(self) -> bool:
+        """Whether a run that was ended at once can be resumed."""
+        return recovers(self.runner)
 
 
-def stream_request(options: StreamOptions) -> StreamRequest:
-    """Asks the broker, starts nothing. Raises UserError: one line that names the option and the remedy."""
-    options = options.with_absolute_paths()
+def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamRequest:
+    """Asks the broker, starts nothing. words: options of Beam; empty for a stream in this process.
+
+    Raises UserError: one line that names the option and the remedy.
+    """
+    options, is_resumed = options.with_absolute_paths(), words_resume(words)
     check_page(options.sink.html, force=True)
-    engine = choose_engine(
-        options.job.engine,
-        options.job.cluster,
-        usually=PRISM,
-        checkpoint_dir=options.job.checkpoint_dir,
-        checkpoint_seconds=options.job.checkpoint_interval,
-        resume_from=options.job.resume_from,
-    )
+    if is_resumed and options.run_id is None:
+        raise UserError("a run that is resumed needs its name: --run-id (the run printed it).")
+    run_id = options.run_id or fresh_run_id()
     try:
         check_names(**{"--stream": options.stream, "--run-id": options.run_id})
-        sink = _sink(options, engine)
-        _check_places(options, sink, engine)
-        run_id = options.run_id or fresh_run_id()
-        source = _source(options, options.fields.fields())
-        request = StreamRequest(
-            options,
+        runner = local_options()
+        if words:
+            runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
+        if is_on_dataflow(runner):
+            raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
+        is_here = workers_are_here(runner)
+        sink = _sink(options, is_here=is_here)
+        _check_places(options, sink, is_here=is_here)
+        source, noise_key = _source(options, options.fields.fields()), _noise_key(options, runner)
+        job = StreamJob(
             source=source,
-            plan=plan_of_command(options.plan, options.plan_file),
             clock=_clock(options.clock, source),
-            sink=sink,
-            noise_key=_noise_key(options, engine),
+            plan=plan_of_command(options.plan, options.plan_file),
+            noise_key=noise_key,
             run_id=run_id,
-            stop_file=stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_local=engine.is_local),
-            engine=engine,
-            titles=options.sink.view.read_titles(),
+            stream=options.stream,
+            domain=options.plan.domain_file,
+            sink=sink,
+            dead_letter=options.sink.dead_letter,
+            shards=options.job.shards,
+            stop_file=stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_here=is_here),
         )
-        _check_release(request)
-        if options.job.once and request.stop_file is None:
+        _check_release(job.plan)
+        if options.job.once and job.stop_file is None:
             raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
-        request = _with_running_job(request)
+        request = StreamRequest(options, job, noise_key, runner, is_resumed, options.sink.view.read_titles())
         _check_stop_file(request)
         _check_new_or_resumed(request)
+        _check_name(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
-
-
-def _with_running_job(request: StreamRequest) -> StreamRequest:
-    """Notes a job of this run that the cluster runs already. Raises UserError where it cannot be watched, and where the
-    cluster does not say whether there is one: two would answer the same windows."""
-    engine = request.engine
-    if engine.is_local:
-        return request
-    try:
-        job = FlinkRest(engine.flink_master).newest(job_name(request))
-    except EngineError as error:
-        raise UserError(f"{' '.join(str(error).split())} Nothing was started.") from None
-    if job is None or job.state in ENDED:
-        return request
-    if engine.resume_from is not None:
-        remedy = "Cancel it first, or leave --resume-from out to watch it."
-    elif request.options.job.cluster.detach:
-        remedy = "Leave --detach out to watch it."
-    else:
-        return dataclasses.replace(request, engine=dataclasses.replace(engine, runs_already=True))
-    raise UserError(
-        f"the job {job.job_id} of run {request.run_id} runs already at http://{engine.flink_master}. {remedy}"
-    )
 
 
 def _clock(options: ClockOptions, source: StreamSource) -> StreamClock:
@@ -157,7 +146,7 @@ def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
     )
 
 
-def _sink(options: StreamOptions, engine: EngineChoice) -> ReportSink:
+def _sink(options: StreamOptions, *, is_here: bool) -> ReportSink:
     of_sink, of_source = options.sink, options.source
     # Settings such as passwords go only to the servers that they were given for.
     is_same_kafka = have_same_servers(of_source.input, of_sink.output)
@@ -167,37 +156,33 @@ def _sink(options: StreamOptions, engine: EngineChoice) -> ReportSink:
             file_format=of_sink.output_format,
             client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
         )
-        sink.check_can_be_written(is_local=engine.is_local)
+        sink.check_can_be_written(is_local=is_here)
     return sink
 
 
-def _noise_key(options: StreamOptions, engine: EngineChoice) -> KeyFile | None:
+def _noise_key(options: StreamOptions, runner: PipelineOptions) -> KeyFile | None:
     path = options.noise_key_file
     if path is None:
-        if engine.name == IN_PROCESS:
+        if is_local(runner):
             return None
-        raise UserError(
-            f"--engine {engine.name} has workers outside this process, which need one noise key: --noise-key-file FILE."
-            f" {MAKE_A_KEY}."
-        )
-    if not engine.is_local and not os.path.exists(path):
-        return KeyFile(path)  # a mount of the workers, who check it
+        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}.")
     key = KeyFile(path)
-    key.get_secret_bytes()
+    if workers_are_here(runner) or os.path.exists(path):  # else a mount of the workers, who check it
+        key.get_secret_bytes()
     return key
 
 
 def _check_stop_file(request: StreamRequest) -> None:
-    path = request.stop_file
-    if path is not None and os.path.lexists(path) and not request.engine.goes_on:
+    path = request.job.stop_file
+    if path is not None and os.path.lexists(path) and not request.resumes:
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
 
 
-def _check_places(options: StreamOptions, sink: ReportSink, engine: EngineChoice) -> None:
+def _check_places(options: StreamOptions, sink: ReportSink, *, is_here: bool) -> None:
     """What must be there before. Raises UserError."""
     output, dead_letter = sink.folder, options.sink.dead_letter
-    if dead_letter is not None and engine.is_local:
+    if dead_letter is not None and is_here:
         with user_errors(ValueError, prefix="--dead-letter "):
             check_folder(dead_letter)
     if dead_letter and output:
@@ -207,18 +192,18 @@ def _check_places(options: StreamOptions, sink: ReportSink, engine: EngineChoice
                 "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
             )
     folder = options.source.folder
-    if folder is not None and engine.is_local and not os.path.isdir(folder):
+    if folder is not None and is_here and not os.path.isdir(folder):
         raise UserError(f"--input {folder} is not a folder. Make it, or name another one.")
-    _check_files(options, engine)
+    _check_files(options, is_here=is_here)
 
 
-def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
+def _check_files(options: StreamOptions, *, is_here: bool) -> None:
     """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
     of_workers = options.sink.output_kafka_config
     for option, path in {"--kafka-config": options.source.kafka_config, "--output-kafka-config": of_workers}.items():
         if path is None:
             continue
-        if path is of_workers and not engine.is_local and not os.path.lexists(path):
+        if path is of_workers and not is_here and not os.path.lexists(path):
             continue  # a mount of the workers, who check it
         try:
             open_regular(path).close()
@@ -226,8 +211,8 @@ def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
             raise UserError(f"{option} {path} cannot be read: {error.strerror}. Name a regular file.") from None
 
 
-def _check_release(request: StreamRequest) -> None:
-    if request.plan.rounds is not None:
+def _check_release(plan: Plan) -> None:
+    if plan.rounds is not None:
         raise UserError(
             "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"
             " or use `shh replay`."
@@ -236,33 +221,45 @@ def _check_release(request: StreamRequest) -> None:
 
 def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
-    header, _, ended = request.sink.before(request.run_id, is_fresh=request.options.run_id is None)
+    job = request.job
+    header, _, ended = job.sink.before(job.run_id, is_fresh=request.options.run_id is None)
     if header is None:
         return
     if ended is not None:
         raise UserError(f"--output holds run {header.run_id!r}, which has ended. Start a new run with another one.")
-    if header.run_id != request.run_id:
+    if header.run_id != job.run_id:
         raise UserError(f"--output holds another run, {header.run_id!r}. Name another --output.")
-    if not request.engine.goes_on:
-        go_on = "Resume it with --resume-from SAVEPOINT, or start" if request.engine.name == FLINK else "Start"
+    if not request.resumes:
+        go_on = "Resume it with --savepoint_path=PATH, or start" if request.recovers else "Start"
         raise UserError(
             f"--output holds run {header.run_id!r} already. {go_on} a new run: without --run-id, and with another"
             " --output."
         )
-    check_same_run("--output", header, request.header)
+    check_same_run("--output", header, job.header)
 
 
-def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_local: bool) -> str | None:
+def _check_name(request: StreamRequest) -> None:
+    """A run begins under a name of the operator's only where a ledger knows which names were used with its key."""
+    options = request.options
+    is_named = options.run_id is not None and options.noise_key_file is not None
+    if is_named and not request.resumes and options.account.ledger is None:
+        raise UserError(
+            f"{NAMED_WITH_KEY.words('--run-id', but=NAMED_WITH_KEY.excludes)} A ledger knows which names were used:"
+            " with --ledger a run may be named."
+        )
+
+
+def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_here: bool) -> str | None:
     """The path of --stop-file; else one beside the folder of reports; else one that only this user can make.
 
-    named, output: --stop-file and --output, None if not given. is_local: whether all workers run on this machine. None:
+    named, output: --stop-file and --output, None if not given. is_here: whether all workers run on this machine. None:
     nobody can request a stop. Raises UserError if somebody else owns the folder of stop files.
     """
     if named is not None:
         return named
     if output is not None:
         return f"{output}.stop"
-    return os.path.join(_private_folder(), f"{_file_name(run_id)}.stop") if is_local else None
+    return os.path.join(_private_folder(), f"{_file_name(run_id)}.stop") if is_here else None
 
 
 def _file_name(run_id: str) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from dp_transforms.cli import operator_log
-from dp_transforms.cli.subcommands import StandardOutputError, drop_standard_output
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import encode_report
@@ -21,7 +19,6 @@ from dp_transforms.views.report_words import changes_legend, is_ascii_only, tell
 
 _ITEMS_PER_WINDOW = 8
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
-_SECONDS_BETWEEN_JSON_LINES = 10.0
 
 
 class StreamStatus:
@@ -39,7 +36,6 @@ class StreamStatus:
         self._out = out or Console(highlight=False)
         self._err = err or Console(stderr=True, highlight=False, soft_wrap=True)
         self._windows_shown = 0
-        self._is_mute = False
         self._with_epsilon = False
         self._has_line = False
         self._last_line_at = float("-inf")
@@ -48,10 +44,7 @@ class StreamStatus:
     def tell(self, text: str) -> None:
         """A line for the operator, on stderr."""
         self._clear()
-        if operator_log.is_json():
-            operator_log.tell(text)
-        else:
-            self._err.print(text, markup=False)
+        self._err.print(text, markup=False)
 
     def announce(self, text: str) -> None:
         """A line of declared values, on stdout; only on a terminal."""
@@ -59,15 +52,9 @@ class StreamStatus:
             self._out.print(text, markup=False, soft_wrap=True)
 
     def show_reports(self, reports: Sequence[WindowReport]) -> None:
-        """reports: none that was shown before. They are published, whoever can be told: a standard output that does not
-        take them gets no more."""
-        if reports and not self._is_mute:
-            try:
-                self._show(reports)
-            except StandardOutputError as error:
-                self._is_mute = True
-                drop_standard_output()
-                self.tell(f"Warning: cannot write to standard output: {error.strerror}. The run goes on.")
+        """reports: none that was shown before."""
+        if reports:
+            self._show(reports)
 
     def _show(self, reports: Sequence[WindowReport]) -> None:
         self._clear()
@@ -99,11 +86,7 @@ class StreamStatus:
     def _show_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         now = time.monotonic()
         line = self._operator_line(counts, gauges, now)
-        if operator_log.is_json():
-            if now - self._last_line_at >= _SECONDS_BETWEEN_JSON_LINES:
-                self._last_line_at = now
-                operator_log.tell(line, operator_log.PROGRESS, counts=dict(counts), gauges=dict(gauges))
-        elif self._err.is_terminal:
+        if self._err.is_terminal:
             self._clear()
             self._err.print(line[: self._err.width - 1], end="", markup=False, style="dim")
             self._has_line = True

@@ -13,17 +13,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from dp_transforms.cli.engine_choice import IN_PROCESS, check_ports
+from dp_transforms.beam.jobs import RunningPipeline, StreamJob
 from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
-from dp_transforms.cli.flink_jobs import FlinkWatch, StartedJob, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_page import StreamPage
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_status import StreamStatus
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink_rest import FlinkRest
-from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.operator_counts import PARTITIONS_UNREAD
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
@@ -34,76 +29,75 @@ PATIENCE_SECONDS = 120.0
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
 _SECONDS_BETWEEN_GLANCES = 0.05
 _NUMBERS_EVERY_SECONDS = 5.0
-_SECONDS_TO_CANCEL = 30.0
 _FAILED = "the windows that were reported before are valid and stay"
 
 
 class StreamWatch:
-    """job, request, status: of the run. flink: on Flink alone. pause_seconds: between two looks. patience_seconds: how
-    long an output that cannot be read is tried again."""
+    """job, request, status: of the run. pause_seconds: between two looks. patience_seconds: how long an output that
+    cannot be read is tried again."""
 
     def __init__(
         self,
-        job: StreamJob | StartedJob,
+        job: RunningPipeline,
         request: StreamRequest,
         status: StreamStatus,
-        flink: FlinkWatch | None,
         *,
         pause_seconds: float = 1.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._job, self._request, self._status = job, request, status
-        self._flink = flink
-        old = request.engine.goes_on
         self._sink = SinkWatch(
-            request.sink,
-            request.run_id,
+            request.job.sink,
+            request.job.run_id,
             status,
             _page_of(request, status),
-            goes_on=old,
+            goes_on=request.resumes,
             patience_seconds=patience_seconds,
         )
         self._pause_seconds = pause_seconds
         self._ended: RunEnded | None = None
         # A run that is resumed goes on to drain where that was asked for.
-        self._made_stop_file = request.engine.goes_on and os.path.lexists(request.stop_file or "")
+        self._made_stop_file = request.resumes and os.path.lexists(request.job.stop_file or "")
         self._next_numbers = 0.0
         self._unread = 0
 
     def to_the_end(self) -> RunEnded | None:
-        """Returns when the run is over or drained, with its end if it came so far.
+        """Returns when the run is over or drained, with its end if it came so far. The job is over then: it is
+        cancelled also where it cannot be watched any more.
 
         Raises UserError, and SystemExit if the operator ended it at once.
         """
-        engine, stop_file = self._request.engine, self._request.stop_file
+        stop_file = self._request.job.stop_file
         try:
             with caught_stops() as stops:
                 if stop_file is not None:  # not before signals are caught
                     self._say_how_to_drain(stop_file)
-                self._look_until_over(stops)
-                self._cancel_on_cluster()
-                self._job.cancel()
+                try:
+                    self._look_until_over(stops)
+                finally:
+                    if not self._request.reads_once:  # that ends by itself, and cannot be cancelled
+                        self._job.cancel()
             self._tell_end(self._made_stop_file or os.path.lexists(stop_file or ""))
             return self._ended
         finally:
             self._sink.close()
             self._status.close()
-            if self._made_stop_file and (self._ended is not None or not engine.can_go_on):
+            if self._made_stop_file and (self._ended is not None or not self._request.recovers):
                 self._remove_stop_file()
 
     def _look_until_over(self, stops: StopSignals) -> None:
-        asked, is_over, reads_once = 0, False, self._request.engine.reads_once
-        # On engines that read once, the job ends by itself.
+        asked, is_over, reads_once = 0, False, self._request.reads_once
+        # In this process the job ends by itself.
         while not self._job.is_over and (not is_over or reads_once):
             if stops.count > asked:
                 asked = stops.count
                 self._drain_or_end(asked, stops.code)
             begin = time.monotonic()
-            self._ended = self._sink.check(self._goes_on_words())
+            self._ended = self._sink.check()
             is_over = self._ended is not None
             if begin >= self._next_numbers:
-                self._show_numbers(begin)
-                # A cluster that does not answer must not delay reports and signals at every check.
+                self._show_numbers()
+                # A runner that takes long to answer must not delay reports and signals at every check.
                 self._next_numbers = time.monotonic() + _NUMBERS_EVERY_SECONDS
             if not is_over:
                 took = time.monotonic() - begin
@@ -116,32 +110,25 @@ class StreamWatch:
     def _say_how_to_drain(self, stop_file: str) -> None:
         self._status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {stop_file}")
         if self._made_stop_file:
-            self._status.tell(_draining_words(self._request, stop_file))
+            self._status.tell(_draining_words(self._request.job, stop_file))
         elif self._request.options.job.once:
             self._ask_to_drain(stop_file)
-        elif self._request.engine.reads_once and (waiting := _waiting_words(self._request)):
+        elif self._request.reads_once and (waiting := _waiting_words(self._request.job)):
             self._status.tell(waiting)
 
-    def _show_numbers(self, now: float) -> None:
-        engine = self._request.engine
-        if not engine.allow_open_ports:
-            check_ports(engine.name, allow=False)
-        numbers = (self._flink or self._job).numbers(now)
-        self._status.show_operator_line(numbers.counts, numbers.gauges)
-        if numbers.warning:
-            self._status.tell(numbers.warning)
-        if (unread := numbers.gauges.get(PARTITIONS_UNREAD, 0)) > self._unread:
+    def _show_numbers(self) -> None:
+        counts, gauges = self._job.counts_and_gauges()
+        self._status.show_operator_line(counts, gauges)
+        if (unread := gauges.get(PARTITIONS_UNREAD, 0)) > self._unread:
             self._unread = unread
-            self._status.tell(_unread_words(self._request, unread))
-        if numbers.failure:
-            self._cancel_on_cluster()
-            self._job.cancel()
-            with errors_in_one_line(_FAILED):
-                raise RuntimeError(numbers.failure)
+            self._status.tell(
+                f"Warning: {unread:,} partitions were added to --input. This run does not read them. To resume this run"
+                " later, give --partitions with the number that it was begun with."
+            )
 
     def _drain_or_end(self, times: int, code: int) -> None:
         """The first signal is a stop, and the run drains; the second ends it at once."""
-        stop_file, engine = self._request.stop_file, self._request.engine
+        stop_file = self._request.job.stop_file
         if times == 1 and stop_file is None:
             self._status.tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
         elif times == 1 and stop_file is not None:
@@ -149,12 +136,11 @@ class StreamWatch:
         else:
             self._status.tell(_words_of_end_at_once(self._request))
             self._status.close()
-            if engine.name == IN_PROCESS:
+            if self._request.reads_once:
                 self._remove_stop_file()
                 os._exit(code)  # its threads cannot be cancelled
-            self._cancel_on_cluster()
             self._job.cancel()
-            if not engine.can_go_on:
+            if not self._request.recovers:
                 self._remove_stop_file()
             raise SystemExit(code)
 
@@ -163,106 +149,78 @@ class StreamWatch:
             pathlib.Path(stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
             pathlib.Path(stop_file).touch(exist_ok=False)
             self._made_stop_file = True
-        self._status.tell(_draining_words(self._request, stop_file))
-
-    def _cancel_on_cluster(self) -> None:
-        """Ends the job on a Flink cluster: a job server that is cancelled leaves it there."""
-        if self._request.engine.is_local:
-            return
-        cluster, name = FlinkRest(self._request.engine.flink_master), job_name(self._request)
-        try:
-            cancel_job(cluster, name, _SECONDS_TO_CANCEL)
-        except EngineError:
-            self._status.tell(f"The job {name} may still be there: cancel it at http://{cluster.address}.")
+        self._status.tell(_draining_words(self._request.job, stop_file))
 
     def _remove_stop_file(self) -> None:
-        if self._request.stop_file is not None:
-            pathlib.Path(self._request.stop_file).unlink(missing_ok=True)
-
-    def _goes_on_words(self) -> str:
-        """Of a job that does not end with this command; empty for others."""
-        if self._request.engine.is_local:
-            return ""
-        place = f"http://{self._request.engine.flink_master}"
-        return f"The job {job_name(self._request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
+        if self._request.job.stop_file is not None:
+            pathlib.Path(self._request.job.stop_file).unlink(missing_ok=True)
 
     def _tell_end(self, was_asked: bool) -> None:
         """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
-        ended, sink, status = self._ended, self._request.sink, self._status
+        ended, job, status = self._ended, self._request.job, self._status
         if ended is None:
             status.tell(_words_of_no_end(self._request))
         elif was_asked:
             status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
             status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
-        if sink.folder is not None:
-            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: shh show {sink.folder}")
+        if job.sink.folder is not None:
+            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: shh show {job.sink.folder}")
 
 
 def _page_of(request: StreamRequest, status: StreamStatus) -> StreamPage | None:
     sink = request.options.sink
     if sink.html is None:
         return None
-    return StreamPage(sink.html, request.header, sink.view, request.titles, status.tell)
+    return StreamPage(sink.html, request.job.header, sink.view, request.titles, status.tell)
 
 
-def _waiting_words(request: StreamRequest) -> str:
-    """Of an engine that shows nothing until all windows are closed; empty if that does not wait for the future."""
-    schedule = request.plan.schedule
-    end_micros = schedule.window_end_micros(schedule.horizon - 1)
+def _waiting_words(job: StreamJob) -> str:
+    """Of a stream in this process, which shows nothing until all windows are closed; empty if that does not wait for
+    the future."""
+    end_micros = job.plan.schedule.window_end_micros(job.plan.schedule.horizon - 1)
     if end_micros <= time.time_ns() // 1000:
         return ""
     return (
-        f"--engine {request.engine.name} shows its reports when all windows are closed, so not before"
-        f" {format_utc(end_micros)}, unless events of later times come. With --once it reads what is there now, and"
-        " ends."
+        f"It shows its reports when all windows are closed, so not before {format_utc(end_micros)}, unless events of"
+        " later times come. With --once it reads what is there now, and ends."
     )
 
 
-def _unread_words(request: StreamRequest, unread: int) -> str:
-    """Of partitions that were added to the input: what the run does, and the way on."""
-    return (
-        f"Warning: {unread:,} partitions were added to --input. This run does not read them. To resume this run later,"
-        " give --partitions with the number that it was begun with."
-    )
-
-
-def _draining_words(request: StreamRequest, stop_file: str) -> str:
-    """What counts, and how long it takes at least: a stop and the end behind it wait for two checkpoints each."""
-    checkpoints = 2 * request.engine.checkpoint_seconds if request.engine.recovers else 0
+def _draining_words(job: StreamJob, stop_file: str) -> str:
+    """What counts, and how long it takes at least."""
     now_micros = time.time_ns() // 1000
     try:
         asked_micros = os.stat(stop_file).st_ctime_ns // 1000
     except OSError:  # somebody has removed it again
         asked_micros = now_micros
-    stop_micros = request.clock.stop_micros(asked_micros)
-    waiting = stop_micros + request.clock.shown_within_micros - now_micros
-    seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
+    stop_micros = job.clock.stop_micros(asked_micros)
+    seconds = max(0, math.ceil((stop_micros + job.clock.shown_within_micros - now_micros) / MICROS_PER_SECOND))
     until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
     return (
-        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
-        " it is read. Ask again to end at once."
+        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, on Flink four"
+        " checkpoints later, or when all of it is read. Ask again to end at once."
     )
 
 
 def _words_of_no_end(request: StreamRequest) -> str:
-    """Of a job that has ended before its last window: engines that read once end so, Flink behind a savepoint."""
-    if not request.engine.recovers:
+    """Of a job that has ended before its last window: one in this process ends so, and Flink behind a savepoint."""
+    if not request.recovers:
         return "All that was there is read. Windows that were still open then are not answered."
-    return f"Flink has ended the job before its last window. {_words_of_resume(request)}"
+    return f"The runner has ended the job before its last window. {_words_of_resume(request)}"
 
 
 def _words_of_resume(request: StreamRequest) -> str:
     return (
-        f"Resume it from the last checkpoint or savepoint with --resume-from PATH --run-id {request.run_id}, and the"
-        " rest of this command line."
+        f"Resume it from the last checkpoint or savepoint with --savepoint_path=PATH --run-id {request.job.run_id}, and"
+        " the rest of this command line."
     )
 
 
 def _words_of_end_at_once(request: StreamRequest) -> str:
     words = "Ended at once. What was reported stays; open windows were not answered."
-    if request.engine.can_go_on:
-        left = request.stop_file
+    if request.recovers:
+        left = request.job.stop_file
         drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
         return f"{words} {_words_of_resume(request)}{drain}"
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
@@ -302,15 +260,15 @@ class SinkWatch:
         """How many windows the sink has, also those that were shown by an earlier command or by none."""
         return len(self._seen)
 
-    def check(self, given_up: str = "") -> RunEnded | None:
+    def check(self) -> RunEnded | None:
         """The end of the run, once no report is missing; None before, and while the sink cannot be read.
 
-        Raises UserError if it cannot be read for too long. given_up: what to say of the run then.
+        Raises UserError if it cannot be read for too long.
         """
         try:
             _, reports, ended, is_new = self._follower.read_new()
         except StreamError as error:
-            self._tolerate(error, given_up)
+            self._tolerate(error)
             return None
         self._failing_since = None
         self._reports = len(reports) + (0 if is_new else self._reports)
@@ -348,7 +306,7 @@ class SinkWatch:
         else:
             self._status.show_reports(new)
 
-    def _tolerate(self, error: StreamError, given_up: str) -> None:
+    def _tolerate(self, error: StreamError) -> None:
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = now
@@ -356,8 +314,7 @@ class SinkWatch:
                 f"The reports cannot be read just now, trying again for {self._patience_seconds:.0f} s: {error}"
             )
         elif now - self._failing_since >= self._patience_seconds:
-            words = f"the reports could not be read for {now - self._failing_since:.0f} s: {error}"
-            raise UserError(f"{words} {given_up}".rstrip()) from None
+            raise UserError(f"the reports could not be read for {now - self._failing_since:.0f} s: {error}") from None
 
 
 class StopSignals:

@@ -1,8 +1,7 @@
 """The subcommands of ``shh``: runs the module of each, and turns expected errors into one line.
 
 Also ``--config FILE``, options of commands in a TOML file, one table for each command, where the command line wins: a
-``shh.toml`` in the working folder is found. And what tells errors of standard output (a full disk, a closed pipe) from
-all other errors of the operating system.
+``shh.toml`` in the working folder is found. And what becomes of errors of standard output (a full disk, a closed pipe).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import datetime
 import difflib
 import importlib
-import itertools
 import logging
 import os
 import pathlib
@@ -24,13 +22,12 @@ from typing import Any, NoReturn, TextIO, cast
 import click
 
 from dp_transforms.checks import nearest, on_one_line
-from dp_transforms.cli import completion, exit_signals, operator_log
+from dp_transforms.cli import exit_signals, operator_log
 from dp_transforms.errors import UserError, reason_of_machine
 
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
     "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
-    "completion": "Print the script that lets bash, zsh or fish complete the words of shh.",
     "doctor": "Look at a log without a run: fields, times, damage, and how to replay it.",
     "explain": "Say in plain words what a report or a plan promises, and what not.",
     "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
@@ -56,8 +53,6 @@ You have a report:
 
 All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 _FOUND_CONFIG = "shh.toml"  # in the working folder
-_OF_ALL = ("--config", "--log-format")
-_WITH_BEAM_OPTIONS = ("replay", "stream")
 _MOST_BYTES = 1 << 16
 _MOST_DOTS = 100  # of a line: the parser takes the square of the parts of a key, in time and memory
 _COMMAND_LINE_ONLY = ("help", "help-all", "verbose")
@@ -74,8 +69,6 @@ class _LazyGroup(click.Group):
             return None
         command = importlib.import_module(f"dp_transforms.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
-        if completion.VARIABLE in os.environ:
-            return completion.complete_files(command)
         return command
 
     def resolve_command(
@@ -111,19 +104,11 @@ class _LazyGroup(click.Group):
     help="Options of commands in a TOML file, a table for each command; the command line wins (docs/commands.md). "
     "[default: ./shh.toml, if there is one]",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice([operator_log.TEXT, operator_log.JSON]),
-    default=operator_log.TEXT,
-    show_default=True,
-    help="Format of all that is said on stderr: status, progress, warnings and errors.",
-)
 @click.pass_context
-def shh(context: click.Context, config: str | None, log_format: str) -> None:
+def shh(context: click.Context, config: str | None) -> None:
     """Private shifting heavy hitters: which items are held by many users right now, window by window, under
     differential privacy for each user over all windows of the declared range."""
     name = context.invoked_subcommand
-    operator_log.use_format(log_format, name or "")
     if name is None:
         click.echo(_WELCOME)
         return
@@ -141,49 +126,41 @@ def shh(context: click.Context, config: str | None, log_format: str) -> None:
 @operator_log.veiled_standard_error()
 def run(words: Sequence[str]) -> None:
     """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
-    words, beam_options = list(words), []
-    operator_log.use_format(_log_format(words), "")
-    if completion.VARIABLE in os.environ:
-        completion.complete_files(shh)
-    if "--" in words and next((word for word in words if word in _COMMANDS), "") in _WITH_BEAM_OPTIONS:
-        split = words.index("--")
-        words, beam_options = words[:split], words[split + 1 :]
+    words = list(words)
+    operator_log.begin()
     _quiet_logs("--verbose" in words)
     try:
-        with watched_standard_output():
-            shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+        with _kept_standard_output() as output:
+            shh.main(args=words, prog_name="shh", standalone_mode=False)
     except UserError as error:
         _fail(on_one_line(str(error)), error.exit_code)
     except click.ClickException as error:
-        if operator_log.is_json():
-            _fail(on_one_line(error.format_message()), error.exit_code)
         error.show()
         if isinstance(error, click.NoSuchOption) and (place := _place_of(error)):
             click.echo(place, err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped.", exit_signals.stopped_with or exit_signals.INTERRUPTED)
-    except ClosedPipeError:
-        drop_standard_output()
-        sys.exit(0 if operator_log.is_done() else 1)
-    except StandardOutputError as error:
-        drop_standard_output()
-        problem = f"cannot write to standard output: {error.strerror}."
-        if not operator_log.is_done():
-            _fail(problem, 1)
-        operator_log.tell(f"shh: warning: {problem} What was asked for is written.", operator_log.WARNING)
     except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
         if "--verbose" in words:
             traceback.print_exc()
             sys.exit(1)
         _fail(_unexpected(error), 1)
+    if output.error is None:
+        return
+    if isinstance(output.error, BrokenPipeError):  # `shh show ... | head`: who closes a pipe knows
+        sys.exit(0 if operator_log.is_done() else 1)
+    problem = f"cannot write to standard output: {output.error.strerror}."
+    if not operator_log.is_done():
+        _fail(problem, 1)
+    operator_log.tell(f"shh: warning: {problem} What was asked for is written.")
 
 
 def _place_of(error: click.NoSuchOption) -> str:
     """Where an option belongs that its command does not have; nothing for one that nobody knows."""
     option, command = error.option_name, None if error.ctx is None else error.ctx.info_name
-    if option in _OF_ALL and command in _COMMANDS:
-        return f"It belongs before the command: shh {option} ... {command} ..."
+    if option == "--config" and command in _COMMANDS:
+        return f"It belongs before the command: shh --config ... {command} ..."
     if command == "stream":
         replay: click.Command = importlib.import_module("dp_transforms.cli.replay").command
         if any(option in each.opts for each in replay.params):
@@ -191,17 +168,9 @@ def _place_of(error: click.NoSuchOption) -> str:
     return ""
 
 
-def _log_format(words: Sequence[str]) -> str:
-    """Before click has read the command line, which may be what is wrong."""
-    pairs = list(itertools.pairwise(words))
-    is_json = f"--log-format={operator_log.JSON}" in words or ("--log-format", operator_log.JSON) in pairs
-    return operator_log.JSON if is_json else operator_log.TEXT
-
-
 def _fail(message: str, code: int) -> NoReturn:
     """Ends the process with one line."""
-    fields = {"exit_code": code} if operator_log.is_json() else {}
-    operator_log.tell(f"{'' if operator_log.is_json() else 'shh: '}{message}", operator_log.ERROR, **fields)
+    operator_log.tell(f"shh: {message}")
     sys.exit(code)
 
 
@@ -223,63 +192,48 @@ def _quiet_logs(verbose: bool) -> None:
         warnings.simplefilter("ignore")
 
 
-class StandardOutputError(OSError):
-    """Standard output did not take what was printed."""
-
-
-class ClosedPipeError(StandardOutputError):
-    """Its reader has gone: `shh show ... | head`. It has no errno: at EPIPE click and rich end the command with 1, also
-    where a report is published."""
-
-
-class _Watched:
-    """The stream, with errors that say that they are its own."""
+class _Output:
+    """Standard output. What it does not take is dropped, for good: a run goes on whoever can be told. error: the first
+    one."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.error: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with _named():
-            return self._stream.write(text)
+        with self._kept():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        with _named():
+        with self._kept():
             self._stream.flush()
 
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())  # also for Python, which flushes once more at its end
+
 
 @contextlib.contextmanager
-def watched_standard_output() -> Iterator[None]:
-    """While the block runs, `sys.stdout` raises StandardOutputError; it is flushed at the end of the block."""
+def _kept_standard_output() -> Iterator[_Output]:
+    """While the block runs, no error of `sys.stdout` is raised; it is flushed at the end of the block."""
     before = sys.stdout
-    if before is None:  # closed before this process began: nothing is printed
-        yield
-        return
-    watched = cast(TextIO, _Watched(before))
-    sys.stdout = watched
-    try:
-        yield
-        sys.stdout.flush()
-    finally:
-        if sys.stdout is watched:  # click leaves another one behind when a pipe is closed
+    with open(os.devnull, "w") if before is None else contextlib.nullcontext(before) as stream:
+        output = _Output(stream)
+        sys.stdout = cast(TextIO, output)
+        try:
+            yield output
+            output.flush()
+        finally:
             sys.stdout = before
-
-
-def drop_standard_output() -> None:
-    """Python flushes once more at its end, and would print the same error again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextlib.contextmanager
-def _named() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise ClosedPipeError(None, "its reader has gone") from None
-    except OSError as error:
-        raise StandardOutputError(error.errno, error.strerror) from None
 
 
 def read_config(path: str, commands: Collection[str]) -> dict[str, Any]:

@@ -368,5 +368,7 @@ def _first_records(
 def _sample_field(name: str, values: list[Any], branches: list[Branch]) -> FieldSample:
     arrow_type = time_type(branches) or id_type(branches)
     if arrow_type is None:
-        return FieldSample(name, OTHER, None if branches else pa.nulls(len(values)))
+        return FieldSample(name, OTHER, None)
+    if not branches:
+        return FieldSample(name, OTHER, pa.nulls(len(values)))
     return FieldSample(name, kind_of(arrow_type), column_of(values, arrow_type))

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dp_transforms.logs.id_columns import check_event_types
+from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
+from dp_transforms.monitor.event_ids import uuid_texts
 
 _MAX_DEPTH = 32
 _MAX_TYPES = 10_000
@@ -40,6 +41,8 @@ _TICKS = {
 } | {"date": pa.date32()}
 
 Branch = tuple[str, str | None]  # of a union, or the only one: type and logical type
+
+_UUID: Branch = ("fixed", "uuid")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,19 +81,26 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
         _shown_time(each) if is_time else _shown(each, _ID_KINDS)
         for is_time, each in zip(are_times, branches, strict=True)
     ]
-    check_event_types(path, types, shown, fields)
+    id_columns.check_event_types(path, types, shown, fields)
     return EventSchema(records, tuple(records.keys[name] for name in fields.names), tuple(types))
 
 
 def id_type(branches: list[Branch]) -> pa.DataType | None:
-    """The type of a column of ids; None for a field that cannot be one."""
-    if not branches or any(kind not in _ID_KINDS or logical == "decimal" for kind, logical in branches):
+    """The type of a column of ids; null where it never has a value; None for a field that cannot be one."""
+    if not branches:
+        return pa.null()
+    if branches == [_UUID]:
+        return pa.uuid()
+    if any(kind not in _ID_KINDS or logical == "decimal" for kind, logical in branches):
         return None
     return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
 
 
 def time_type(branches: list[Branch]) -> pa.DataType | None:
-    """The type of a column of times, or of numbers that need a unit; None for a field that cannot be one."""
+    """The type of a column of times, or of numbers that need a unit; null where it never has a value; None for a field
+    that cannot be one."""
+    if not branches:
+        return pa.null()
     if len(branches) != 1 or branches[0][1] == "decimal":
         return None
     ((kind, logical),) = branches
@@ -103,6 +113,10 @@ def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     """Values of a field, as fastavro returns them. arrow_type: of `id_type` or `time_type`."""
     if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
         return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
+    if pa.types.is_null(arrow_type):
+        return pa.nulls(len(values), pa.binary())
+    if arrow_type == pa.uuid():
+        return uuid_texts(pa.array(values, arrow_type))
     if not pa.types.is_binary(arrow_type):
         return pa.array(values, arrow_type)
     try:
@@ -216,6 +230,8 @@ class _Builder:
             return self.branches(schema["type"])
         if isinstance(schema, dict):
             logical = schema.get("logicalType")
+            if (schema.get("type"), logical) == _UUID and schema.get("size") != 16:
+                logical = None
             return [(str(schema.get("type")), logical if isinstance(logical, str) else None)]
         return [(str(schema), None)]
 

@@ -1,8 +1,7 @@
 """CSV logs: a header, then one event per row; every cell is text, so ``007`` stays ``007``.
 
-By default a row is a line; see `csv_rows` for that, and for files whose cells hold line ends. Positions are numbers of
-lines; the header is the first line that is not blank. A header that cannot be used is an error, because the writer of
-the file made it. A row that cannot be used is only rejected.
+A row is a line (`csv_rows`). Positions are numbers of lines; the header is the first line that is not blank. A header
+that cannot be used is an error, because the writer of the file made it. A row that cannot be used is only rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from dp_transforms.logs import id_columns, text_files, times
-from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
+from dp_transforms.logs.csv_rows import BEHIND_QUOTE, RowBlock, row_of_each_line
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -32,6 +31,7 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Reasons, Rows
 from dp_transforms.logs.samples import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.text_files import (
+    BLANKS,
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
@@ -51,7 +51,6 @@ _SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
-_ROW_OVER_LINES = re.compile(rb'(?:[^"\n]++|"(?:[^"]++|"")*+")*+(?:\n|\Z)')
 
 
 class CsvHeader(NamedTuple):
@@ -76,14 +75,15 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
 
 
 def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
-    """At ends of lines, unless the file is packed, or where a row begins depends on all that comes before it."""
-    return [chunk] if fields.csv_line_ends_in_cells else text_files.cut_chunk(chunk, parts)
+    """At ends of lines, unless the file is packed."""
+    del fields
+    return text_files.cut_chunk(chunk, parts)
 
 
 def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
     """None: the file is blank. Raises EventFileError unless it names the three fields."""
     delimiter = delimiter_of(path, fields.csv_separator)
-    header = read_names(path, *read_head(path, stored), delimiter, fields.csv_line_ends_in_cells)
+    header = read_names(path, *read_head(path, stored), delimiter)
     if header is not None:
         if not header.is_utf8 and not header.names_all(fields):
             raise EventFileError(path, f"its header does not name the fields, and {NOT_UTF8_TEXT}")
@@ -91,7 +91,7 @@ def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> Cs
     return header
 
 
-def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends_in_cells: bool) -> CsvHeader | None:
+def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHeader | None:
     """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, f"it is {UTF16_TEXT}")
@@ -102,13 +102,12 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends
         if is_whole:
             return None
         raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
-    found = (_ROW_OVER_LINES if line_ends_in_cells else _LINE).match(head, begin)
+    found = _LINE.match(head, begin)
     if found is None or (found.end() == len(head) and not is_whole):
-        problem = "a quote in its header is not closed" if found is None else "its header is too long"
-        raise EventFileError(path, f"{problem} (it may have {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
+        problem = f"its header is too long (it may have {HEAD_BYTES >> 20} MB)"
+        raise EventFileError(path, f"{problem}. Write it with a shorter header.")
     text = found.group()
-    if not line_ends_in_cells:
-        _check_header_line(path, text, delimiter)
+    _check_header_line(path, text, delimiter)
     try:
         names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter))
     except csv.Error:
@@ -142,10 +141,11 @@ def likely_separator(path: str, head: bytes) -> str | None:
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
     for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
+        if rejected.reason == BEHIND_QUOTE:
+            raise EventFileError(path, f"its header has {rejected.reason}.")
         raise EventFileError(
             path,
-            f"its header has a {rejected.reason}. Write one row per line; if names or cells contain line ends, add"
-            " --csv-line-ends-in-cells.",
+            f"its header has a {rejected.reason}. Write one row per line, and names and cells without line ends.",
         )
 
 
@@ -176,24 +176,24 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     yield from text_files.read_text(
         chunk,
         "CSV",
-        lambda stream: _row_blocks(path, stream, skipped, fields, delimiter.encode()),
+        lambda stream: _row_blocks(path, stream, skipped, delimiter.encode()),
         lambda rows, byte_share: _read_block(path, rows, parser, fields, byte_share),
     )
 
 
-def _row_blocks(
-    path: str, stream: Any, header: CsvHeader | None, fields: EventFields, delimiter: bytes
-) -> Iterator[RowBlock]:
+def _row_blocks(path: str, stream: Any, header: CsvHeader | None, delimiter: bytes) -> Iterator[RowBlock]:
     """header: None: the stream begins behind it."""
     first_line = 1
     if header is not None:
         stream.read(header.size)
         first_line += header.lines
-    if fields.csv_line_ends_in_cells:
-        yield from rows_over_lines(path, stream, text_files.BLOCK_BYTES, delimiter, first_line)
-        return
-    for block in line_blocks(stream, first_line):
+    for block in line_blocks(stream, first_line, _blanks(delimiter)):
         yield row_of_each_line(path, block, delimiter)
+
+
+def _blanks(delimiter: bytes) -> bytes:
+    """Of what a blank line may consist: a line of delimiters is a row of empty cells."""
+    return BLANKS.replace(delimiter, b"")
 
 
 def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventFields, byte_share: int) -> ReadBlock:
@@ -269,11 +269,10 @@ def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
 
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
     """See `logs.samples`."""
-    line_ends_in_cells = fields.csv_line_ends_in_cells
     head, is_whole = read_head(path, stored)
     separator = fields.csv_separator or likely_separator(path, head)
     delimiter = delimiter_of(path, separator)
-    header = read_names(path, head, is_whole, delimiter, line_ends_in_cells)
+    header = read_names(path, head, is_whole, delimiter)
     if header is None:
         return FileSample(path, "csv", (), 0, 0, Counter(), True)
     is_time = times.parse_values(header.names, None).faults == 0
@@ -286,13 +285,9 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
     names, broken = header.names[:MOST_FIELDS], Counter[str]()
     parser = RowParser(path, len(header.names), range(len(names)), delimiter)
 
-    def read(text: bytes, *, over_lines: bool) -> pa.Table:
+    def read(text: bytes) -> pa.Table:
         """Whole rows. Counts what is broken."""
-        if over_lines and text:
-            # The first block alone: in the second one, the end of the text would count as that of the file.
-            rows = next(rows_over_lines(path, io.BytesIO(text), len(text), delimiter.encode(), 1))
-        else:
-            rows = row_of_each_line(path, LineBlock(text), delimiter.encode())
+        rows = row_of_each_line(path, LineBlock(text, blanks=_blanks(delimiter.encode())), delimiter.encode())
         columns, kept = parser.read(rows)
         for rejected in rows.rejected:
             broken[rejected.reason] += len(rejected.positions)
@@ -300,13 +295,13 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
         return pa.Table.from_arrays([column.cast(pa.binary()) for column in columns], names)
 
     body = LineBlock(head[header.size :]).raw if is_whole else head[header.size : head.rfind(b"\n") + 1]
-    rows = read(body, over_lines=line_ends_in_cells)
+    rows = read(body)
     is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
     if not is_all:
         last = rows
         if not is_whole:
-            tail = b"" if line_ends_in_cells else read_tail(path, stored)
-            last = read(tail, over_lines=False)
+            tail = read_tail(path, stored)
+            last = read(tail)
         rows = pa.concat_tables([rows[:SAMPLE_ROWS], last[-SAMPLE_ROWS:]])
     found = [FieldSample(name, TEXT, one_chunk(rows.column(at))) for at, name in enumerate(names)]
     looked_at, not_utf8 = (

@@ -27,7 +27,8 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
+from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values, is_uuid_type, uuid_texts
+from dp_transforms.monitor.joined_labels import escaped, joined_labels
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
@@ -61,45 +62,52 @@ class IdColumn:
 
 
 class Columns(NamedTuple):
-    """Of n rows. stream: None where items are of none."""
+    """Of n rows. more_items: of further fields of the item."""
 
     user: IdColumn
     item: IdColumn
     time: TimeColumn
-    stream: IdColumn | None = None
+    more_items: tuple[IdColumn, ...] = ()
 
     def pieces(self) -> Iterator[tuple[int, Columns]]:
         """The rows, and how many come before them. In small pieces where a dictionary has once what each row is to have
-        with its stream."""
-        if self.stream is None:
+        in its label."""
+        if not self.more_items:
             yield 0, self
             return
-        before = np.cumsum(self.item.sizes() + self.stream.sizes()) // _PIECE_BYTES
+        before = np.cumsum(sum(column.sizes() for column in (self.item, *self.more_items))) // _PIECE_BYTES
         cuts = [0, *(np.flatnonzero(np.diff(before)) + 1).tolist(), len(before)]
         for begin, end in itertools.pairwise(cuts):
             rows = slice(begin, end)
-            user, item, stream = (column.take(rows) for column in (self.user, self.item, self.stream))
+            user, item, *more = (column.take(rows) for column in (self.user, self.item, *self.more_items))
             time = TimeColumn(self.time.micros[rows], self.time.faults[rows])
-            yield begin, Columns(user, item, time, stream)
+            yield begin, Columns(user, item, time, tuple(more))
 
 
 def is_id_type(column_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can hold ids."""
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
-    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type) or is_uuid_type(column_type)
+
+
+def is_null_type(column_type: pa.DataType) -> bool:
+    """Whether no cell of this Arrow type has a value: writers give it to a column in which they have found none."""
+    if pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return bool(pa.types.is_null(column_type))
 
 
 def check_event_types(
     path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
 ) -> None:
-    """Raises EventFileError unless columns of these types can be user, item, stream and time.
+    """Raises EventFileError unless columns of these types can be user, item and time. Any can be of type null:
+    whether a column has a value may depend on one user, so its rows are rejected one by one.
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
-    ids = (fields.user, fields.item, fields.stream_field)
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
-        if name in ids and (column_type is None or not is_id_type(column_type)):
+        if name != fields.time and (column_type is None or not (is_id_type(column_type) or is_null_type(column_type))):
             raise id_type_error(path, name, words)
     time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
@@ -107,7 +115,7 @@ def check_event_types(
     if time_type is not None and times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
             raise time_unit_error(path, fields)
-    elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
+    elif time_type is None or not any(is_kind(time_type) for is_kind in (times.is_typed, is_text_type, is_null_type)):
         raise time_type_error(path, fields.time, shown[_TIME])
 
 
@@ -117,8 +125,10 @@ def is_text_type(column_type: pa.DataType) -> bool:
 
 
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError if an index is
+    """Ids from a column of a type of `is_id_type`, of any layout, or of type null. Raises ValueError if an index is
     outside of its dictionary."""
+    if is_uuid_type(array.type):
+        array = uuid_texts(array)
     if pa.types.is_dictionary(array.type):
         encoded = array
     elif pa.types.is_integer(array.type):
@@ -161,20 +171,28 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
 
 def event_columns(arrays: Sequence[pa.Array], fields: EventFields) -> Columns:
     """arrays: of `EventFields.names`, as a format has them."""
-    user, item, time, *stream = arrays
+    user, item, time, *more = arrays
     moments = parse_times(time, *fields.time_reading)
-    return Columns(encode_ids(user), encode_ids(item), moments, *map(encode_ids, stream))
+    return Columns(encode_ids(user), encode_ids(item), moments, tuple(map(encode_ids, more)))
 
 
-def with_streams(item: IdColumn, stream: IdColumn) -> IdColumn:
-    """``stream: item`` of each row. faults: those of the item, and of a text that is too long with its stream."""
-    is_bad = (item.faults | stream.faults) != 0
-    count = max(1, len(item.values))
-    pairs = pa.array(stream.indices.astype(np.int64) * count + item.indices, mask=is_bad).dictionary_encode()
-    of_stream, of_item = map(pa.array, np.divmod(pairs.dictionary.to_numpy(), count))
-    texts = pc.binary_join_element_wise(stream.values.take(of_stream), item.values.take(of_item), ": ")
-    joined = encode_ids(texts.dictionary_encode().take(pairs.indices))  # several pairs may be one text
-    return IdColumn(joined.values, joined.indices, np.where(is_bad, item.faults, joined.faults))
+def join_items(item: IdColumn, more_items: Sequence[IdColumn]) -> IdColumn:
+    """The labels of several fields; of one field as they are. A row has the fault of the first field that has one, or
+    that of a label that is too long."""
+    if not more_items:
+        return item
+    faults, indices, texts = item.faults, item.indices.astype(np.int64), escaped(item.values)
+    for column in more_items:
+        faults = np.where(faults != 0, faults, column.faults)
+        count = max(1, len(column.values))
+        pairs = pa.array(indices * count + column.indices, mask=faults != 0).dictionary_encode()
+        firsts, seconds = map(pa.array, np.divmod(pairs.dictionary.to_numpy(), count))
+        texts = joined_labels(texts.take(firsts), escaped(column.values).take(seconds))
+        indices = pairs.indices.fill_null(0).to_numpy().astype(np.int64)
+    labels, of_labels = ids_of_values(texts)
+    if len(labels):
+        faults = np.where(faults != 0, faults, of_labels[indices])
+    return IdColumn(labels, indices.astype(np.int32), faults)
 
 
 class Events(NamedTuple):
@@ -194,10 +212,10 @@ def events_of(
     columns: of the records that could be decoded. rows: their numbers. reasons: of all n records, with those of the
     records that could not be decoded. positions_of: numbers of records -> their positions in the source.
     """
-    user, item, time, stream = columns
-    item = item if stream is None else with_streams(item, stream)
-    named = (("user", user), ("item", item), ("stream", stream), ("time", time))
-    faulty = [(name, column.faults) for name, column in named if column is not None and column.faults.any()]
+    user, item, time, more_items = columns
+    item = join_items(item, more_items)
+    named = (("user", user), ("item", item), ("time", time))
+    faulty = [(name, column.faults) for name, column in named if column.faults.any()]
     for name, faults in faulty:
         for fault in np.unique(faults[faults != 0]).tolist():
             text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
@@ -239,10 +257,9 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
-    users, items, moments, streams = zip(*parts, strict=True)
+    users, items, moments, more_items = zip(*parts, strict=True)
     times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
-    stream = None if streams[0] is None else _join_ids(streams)
-    return Columns(_join_ids(users), _join_ids(items), times, stream)
+    return Columns(_join_ids(users), _join_ids(items), times, tuple(map(_join_ids, zip(*more_items, strict=True))))
 
 
 def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:

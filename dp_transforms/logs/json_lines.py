@@ -209,8 +209,8 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, R
             for values, name in zip(cells, fields.names, strict=True):
                 values.append(event.get(name))
     moments = times.parse_values([_time_value(value) for value in cells[2]], *fields.time_reading)
-    stream = None if fields.stream_field is None else _id_column(cells[3])
-    return Columns(_id_column(cells[0]), _id_column(cells[1]), moments, stream), np.array(kept, np.int64)
+    user, item, *more = map(_id_column, [*cells[:2], *cells[3:]])
+    return Columns(user, item, moments, tuple(more)), np.array(kept, np.int64)
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:

@@ -10,7 +10,7 @@ import dataclasses
 import gc
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 MAX_BLOCK_ROWS = 1 << 20
 
 _MAX_NAMES_SHOWN = 40
-_NO_CHOICE: dict[str, Any] = {"facets": ()}
+_NO_CHOICE: dict[str, Any] = {"csv_line_ends_in_cells": False, "facets": (), "stream_field": None}
 _FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
 _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
@@ -52,27 +52,26 @@ class EventFileError(ValueError):
 class EventFields:
     """The names of the fields of a log, and how they are read.
 
+    item: one name, or several: then the values of these fields make one label (`monitor.joined_labels`).
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
         ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
     time_format: the form of times that are text, such as ``%d.%m.%Y %H:%M`` (see `time_formats`), in place of
         time_unit.
     time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
-    csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
-    stream_field: the field with the stream of an event, of which and of the item its label is made: ``stream: item``.
     """
 
     user: str = "user"
-    item: str = "item"
+    item: str | Sequence[str] = "item"
     time: str = "timestamp"
     time_unit: str | None = None
-    csv_line_ends_in_cells: bool = False
     time_format: str | None = None
     time_zone: str | None = None
     csv_separator: str | None = None
-    stream_field: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.item, str):
+            object.__setattr__(self, "item", self.item[0] if len(self.item) == 1 else tuple(self.item))
         if self.time_format is not None:
             time_formats.pattern_of(self.time_format)
             if self.time_unit is not None:
@@ -86,17 +85,19 @@ class EventFields:
             )
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
-        names = self.names if self.stream_field is None else self.names[:-1]
-        if len({self.user, self.item, self.time}) < 3 or not all(names):
-            raise ValueError("user, item and time must name three different fields.")
-        if self.stream_field == "" or self.stream_field in names:
-            raise ValueError("stream_field must name a field that is not user, item or time.")
+        if len(set(self.names)) < len(self.names) or not all(isinstance(name, str) and name for name in self.names):
+            raise ValueError("user, item and time must name three different fields, and each further item another one.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of user, item and time, and then of the stream."""
-        stream = () if self.stream_field is None else (self.stream_field,)
-        return self.user, self.item, self.time, *stream
+        """Of user, item and time, and then of further fields of the item."""
+        item, *more = self.items or ("",)
+        return self.user, item, self.time, *more
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The fields of the item."""
+        return (self.item,) if isinstance(self.item, str) else tuple(self.item)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -111,9 +112,7 @@ class EventFields:
 
     def flag(self, name: str) -> str:
         """The option that sets the field called ``name``."""
-        flags = {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}
-        flags |= {} if self.stream_field is None else {self.stream_field: "--stream-field"}
-        return flags[name]
+        return {self.user: "--user-field", self.time: "--time-field"}.get(name, "--item-field")
 
 
 @dataclasses.dataclass(frozen=True)

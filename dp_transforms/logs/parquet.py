@@ -46,6 +46,7 @@ from dp_transforms.logs.samples import (
     FileSample,
     kind_of,
 )
+from dp_transforms.monitor.event_ids import is_uuid_type, uuid_texts
 from dp_transforms.stores.remote_files import StoredFile
 
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
@@ -56,6 +57,7 @@ _BUFFER_BYTES = 8 << 20  # of a column, read at once: Arrow else reads a row gro
 _JOINED_ROWS = 4096  # of small row groups: few, since their dictionaries are unpacked
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
+_UUID_BYTES = pa.binary(16)
 _SHRINKING = 6 / 7  # each part skips what the ones before it read, and is smaller for it
 
 
@@ -63,7 +65,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     """All rows. Raises EventFileError if the schema cannot be used."""
     try:
         metadata = _metadata(path, stored)
-        schema = metadata.schema.to_arrow_schema()
+        schema = _schema_of(metadata)
     except EventFileError:
         raise
     except (pa.ArrowException, OSError, ValueError):
@@ -161,9 +163,11 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
 def _batches_of_one(
     source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
 ) -> Iterator[pa.RecordBatch]:
+    schema = _schema_of(metadata)
     at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
     with _open(source, metadata, as_dictionary) as file:
-        yield from file.iter_batches(at_once, row_groups=groups, columns=[*fields.names])
+        for batch in file.iter_batches(at_once, row_groups=groups, columns=[*fields.names]):
+            yield _with_uuids(batch, schema)
 
 
 def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> tuple[int, list[str]]:
@@ -207,9 +211,32 @@ def _batches_of_many(
     its rows: so few at once that they are not large even then."""
     longest = max(metadata.row_group(group).total_byte_size for group in groups)
     at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
+    schema = _schema_of(metadata)
     with _open(source, metadata, []) as file:
-        yield from file.iter_batches(at_once, row_groups=groups, columns=[*fields.names])
+        for batch in file.iter_batches(at_once, row_groups=groups, columns=[*fields.names]):
+            yield _with_uuids(batch, schema)
     _check_columns(metadata, groups, fields.names)
+
+
+def _schema_of(metadata: pq.FileMetaData) -> pa.Schema:
+    """The columns as Arrow has them; also UUIDs, which older versions of it, and footers alone, have as bytes."""
+    schema = metadata.schema.to_arrow_schema()
+    columns = map(metadata.schema.column, range(metadata.num_columns))
+    uuids = {column.path for column in columns if column.logical_type.type == "UUID"}
+    are_uuids = [field.name in uuids and field.type == _UUID_BYTES for field in schema]
+    return pa.schema(
+        field.with_type(pa.uuid()) if is_uuid else field for field, is_uuid in zip(schema, are_uuids, strict=True)
+    )
+
+
+def _with_uuids(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows with the types of `_schema_of`."""
+    uuids = [at for at, field in enumerate(batch.schema) if is_uuid_type(schema.field(field.name).type)]
+    columns = list(batch.columns)
+    for at in uuids:
+        if columns[at].type == _UUID_BYTES:
+            columns[at] = pa.ExtensionArray.from_storage(pa.uuid(), columns[at])
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names) if uuids else batch
 
 
 def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
@@ -274,7 +301,7 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
     source = open_columns(path, stored)
     with faults_of_store(path, source):
         metadata = pq.read_metadata(source)
-        schema = metadata.schema.to_arrow_schema()
+        schema = _schema_of(metadata)
         names = schema.names[:MOST_FIELDS]
         flat = [name for name in names if schema.names.count(name) == 1 and kind_of(schema.field(name).type) != OTHER]
         looked_at = flat if stored is None else flat[:_MOST_STORED_FIELDS]
@@ -283,16 +310,21 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
         for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
             # A buffer: else whole column chunks are fetched for their first rows.
             file = pq.ParquetFile(source, metadata=metadata, buffer_size=AHEAD_BYTES, pre_buffer=False)
-            parts += list(itertools.islice(file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=looked_at), 1))
+            batches = file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=looked_at)
+            parts += [_with_uuids(batch, schema) for batch in itertools.islice(batches, 1)]
         table = pa.Table.from_batches(parts) if parts else schema.empty_table().select(looked_at)
         bounds = {name: _stated_bounds(metadata, filled, name, schema) for name in flat}
     found = []
     for name in names:
         arrow_type = schema.field(name).type
+        if id_columns.is_null_type(arrow_type):
+            found.append(FieldSample(name, OTHER, pa.nulls(table.num_rows)))
+            continue
         if name not in looked_at:
             found.append(FieldSample(name, kind_of(arrow_type) if name in flat else OTHER, None))
             continue
         values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
+        values = uuid_texts(values) if is_uuid_type(arrow_type) else values
         found.append(FieldSample(name, kind_of(arrow_type), values, bounds[name]))
     rows = int(metadata.num_rows)
     is_all = rows == table.num_rows

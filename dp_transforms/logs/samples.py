@@ -18,6 +18,7 @@ import pyarrow as pa
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_log_files, format_of_log, module_of_format
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, damaged_error, log_size
+from dp_transforms.monitor.event_ids import is_uuid_type
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
 
 SAMPLE_ROWS = 1000
@@ -72,9 +73,7 @@ class LogSample:
     size: int
 
 
-def sample_log(
-    sources: Sequence[str], *, csv_line_ends_in_cells: bool = False, csv_separator: str | None = None
-) -> LogSample:
+def sample_log(sources: Sequence[str], csv_separator: str | None = None) -> LogSample:
     """A look at the logs among ``sources`` (as in `find_log_chunks`). Raises EventFileError if there are none.
 
     csv_separator: None: of each CSV file the likely one.
@@ -88,7 +87,7 @@ def sample_log(
             first.append((path, stored))
         else:
             last = [*last[-_FILES_AT_AN_END + 1 :], (path, stored)]
-    fields = EventFields(csv_line_ends_in_cells=csv_line_ends_in_cells, csv_separator=csv_separator)
+    fields = EventFields(csv_separator=csv_separator)
     samples, faults = [], []
     for path, stored in [*first, *last]:
         try:
@@ -118,7 +117,7 @@ def kind_of(arrow_type: pa.DataType) -> str:
     """Of a field of this type."""
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
-    if id_columns.is_text_type(arrow_type):
+    if id_columns.is_text_type(arrow_type) or is_uuid_type(arrow_type):
         return TEXT
     for kind, is_kind in (
         (WHOLE, pa.types.is_integer),

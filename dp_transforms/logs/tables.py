@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,22 +21,25 @@ from dp_transforms.logs.log_chunk import (
 
 _TABLE = "table"  # its name in errors, and as the source of rejected rows
 _TAKEN = (
-    "Give a DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB, or another object with"
-    " __arrow_c_stream__. Files: shh replay."
+    "Give a DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB, another object with"
+    " __arrow_c_stream__, or a list of them. Files: shh replay."
 )
+# What makes a table of an object that has none yet, as a LazyFrame, a data set and others: the first that it has.
+_MAKES_TABLE = ("to_arrow_table", "to_table", "toArrow", "toPandas", "to_frame", "collect")
 
 
 def read_table(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in order, as those of a file: rejected ones have their number, counted from 1. Raises EventFileError.
 
-    A column has one type for all of its rows; a table whose columns cannot be user, item and time is not read at all.
+    table: or a list of tables or batches, in which no one is no row. A column has one type for all rows of a table; one
+        whose columns cannot be user, item and time is not read at all.
     """
     return join_blocks(_blocks(table, fields), JOINED_ROWS)
 
 
 def _blocks(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
-    row = 1
-    for columns in _columns(table, fields):
+    row, parts = 1, table if isinstance(table, (list, tuple)) else [table]
+    for columns in itertools.chain.from_iterable(_columns(part, fields) for part in parts):
         for begin in range(0, len(columns[0]), MAX_BLOCK_ROWS):
             some = [column.slice(begin, MAX_BLOCK_ROWS) for column in columns]
             yield from id_columns.blocks_of_rows(_TABLE, id_columns.event_columns(some, fields), row, 0)
@@ -48,7 +52,9 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
     if pandas is not None and isinstance(table, pandas.DataFrame):
         table = _of_pandas(table, fields)
     if not hasattr(table, "__arrow_c_stream__"):
-        raise EventFileError(_TABLE, f"a {type(table).__name__} is no table that can be read. {_TAKEN}")
+        made = next((name for name in _MAKES_TABLE if callable(getattr(table, name, None))), None)
+        remedy = _TAKEN if made is None else f"Make one of it: its .{made}()."
+        raise EventFileError(_TABLE, f"a {type(table).__name__} is no table that can be read. {remedy}")
     try:
         reader = pa.RecordBatchReader.from_stream(table)
         check_fields_present(_TABLE, reader.schema.names, fields, has_schema=True)

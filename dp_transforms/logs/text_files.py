@@ -1,9 +1,10 @@
 """What the two text formats share: plain or compressed streams, parts of a file, and blocks of whole lines.
 
 A line ends in a line feed; carriage returns before it belong to the line end. A line of only spaces, tabs and carriage
-returns is blank, and is not an event. A line of more than MAX_LINE_BYTES is left out and reported; the lines after it
-are read. None of this depends on the position of a line or on any other line: each line is judged by itself. Memory is
-a few blocks, whatever a file holds. Many blank lines in a row cost little more than to unpack them.
+returns is blank, and is not an event; but where tabs separate cells, one of tabs is a row of empty cells. A line of
+more than MAX_LINE_BYTES is left out and reported; the lines after it are read. None of this depends on the position of
+a line or on any other line: each line is judged by itself. Memory is a few blocks, whatever a file holds. Many blank
+lines in a row cost little more than to unpack them.
 
 So a file that is not packed can be read in parts: the lines that begin in a span of its bytes. Each line begins in
 exactly one span, whatever the lines hold. How many lines are before a span is not known beforehand, and is needed for
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -50,9 +52,6 @@ NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252
 UTF16_TEXT = "UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
 
 _LINE_FEED = ord("\n")
-_BLANK_LINES = re.compile(rb"\n[ \t\r\n]*\n")
-_IS_FILLED = np.ones(256, np.uint8)
-_IS_FILLED[list(BLANKS + b"\n")] = 0
 _TAIL_BYTES = 256 << 10
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
@@ -66,12 +65,14 @@ class LineBlock:
 
     raw: whole lines, each with its line feed. first_line: the number of the first one in the file.
     too_long: numbers of lines that were left out; `raw` has a blank line in their place.
+    blanks: of what a blank line may consist.
     """
 
-    def __init__(self, raw: bytes, first_line: int = 1, too_long: tuple[int, ...] = ()) -> None:
+    def __init__(self, raw: bytes, first_line: int = 1, too_long: tuple[int, ...] = (), blanks: bytes = BLANKS) -> None:
         self.raw = raw if not raw or raw.endswith(b"\n") else raw + b"\n"
         self.first_line = first_line
         self.too_long = too_long
+        self._is_filled, self._blank_lines = _blank_marks(blanks)
 
     def rejected(self, path: str) -> tuple[RejectedEvents, ...]:
         """The lines that were left out."""
@@ -80,10 +81,10 @@ class LineBlock:
     def filled_text(self) -> bytes:
         """The lines without blank ones."""
         codes = np.frombuffer(self.raw, np.uint8)
-        begins_blank = _IS_FILLED[codes[1:][codes[:-1] == _LINE_FEED]] == 0
-        if not len(codes) or (_IS_FILLED[codes[0]] and not begins_blank.any()):
+        begins_blank = self._is_filled[codes[1:][codes[:-1] == _LINE_FEED]] == 0
+        if not len(codes) or (self._is_filled[codes[0]] and not begins_blank.any()):
             return self.raw
-        text = _BLANK_LINES.sub(b"\n", b"\n" + self.raw)
+        text = self._blank_lines.sub(b"\n", b"\n" + self.raw)
         return text[1:]
 
     def numbers(self) -> npt.NDArray[np.int64]:
@@ -92,13 +93,21 @@ class LineBlock:
         starts = np.concatenate([[0], np.flatnonzero(codes == _LINE_FEED) + 1])[:-1]
         if not len(starts):
             return np.zeros(0, np.int64)
-        return np.flatnonzero(np.maximum.reduceat(_IS_FILLED[codes], starts)) + self.first_line
+        return np.flatnonzero(np.maximum.reduceat(self._is_filled[codes], starts)) + self.first_line
 
 
-def line_blocks(stream: Any, first_line: int = 1) -> Iterator[LineBlock]:
+@functools.cache
+def _blank_marks(blanks: bytes) -> tuple[npt.NDArray[np.uint8], re.Pattern[bytes]]:
+    """For each byte whether a line with it is not blank, and a pattern of blank lines between two line feeds."""
+    is_filled = np.ones(256, np.uint8)
+    is_filled[list(blanks + b"\n")] = 0
+    return is_filled, re.compile(rb"\n[%b\n]*\n" % re.escape(blanks))
+
+
+def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Iterator[LineBlock]:
     """The lines of a stream from its position on, in blocks of about BLOCK_BYTES; a block of blank lines is empty.
 
-    first_line: the number of the line at that position.
+    first_line: the number of the line at that position. blanks: as `LineBlock` has them.
     """
     line_number = first_line
     pending: list[bytes] = []  # the beginning of a line; dropped when it is too long
@@ -123,14 +132,14 @@ def line_blocks(stream: Any, first_line: int = 1) -> Iterator[LineBlock]:
         else:
             lines = b"".join([*pending, data[:end]])
         if lines or too_long:
-            yield LineBlock(b"" if _is_blank(lines) else lines, line_number, too_long)
+            yield LineBlock(b"" if _is_blank(lines, blanks) else lines, line_number, too_long, blanks)
             line_number += int(np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_FEED))
         pending = [data[end:]]
         pending_bytes = len(data) - end
 
 
-def _is_blank(lines: bytes) -> bool:
-    blanks = BLANKS + b"\n"
+def _is_blank(lines: bytes, blanks: bytes) -> bool:
+    blanks += b"\n"
     return not lines[:4096].translate(None, blanks) and not lines.translate(None, blanks)
 
 

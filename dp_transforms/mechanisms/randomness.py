@@ -181,16 +181,22 @@ class StreamKeys(IdKeys):
     """All keyed functions of one run over one stream.
 
     secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: the
-        noise depends on them too, besides the window, the item and its holders.
+        noise depends on them too, besides the window, the item and its holders. part: of a later part of a run, what
+        tells it from every other one (`runs.fingerprints.part_fingerprint`); "" of a whole run, and of a first part.
 
-    Noise depends on the run id. Identities and choices do not: budgets that carry over need stable ids.
+    Noise depends on the run id, and on the part. Identities and choices do not: budgets that carry over need stable
+    ids, and all parts and rounds take the pairs of a user in one order.
     """
 
-    def __init__(self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int) -> None:
+    def __init__(
+        self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int, part: str = ""
+    ) -> None:
         super().__init__(secret)
         self._secret = secret
         self.stream = stream
-        self._noise_context = (run_id, plan_fingerprint, stream, threshold)
+        # Keys are of lists of parts, each with its length: one with a part more is never one of those without.
+        of_part = (part,) if part else ()
+        self._noise_context: tuple[str | int, ...] = (run_id, plan_fingerprint, stream, threshold, *of_part)
         self._holders = BlockFunction(derive_key(secret, "holders"))
         self._weighted_holders = BlockFunction(derive_key(secret, "weighted holders"))
 

@@ -48,7 +48,8 @@ class EventBatch:
         cls, user: pa.Array | Sequence[Any], item: pa.Array | Sequence[Any], time_micros: npt.ArrayLike
     ) -> EventBatch:
         """From columns of text or whole numbers, Arrow's of any width and layout, numpy's or lists."""
-        return cls(id_column("user", user), id_column("item", item), np.asarray(time_micros))
+        times = np.asarray(time_micros)  # of no rows: of no type
+        return cls(id_column("user", user), id_column("item", item), times if times.size else times.astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.time_micros)

@@ -1,7 +1,7 @@
 """What an id of a user or an item is: one rule for all readers, and one reason for each value that is not an id.
 
 An id is UTF-8 text of 1 to 16,384 bytes, kept as it is spelled. A whole number is the text of its digits: the integer 7
-and the text ``7`` are the same id, ``007`` is another.
+and the text ``7`` are the same id, ``007`` is another. A UUID is its text in lower case.
 
 A value that is not an id has one reason, the first of these that applies: it is missing (there is no value), it has the
 wrong type, it is too long, it is not UTF-8, it is empty. "Too long" comes before "not UTF-8" because readers may pass
@@ -11,6 +11,7 @@ over a long cell without looking at its bytes.
 from __future__ import annotations
 
 import decimal
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ _REASONS = {
     NOT_UTF8: "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)",
     EMPTY: "empty {0}",
 }
+_DIGITS_OF_UUID = [place for place in range(36) if place not in (8, 13, 18, 23)]  # others are dashes
 _MOST_BITS = 4 * MAX_ID_BYTES  # a whole number of more bits has more digits than an id may have bytes
 
 
@@ -44,7 +46,7 @@ class BadIdError(ValueError):
 
 
 def id_of_value(value: Any, name: str) -> str:
-    """The id of one value: text, UTF-8 bytes or a whole number. Raises BadIdError. name: ``user`` or ``item``."""
+    """The id of one value: text, UTF-8 bytes, a whole number or a UUID. Raises BadIdError. name: ``user``, ``item``."""
     text, fault = _text_of_value(value)
     if fault:
         raise BadIdError(fault_reason(fault, name))
@@ -57,6 +59,8 @@ def _text_of_value(value: Any) -> tuple[str, int]:
         return "", MISSING
     if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
         return _text_of_whole(int(value))
+    if isinstance(value, uuid.UUID):
+        return str(value), 0
     if isinstance(value, str):
         data = value.encode("utf-8", "surrogatepass")  # bytes that are not UTF-8 where it holds a lone surrogate
     elif isinstance(value, (bytes, bytearray)):
@@ -80,13 +84,15 @@ def _text_of_whole(number: int) -> tuple[str, int]:
 
 
 def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint8]]:
-    """The same rule for an Arrow array of whole numbers, or of text or bytes of any layout.
+    """The same rule for an Arrow array of whole numbers, of UUIDs, or of text or bytes of any layout.
 
     Returns n texts and their faults, uint8[n]; a value with a fault becomes the empty text, which no id is.
     """
     faults = np.zeros(len(values), np.uint8)
     if pa.types.is_integer(values.type):
         text = values.cast(pa.string())
+    elif is_uuid_type(values.type):
+        text = uuid_texts(values)
     else:
         binary = as_binary(values)
         is_long = pc.greater(pc.binary_length(binary), MAX_ID_BYTES).fill_null(False)
@@ -107,6 +113,22 @@ def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint
     return text, faults
 
 
+def is_uuid_type(column_type: pa.DataType) -> bool:
+    return isinstance(column_type, pa.UuidType)
+
+
+def uuid_texts(column: pa.Array) -> pa.StringArray:
+    """UUIDs as text, as Python and DuckDB spell them."""
+    count, storage = len(column), column.storage
+    cells = memoryview(storage.buffers()[1] or b"")[16 * storage.offset : 16 * (storage.offset + count)]
+    digits = cells.hex().encode()
+    texts = np.full((count, 36), ord("-"), np.uint8)
+    texts[:, _DIGITS_OF_UUID] = np.frombuffer(digits, np.uint8).reshape(count, 32)
+    ends = np.arange(count + 1, dtype=np.int32) * 36
+    found = pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(texts))
+    return pc.if_else(storage.is_valid(), found, None) if storage.null_count else found
+
+
 def are_ids(texts: pa.StringArray) -> bool:
     """Whether all of them are ids."""
     lengths = pc.binary_length(texts)
@@ -120,13 +142,18 @@ def are_ids(texts: pa.StringArray) -> bool:
 
 
 def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
-    """Texts or whole numbers as ids. Raises ValueError for columns of other types; the texts are not checked."""
+    """Texts, whole numbers or UUIDs as ids. Raises ValueError for columns of other types; the texts are not checked."""
     try:
         array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
         array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+        if is_uuid_type(array.type):
+            array = uuid_texts(array)
+        kinds = (
+            *(pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+            pa.types.is_null,  # of no rows, or of rows without a value
+        )
         if any(is_kind(array.type) for is_kind in kinds):
             return array.cast(pa.string()).dictionary_encode()
     except (pa.ArrowException, TypeError):

@@ -26,14 +26,14 @@ Whole = npt.NDArray[np.int64]
 def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms) -> tuple[Whole, Whole]:
     """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users".
 
-    Weights of early rounds are small: levels count what users would add with the largest of all rounds, so that they
-    compare. terms: of the round.
+    Weights of early rounds are small: levels count what users would add with the largest of all rounds in windows, so
+    that they compare. Where round 0 has larger ones, the first levels of its blocks are one. terms: of the round.
     """
     spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
     boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
     in_largest = boundaries * largest // terms.largest_weight
     users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
-    return 1 + (in_largest - thresholds) // spacing, users
+    return np.maximum(1, 1 + (in_largest - thresholds) // spacing), users
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

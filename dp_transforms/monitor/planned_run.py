@@ -17,16 +17,18 @@ def fresh_run_id() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """One stream of one run of a plan; contains no secret."""
+    """One stream of one run of a plan; contains no secret. part: as in `StreamKeys`."""
 
     plan: Plan
     stream: str
     run_id: str
+    part: str = ""
 
     def __post_init__(self) -> None:
         if type(self.plan) is not Plan:  # one of a trial promises nothing, and was not checked
             raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.calibrate(...).")
-        # What takes accounting is computed here, once, and travels with the plan: workers only look it up.
+        # What all windows share of accounting is computed here, once, and travels with the plan. Workers compute what
+        # depends on how many pairs a round of looks draws for.
         _ = self.plan.fingerprint
         _ = self.plan.epsilon_after_hits if self.plan.looks is None else self.plan.likely_noise
 
@@ -38,4 +40,5 @@ class PlannedRun:
             plan_fingerprint=self.plan.fingerprint,
             stream=self.stream,
             threshold=self.plan.threshold,
+            part=self.part,
         )

@@ -14,7 +14,7 @@ docs/guarantee.md, "Many runs".
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
 
 The first plan chooses, by which of them admits more runs like it. No run is charged more by ``renyi`` than by
-``basic``: a run of `names` for whose sampled noise there is no room left is charged as any other run. So ``renyi``
+``basic``: a run of ``looks`` for whose sampled noise there is no room left is charged as any other run. So ``renyi``
 refuses no more than its constants, `BudgetRule.base` and `BudgetRule.sampling`.
 
 **Why not the best of several rules later.** The shares of max_delta, the order and the rule are constants: fixed by the

@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dp_transforms.checks import shown
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+Moment = int | str | datetime.date
+Length = int | str | datetime.timedelta
 
 MICROS_PER_SECOND = 1_000_000
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -49,6 +52,21 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.")
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def _second_of(moment: Any) -> Any:
+    """In seconds since 1970 UTC; what is no time stays as it is."""
+    if isinstance(moment, datetime.date):  # a datetime, and a timestamp of pandas, is one
+        return parse_utc(moment.isoformat())
+    return parse_utc(str(moment)) if isinstance(moment, str) or type(moment).__name__ == "datetime64" else moment
+
+
+def _seconds_of(length: Any) -> Any:
+    """In seconds; what is no length stays as it is."""
+    if isinstance(length, datetime.timedelta):
+        whole, rest = divmod(length, datetime.timedelta(seconds=1))
+        return length if rest else whole
+    return parse_duration(length) if isinstance(length, str) else length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,21 +113,16 @@ class WindowSchedule:
             raise ValueError(f"a run has at most {MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
 
     @classmethod
-    def fixed(cls, start: int | str, end: int | str, window_seconds: int | str) -> WindowSchedule:
-        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, or seconds since 1970 UTC.
-        window_seconds: also as text, such as ``1h``."""
+    def fixed(cls, start: Moment, end: Moment, window_seconds: Length) -> WindowSchedule:
+        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, dates and times of Python, pandas
+        or numpy, which are UTC unless they have a zone, or seconds since 1970 UTC. window_seconds: also as text, such
+        as ``1h``, or as a timedelta."""
         return cls.sliding(start, end, window_seconds, window_seconds)
 
     @classmethod
-    def sliding(
-        cls, start: int | str, end: int | str, window_seconds: int | str, slide_seconds: int | str
-    ) -> WindowSchedule:
+    def sliding(cls, start: Moment, end: Moment, window_seconds: Length, slide_seconds: Length) -> WindowSchedule:
         """Sliding windows: each event lies in ``window_seconds / slide_seconds`` of them, and counts in each."""
-        start_seconds, end_seconds = (parse_utc(time) if isinstance(time, str) else time for time in (start, end))
-        window, slide = (
-            parse_duration(length) if isinstance(length, str) else length for length in (window_seconds, slide_seconds)
-        )
-        return cls(start_seconds, end_seconds, window, slide)
+        return cls(*map(_second_of, (start, end)), *map(_seconds_of, (window_seconds, slide_seconds)))
 
     @property
     def windows_per_event(self) -> int:

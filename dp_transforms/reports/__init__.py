@@ -3,7 +3,6 @@
     `report_records`      header and record as JSON, and the check of every report that is written or read
     `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata; and the records of a topic
-    `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path; the files of one run as one report
     `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
     `report`              a report as one value, and as one flat table

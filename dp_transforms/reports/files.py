@@ -24,17 +24,17 @@ _ENDINGS = {
     ".json": "json",
     ".jsonl": "json",
     ".ndjson": "json",
-    ".parquet": "parquet",
-    ".pq": "parquet",
 }
-_MODULES = {"avro": "avro", "json": "json_lines", "parquet": "parquet"}
+_ENDINGS_OF_TABLES = (".parquet", ".pq", ".csv")
+_MODULES = {"avro": "avro", "json": "json_lines"}
 
 
 def report_format(path: Path) -> str:
-    """``avro``, ``json`` or ``parquet``, by the ending."""
+    """``avro`` or ``json``, by the ending."""
     ending = pathlib.Path(path).suffix.lower()
     if ending not in _ENDINGS:
-        raise ReportFileError(f"{_quoted(path)} must end in one of {', '.join(_ENDINGS)} to say its format.")
+        table = " For a table of it: shh show REPORT --output FILE." if ending in _ENDINGS_OF_TABLES else ""
+        raise ReportFileError(f"{_quoted(path)} must end in one of {', '.join(_ENDINGS)} to say its format.{table}")
     return _ENDINGS[ending]
 
 
@@ -66,7 +66,7 @@ def report_writer(
 
 
 def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
-    """What `write_report_file` would write. For ``avro`` and ``json``, the same reports always make the same bytes."""
+    """What `write_report_file` would write. The same reports always make the same bytes."""
     handle = io.BytesIO()
     report_writer(header, map(checked_report, reports), file_format)(handle)
     return handle.getvalue()

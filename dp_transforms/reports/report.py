@@ -9,10 +9,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from dp_transforms.errors import StreamError
 from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.trends import Trend, latest_busy, trends
 
@@ -29,7 +31,7 @@ _FORMULA = "^[=+\\-@\t\r＝＋－＠]"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report:
-    """A report of `replay`, or of a file by `read_report`. All of it may be published.
+    """A report of `replay`, or of a file or folder by `read_report`. All of it may be published.
 
     header: the run, its plan and what it guarantees. windows: those with heavy items, by time; also had by iterating.
     Whatever takes Arrow takes it as a table (`to_arrow`): ``polars.DataFrame(report)``, ``duckdb.from_arrow(report)``.
@@ -72,7 +74,7 @@ class Report:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """A report file, as `shh replay` writes it: .avro, .jsonl or .parquet. One that exists is never overwritten.
+        """A report file, as `shh replay` writes it: .avro or .jsonl. One that exists is never overwritten.
         Raises ReportFileError."""
         write_report_file(path, self.header, self.windows)
 
@@ -103,16 +105,31 @@ class Report:
 
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:
-    """The report of `shh replay` in a file, in several files that are parts of one run, or in a folder of them.
+    """The report of `shh replay` in a file, in several files that are parts of one run, or in a folder of them; or the
+    windows that a stream has written so far into its folder (`ReportFolder.read` says also whether it has ended).
 
     Raises ReportFileError for what is not a report or cannot be read.
     """
+    streams = [folder for path in paths if (folder := ReportFolder(os.fspath(path))).is_begun]
+    if streams:
+        if len(paths) > 1:
+            raise ReportFileError(f"{streams[0].name} has the report of a stream. Read it by itself.")
+        return _read_stream(streams[0])
     files = [file for path in paths for file in (report_files_in(path) if os.path.isdir(path) else [path])]
     if not files:
         raise ReportFileError(
             f"there is no report in {', '.join(repr(os.fspath(path)) for path in paths)}. Check the path."
         )
     header, windows = read_report_file(files[0]) if len(files) == 1 else read_report_files(files)
+    return Report(header, tuple(windows))
+
+
+def _read_stream(folder: ReportFolder) -> Report:
+    try:
+        header, windows, _ = folder.read()
+    except StreamError as error:
+        raise ReportFileError(str(error)) from error
+    assert header is not None, "a folder that is begun has one"
     return Report(header, tuple(windows))
 
 

@@ -61,7 +61,7 @@ class ReportFollower(abc.ABC):
 
 class ReportSink(abc.ABC):
     """Names a sink; small, and can be pickled into a job graph. run_id: None for whichever run is there, if it is the
-    only one. Commands make one by `sinks.sink_of`, and ask it for what differs."""
+    only one. Commands make one by `reports.sink_of`, and ask it for what differs."""
 
     @property
     @abc.abstractmethod

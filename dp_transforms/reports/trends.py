@@ -38,12 +38,27 @@ class Entry(NamedTuple):
     change: str | None
 
 
+class HitsSoFar(NamedTuple):
+    """What any one user can have paid, as far as windows were read; where users pay for hits alone.
+
+    read: hits in all of them up to this one. first: the running estimate of the first one that was read, and the hits
+        in it; None where nothing was before it.
+    """
+
+    read: int
+    first: tuple[float, int] | None
+
+    def after(self, hits: int) -> HitsSoFar:
+        return self._replace(read=self.read + hits)
+
+
 class Trend(NamedTuple):
-    """A window. entries: the largest first. gone: items of the window before."""
+    """A window. entries: the largest first. gone: items of the window before. hits: up to this window."""
 
     report: WindowReport
     entries: list[Entry]
     gone: list[HeavyHitter]
+    hits: HitsSoFar = HitsSoFar(0, None)
 
 
 class TrendRule(NamedTuple):
@@ -85,14 +100,21 @@ class TrendRule(NamedTuple):
         return RISING if size > before else FALLING
 
 
-def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport]) -> Iterator[Trend]:
-    """The windows in the order of time. plan: that of their header."""
+def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport], *, are_all: bool = False) -> Iterator[Trend]:
+    """The windows in the order of time. plan: that of their header. are_all: these are all reports of a run, which are
+    not those of a later part."""
     rule = TrendRule.of(plan)
     latest: dict[str, WindowReport] = {}
+    hits: dict[str, HitsSoFar] = {}
     for report in sorted(reports, key=lambda each: (each.window_start, each.window_end, each.stream)):
         before = latest.get(report.stream)
         latest[report.stream] = report
-        yield _trend(rule, report, before)
+        charged = _most_charged(plan, report)
+        if report.stream not in hits:
+            is_first = are_all or _begins(plan, report)
+            hits[report.stream] = HitsSoFar(0, None if is_first else (report.epsilon_spent, charged))
+        hits[report.stream] = hits[report.stream].after(charged)
+        yield _trend(rule, report, before)._replace(hits=hits[report.stream])
 
 
 def size_of(hitter: HeavyHitter) -> int:
@@ -135,6 +157,22 @@ def _trend(rule: TrendRule, report: WindowReport, before: WindowReport | None) -
         entries.append(Entry(hitter, entries[-1].rank if is_tied else place + 1, change))
     named = {hitter.item for hitter in report.heavy_hitters}
     return Trend(report, entries, [hitter for item, hitter in held.items() if item not in named])
+
+
+def _most_charged(plan: Mapping[str, Any], report: WindowReport) -> int:
+    """So many of the charged results of a window can be of one user (docs/guarantee.md, "The running figure
+    epsilon_spent")."""
+    paid = plan.get("hits")
+    most = paid.get("max_items_per_user") if isinstance(paid, dict) else None
+    charged = sum(hitter.zone != ABOVE for hitter in report.heavy_hitters)
+    return min(most, charged) if isinstance(most, int) and most > 0 else charged
+
+
+def _begins(plan: Mapping[str, Any], report: WindowReport) -> bool:
+    """Whether it is the first window of the run."""
+    schedule = plan.get("schedule")
+    start = schedule.get("start_seconds") if isinstance(schedule, dict) else None
+    return isinstance(start, int) and report.window_start == start * 1_000_000
 
 
 def _least_change(plan: Mapping[str, Any]) -> int | None:

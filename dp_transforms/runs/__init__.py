@@ -10,14 +10,16 @@ state file: what each user has left, what is known, how far the run is closed, a
     judge          may this part run? By the state, and by the ledger
     state_cells    Kind: what users and items carry on; split by bucket, joined, so that parts and shards do not matter
     state_file     StateFile: the container, checked; write_state: a new one, in one step; hold_state: one at a time
-    fingerprints   the noise key in its file; fingerprints of it and of the files of a log; the key that seals states
+    fingerprints   the noise key in its file; fingerprints of it, of the files of a log, and of a part, by which its
+                   noise is its own; the key that seals states
     run_part       RunPart: the windows of a part and the state before them, as workers need it
 
-Guarantee: a range that is taken in parts publishes what the same range publishes in one part, with the same key and run
-id (docs/guarantee.md, "Streams and parts": a window is a function of its events, of the key and of what earlier
-windows pass on). So all parts of a run together cost what the plan says, once. Condition: each window is taken once,
-with one input. The state refuses what would break it, as long as nobody goes back to an older copy of the file. Nobody
-makes another state without the noise key: each is sealed with it.
+Guarantee: what a range publishes that is taken in parts has the law of what it publishes in one part
+(docs/guarantee.md, "Streams and parts": a window is a function of its events, of the keys and of what earlier windows
+pass on). So all parts of a run together cost what the plan says, once. Condition: each window is taken once, with one
+input. The state refuses what would break it. Who goes back to an older copy of the file is refused by a ledger; without
+one each time costs the plan's price once more ("What a run is"). Nobody makes another state without the noise key: each
+is sealed with it.
 
 Users are keyed hashes here, and the key is not in the file. Items are labels: those that were named lately, and with
 prices for hits also those that were near it. So the file is as private as the log.

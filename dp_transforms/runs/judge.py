@@ -38,7 +38,6 @@ _OTHERS = {
     "key_fingerprint": "another noise key. Give the file with its key: with another one no user is recognised.",
     "user_field": "--user-field {}. Give the same one: from another field no user is recognised.",
     "item_field": "--item-field {}. Give the same one: what is known of an item is known by its name.",
-    "stream_field": "--stream-field {}. Give the same one: what is known of an item is known by its name.",
     "population": "the --population {}. All parts of a run are in one ledger, or none is: give the same options.",
     "run_id": "the run id {}. Leave --run-id out.",
 }

@@ -31,6 +31,8 @@ class RunPart:
 
     state_path: a file that every worker can read; None: nothing is carried, as before the first window.
     state_fingerprint: of that state: a worker that finds another one refuses it.
+    draws_as: by what its noise differs from that of another part with these windows (`fingerprints.part_fingerprint`);
+        "" of a first part, and of a stream.
 
     What is carried is read for the users and items that are asked for alone. Each method raises StateError for a file
     that cannot be used.
@@ -40,6 +42,7 @@ class RunPart:
     end: int
     state_path: str | None = None
     state_fingerprint: str = ""
+    draws_as: str = ""
 
     @classmethod
     def whole(cls, schedule: WindowSchedule) -> RunPart:

@@ -67,7 +67,8 @@ class StateFile:
     """A state, open for reading until nothing refers to it.
 
     path: its own path. header: a `StateHeader`. rows: all cells, by kind and bucket. fingerprint: hex SHA-256 of the
-    header without the intent, and of all cells: the same for a state before and after its intent is written.
+    header without the intent, and of all cells: the same for a state before and after its intent is written. carried:
+    the same of the cells alone, which are what users and items carry on.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -84,7 +85,8 @@ class StateFile:
             self.rows = self._read_rows(text, heads)
         except StateError as error:
             raise at_path(self.path, error) from None
-        self.fingerprint = _fingerprint(self.header, self.rows)
+        self.fingerprint = _fingerprint(self.header.with_intent(None).to_json().encode(), self.rows)
+        self.carried = _fingerprint(b"", self.rows)
 
     def cell(self, row: Row) -> memoryview:
         """Raises StateError if the cell is not the one that was written."""
@@ -211,8 +213,8 @@ def _seal(key: bytes, digest: bytes) -> bytes:
     return hmac.digest(key, digest, "sha256")
 
 
-def _fingerprint(header: StateHeader, rows: Iterable[Row]) -> str:
-    chain = _Chain(header.with_intent(None).to_json().encode())
+def _fingerprint(header: bytes, rows: Iterable[Row]) -> str:
+    chain = _Chain(header)
     for row in rows:
         chain.add(row.kind, row.bucket, row.digest)
     return chain.digest().hex()

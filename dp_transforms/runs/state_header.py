@@ -13,6 +13,7 @@ MOST_HEADER_BYTES = 4 << 20
 MOST_PARTS = 500
 _MOST_TEXT = 4096
 _HEX_DIGITS = 64
+_NO_CHOICE = {"stream_field": ""}  # what a state says beside: so it has the same bytes as before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,6 @@ class StateHeader:
     plan: the JSON of the plan; plan_fingerprint: its fingerprint. stream, run_id: names; the noise depends on them.
     key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
     user_field, item_field: the names of the fields of the log; from other fields each user would have a second purse.
-    stream_field: of that of the stream; "" without one.
     population: under which a ledger accounts for the run; "" for a run without a ledger.
     parts: the latest `MOST_PARTS` that were finished, in order: whatever was to be published of their windows is.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
@@ -66,7 +66,6 @@ class StateHeader:
     intent: PartRecord | None = None
     begun_by: str = ""
     next_fingerprint: str = ""
-    stream_field: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, str) or not self.plan:
@@ -76,8 +75,6 @@ class StateHeader:
         _check_hex("key_fingerprint", self.key_fingerprint)
         if not all(isinstance(name, str) and name for name in (self.user_field, self.item_field)):
             raise ValueError("user_field and item_field must be names.")
-        if not isinstance(self.stream_field, str):
-            raise ValueError("stream_field must be text.")
         if len(self.parts) > MOST_PARTS:
             raise ValueError(f"only the latest {MOST_PARTS} parts must be kept.")
         begin = self.parts[0].first if len(self.parts) == MOST_PARTS else 0
@@ -121,7 +118,7 @@ class StateHeader:
         """One line; the same header always makes the same text. Raises StateError if it would be too large to be read
         again."""
         parts, intent = [vars(part) for part in self.parts], self.intent and vars(self.intent)
-        fields = {"format_version": FORMAT_VERSION, **vars(self), "parts": parts, "intent": intent}
+        fields = {"format_version": FORMAT_VERSION, **vars(self), **_NO_CHOICE, "parts": parts, "intent": intent}
         text = json.dumps(fields, sort_keys=True)
         if len(text) > MOST_HEADER_BYTES:
             raise StateError("its header would be too large. Use shorter paths, or a plan of a smaller file.")
@@ -145,6 +142,8 @@ class StateHeader:
                 f"it has format version {shown}, and this version of shh knows version {FORMAT_VERSION} alone. Use the"
                 " version of shh that wrote it."
             )
+        if any(fields.pop(name, value) != value for name, value in _NO_CHOICE.items()):
+            raise StateError("its run has a choice that there is no more. Use the version of shh that wrote it.")
         try:
             intent, parts = fields.get("intent"), [PartRecord(**part) for part in fields["parts"]]
             begun = None if intent is None else PartRecord(**intent)

@@ -8,7 +8,9 @@
     rounds         the first two where looks come in rounds: run again for each, on what was named before
     release_stages which three stages a run has, by what its users pay for
 
-A replay, a part of a run, a stream and the worker processes of a replay run the same stages. They differ in the driver
-alone: `at_once` of `dp_transforms.beam` groups all that belongs together, and `in_order` waits for each window's turn.
-Only the weights of a replay, which know what a user will do later, are a stage of their own.
+A replay, a part of a run, a stream and the worker processes of a replay run these stages. Drivers differ: `at_once` of
+`dp_transforms.beam` groups all that belongs together, and `in_order` waits for each window's turn. Where users pay for
+looks, the first stage differs too: a replay of a whole run knows what a user will do later, and spreads its purse over
+all of it; a part and a stream spend it window after window. Rounds over a log, of a replay or a part, have a first and
+a second stage of their own.
 """

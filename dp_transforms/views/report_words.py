@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, Trend, TrendRule
+from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, HitsSoFar, Trend, TrendRule
 from dp_transforms.views.time_axis import local_text
 
 _MAX_LABEL = 80
@@ -84,14 +84,14 @@ def windows_table(
         table.add_column("hits paid", justify="right", overflow="fold")
     if with_epsilon:
         table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
-    for report, entries, gone in found:
+    for report, entries, gone, hits in found:
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
             length_text(report.window_end - report.window_start),
             _items_text(entries[:max_items], len(entries), len(gone), names, ascii_only),
         ]
         if after_hits:
-            paid = _most_hits_paid(report.epsilon_spent, after_hits)
+            paid = _most_hits_paid(report.epsilon_spent, hits, after_hits)
             cells.append(f"{'<=' if ascii_only else '≤'}{paid} of {len(after_hits)}")
         if with_epsilon:
             cells.append(f"{report.epsilon_spent:.4g}")
@@ -166,8 +166,18 @@ def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
         return ()
 
 
-def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
-    """So many hits at most, of any one user: the estimate is that of one more, where there is one."""
+def _most_hits_paid(epsilon_spent: float, hits: HitsSoFar, after_hits: Sequence[float]) -> int:
+    """So many hits at most, of any one user: as counted in the windows that were read, and in those before them as the
+    running estimate says, which tells the last hit from the one before it no more."""
+    before = 0
+    if hits.first is not None:
+        first_spent, in_first = hits.first
+        before = max(0, _most_hits_of(first_spent, after_hits) - in_first)
+    return min(len(after_hits), before + hits.read, _most_hits_of(epsilon_spent, after_hits))
+
+
+def _most_hits_of(epsilon_spent: float, after_hits: Sequence[float]) -> int:
+    """By the estimate alone: it is that of one more, where there is one."""
     paid = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
     return paid if paid == len(after_hits) else max(0, paid - 1)
 

@@ -25,7 +25,6 @@ from dp_transforms.errors import PoolError
 from dp_transforms.workers.worker import DONE, BlobStore, OwnFiles, make_files, receive, send, stored_blob
 
 _SECONDS_TO_END = 10.0
-_OF_LITTLE_MEMORY = (-signal.SIGKILL, -signal.SIGABRT)  # by the system; by a C++ library under `ulimit -v`
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
 # takes a sixth of the time of a worker. No threads: there are processes.
 _ENVIRONMENT = {
@@ -234,7 +233,7 @@ class ProcessPool:
             return PoolError("the run has ended.")
         code = self._exit_code(worker)
         how = "ended" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        reason = ", perhaps for lack of memory" if code in _OF_LITTLE_MEMORY else ""
+        reason = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         return PoolError(
             f"a worker process {how}{reason}; nothing was published. Give the command again, with less --memory or with"
             " --processes 1."

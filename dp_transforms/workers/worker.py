@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from dp_transforms.errors import PoolError, check_room
+from dp_transforms.errors import PoolError
 from dp_transforms.lean_imports import go_without_pandas
 
 DONE, FAILED = "done", "failed"
@@ -211,7 +211,6 @@ def _serve(channel: socket.socket, store: BlobStore) -> None:
         try:
             if start is not None:  # the first task of this step
                 step, secret = start
-                check_room()
                 works[number] = (step, step.start(secret))
             answer = (DONE, *_run(*works[number], element, store, room))
         except BaseException as error:

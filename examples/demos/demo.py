@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 
 from dp_transforms.cli.main import main
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.reports import read_report
-from examples.demos.flink_cluster import worker_pids
+from examples.engines.engine_process import EngineError
+from examples.engines.flink import WorkerPool
+from examples.engines.flink_cluster import worker_pids
 
 _FOLDER = pathlib.Path("demo")
 _LOG, _HITS, _LOOKS, _PAGE = (

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from examples.demos.demo import (
@@ -29,9 +27,11 @@ from examples.demos.demo import (
     shh_words,
     started,
 )
-from examples.demos.flink_cluster import FlinkCluster
-from examples.demos.kafka_server import KafkaServer, StoredRecord
 from examples.demos.simulated_stream import LiveStream, LiveStreamWriter
+from examples.engines.engine_process import EngineError
+from examples.engines.flink import WorkerPool
+from examples.engines.flink_cluster import FlinkCluster
+from examples.engines.kafka_server import KafkaServer, StoredRecord
 
 _FOLDER = pathlib.Path("demo") / "stream"
 _STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)
@@ -116,8 +116,8 @@ def _run(
             "1s",
         ],
         ["--mode", "looks", "--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
-        ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
-        ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
+        ["--runner=FlinkRunner", f"--flink_master={cluster.address}", "--checkpointing_interval=2000"],
+        ["--environment_type=EXTERNAL", f"--environment_config={pool.address}"],
     )
     print_command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
     with started(shh_words(*(word for words in lines for word in words))) as shh:

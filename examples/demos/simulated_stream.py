@@ -12,7 +12,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.engines.engine_process import EngineError
+from examples.engines.engine_process import EngineError
 
 _TICK_SECONDS = 0.05
 _PAGES = 40

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, 
 from apache_beam.runners.portability.prism_runner import PrismJobServer
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines.portable import KnownOptions
+from dp_transforms.beam.runner_options import KnownOptions
 from tests.helpers.beam_pipelines import Script, local_pipeline, pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network

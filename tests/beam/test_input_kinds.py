@@ -14,11 +14,14 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.release_rows import HeavyHitterRows
 from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
 from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import (
@@ -39,6 +42,11 @@ Pair = tuple[str, str]
 class Visit(typing.NamedTuple):
     reader: str
     article: str
+
+
+class Fields(typing.TypedDict):
+    who: str
+    what: str
 
 
 beam.coders.registry.register_coder(Visit, beam.coders.RowCoder)
@@ -67,6 +75,21 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
     rows = events | "Rows" >> stamp(lambda user, item: beam.Row(u=user, i=item)).with_output_types(
         row_type.RowTypeConstraint.from_fields([("u", str), ("i", str)])
     )
+
+    def as_dict(user, item):
+        return {"who": user, "what": item}
+
+    def as_fields(user, item) -> Fields:
+        return {"who": user, "what": item}
+
+    dicts = {
+        "plain": stamp(as_dict).with_output_types(dict),
+        "of text": stamp(as_dict).with_output_types(dict[str, str]),
+        "of anything": stamp(as_dict).with_output_types(typing.Mapping[str, typing.Any]),
+        "with keys": stamp(as_fields).with_output_types(Fields),
+        "or nothing": stamp(as_dict).with_output_types(dict[str, str] | None),
+        "of no known type": stamp(as_dict).with_output_types(typing.Any),
+    }
     untyped = events | "Untyped" >> stamp(lambda user, item: {"who": user, "what": item}).with_output_types(dict)
     batches = pipeline | "Batches" >> beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
     fields = {"user": "reader", "item": "article"}
@@ -83,10 +106,42 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
         "rows": (rows, {"user": "u", "item": "i"}),
         "functions": (rows, {"user": lambda row: row.u, "item": lambda row: row.i}),
         "a name and a function": (rows, {"user": "u", "item": lambda row: row.i}),
+        "a function and a name of dicts": (untyped, {"user": lambda row: row["who"], "item": "what"}),
+        **{
+            f"dicts {name}": (events | f"Dicts {name}" >> step, {"user": "who", "item": "what"})
+            for name, step in dicts.items()
+        },
         "functions of anything": (untyped, {"user": lambda row: row["who"], "item": lambda row: row["what"]}),
     }
     inputs |= without_windows if sliding == 1 else {}
     assert_all_give(pipeline, inputs, plan, key_file(tmp_path), log)
+
+
+def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
+    """Elements, and in windows, counts, blocks and rows all that is stamped."""
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
+    made = {
+        "looks": {},
+        "rounds": {"rounds": True, "block_seconds": 86_400, "usual_looks": (1, 10), "most_looks": 20},
+        "hits": {"mode": "hits"},
+        "hits-with-counts": {"mode": "hits-with-counts"},
+    }
+    pipeline, found = local_pipeline(["--runtime_type_check"]), {}
+    stamp = beam.Map(lambda pair: TimestampedValue[Pair](pair, Timestamp(schedule.start_seconds + 60)))
+    pairs = pipeline | beam.Create([(f"u{number}", "x") for number in range(900)]) | stamp.with_output_types(Pair)
+    for name, choices in made.items():
+        plan = Plan.calibrate(epsilon=4, delta=1e-6, schedule=schedule, **choices)
+        (tmp_path / f"{name}.json").write_text(plan.to_json())
+        released = pairs | name >> ShiftingHeavyHitters(plan, with_blocks=name == "rounds")
+        outputs = {"": released.reports, " in blocks": released.blocks} if released.blocks else {"": released.reports}
+        rows = pairs | f"Fields {name}" >> beam.Map(lambda pair: beam.Row(user=pair[0], item=pair[1]))
+        outputs[" as rows"] = rows | f"Rows {name}" >> HeavyHitterRows(str(tmp_path / f"{name}.json"))
+        for kind, output in outputs.items():
+            found[name + kind] = Collected()
+            _ = output | f"See {name}{kind}" >> found[name + kind].sink()
+    pipeline.run().wait_until_finish()
+    assert {name: len(each.values) for name, each in found.items()} == dict.fromkeys(found, 1)
+    assert len(found) == 9
 
 
 def test_reports_have_a_schema_and_stand_at_the_end_of_their_window(tmp_path):
@@ -275,11 +330,10 @@ def test_global_windows_are_no_declared_windows():
         (Visit, {}, "user='user' is not a field of the input, which has reader, article"),
         (Visit, {"user": "reader"}, "item='item' is not a field"),
         (Visit, {"user": "reader", "item": "Article"}, "item='Article' is not a field"),
-        (dict, {}, "must have a schema, or be pairs"),
-        (str, {}, "must have a schema, or be pairs"),
-        (tuple[str, str, str], {}, "must have a schema, or be pairs"),
-        (tuple[str, ...], {}, "must have a schema, or be pairs"),
-        (dict, {"user": len}, "give functions for both user and item"),
+        (str, {}, "must have a schema, or be dicts, pairs"),
+        (tuple[str, str, str], {}, "must have a schema, or be dicts, pairs"),
+        (tuple[str, ...], {}, "must have a schema, or be dicts, pairs"),
+        (str, {"user": len}, "give functions for both user and item"),
         (Pair, {"item": len}, "give functions for both user and item"),
     ],
 )

@@ -12,10 +12,12 @@ from apache_beam.transforms.display import DisplayData
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines import flink, portable, prism, submitted
+from dp_transforms.beam.runner_options import check_dataflow
+from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
+from examples.engines import flink, prism
 from tests.helpers.leak_search import forms_of, places_with, texts_within
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
@@ -23,7 +25,7 @@ from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 VERSION = "projects/project-one/secrets/noise/versions/1"
 IMAGE = "europe-docker.pkg.dev/project-one/images/monitor:1"
 CLOUD = [
-    *submitted.dataflow_options(job_name="monitor", streaming=True),
+    *("--runner=DataflowRunner", "--job_name=monitor", "--sdk_location=container", "--streaming"),
     *("--project=project-one", "--region=europe-west1", "--temp_location=gs://bucket-one/temp"),
     f"--sdk_container_image={IMAGE}",
 ]
@@ -104,9 +106,8 @@ def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
 
 ENGINES = {
     "flink": lambda: flink.options("localhost:1"),
-    "flink with a pool": lambda: flink.options("localhost:1", environment="EXTERNAL", worker_address="localhost:2"),
+    "flink with a pool": lambda: flink.options("localhost:1", worker_address="localhost:2"),
     "prism": lambda: prism.options("localhost:1"),
-    "job service": lambda: portable.portable_options("localhost:1", streaming=False),
 }
 
 
@@ -153,15 +154,15 @@ def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
 )
 def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    submitted.check_dataflow(PipelineOptions(CLOUD), streaming=True)
+    check_dataflow(PipelineOptions(CLOUD), streaming=True)
     options = PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out])
-    with pytest.raises(ValueError, match=message):
-        submitted.check_dataflow(options, streaming=True)
+    with pytest.raises(UserError, match=message):
+        check_dataflow(options, streaming=True)
 
 
 def test_the_session_is_not_sent_to_dataflow():
-    with pytest.raises(ValueError, match="no --pickle_library=dill"):
-        submitted.check_dataflow(PipelineOptions([*CLOUD, "--pickle_library=dill"]), streaming=True)
+    with pytest.raises(UserError, match="no --pickle_library=dill"):
+        check_dataflow(PipelineOptions([*CLOUD, "--pickle_library=dill"]), streaming=True)
 
 
 def test_engines_show_what_is_declared_and_nothing_else():

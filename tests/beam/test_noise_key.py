@@ -14,7 +14,7 @@ from apache_beam.internal import pickler
 
 from dp_transforms.beam.set_up_workers import FreshKey, KeyFile, resolve_noise_key
 from tests.helpers.beam_pipelines import local_pipeline
-from tests.helpers.forked import run_python
+from tests.helpers.shh_process import run_python
 
 KEY = bytes(range(100, 140))
 # A dry run: else Beam asks Google over the network about the bucket, for minutes where there is none.

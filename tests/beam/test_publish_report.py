@@ -6,16 +6,15 @@ import os
 import pathlib
 from typing import Any
 
-import apache_beam as beam
 import pytest
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.beam.jobs import replay_pipeline, run_to_end
+from dp_transforms.beam.runner_options import local_options, runner_options
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.cli.flink_replay import build_detached
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest
-from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.portable import pipeline_options
+from dp_transforms.cli.replay_run import job_of, run_replay
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
 from dp_transforms.reports import ReportFileError, read_report_file
@@ -44,17 +43,14 @@ def request_of(tmp_path: pathlib.Path):
 def _run(request: ReplayRequest, times: int = 1) -> PipelineResult:
     """times: how often Beam runs each bundle, as an engine whose workers die."""
     repeats = f"--direct_runner_bundle_repeat={times - 1}"
-    pipeline = beam.Pipeline(options=pipeline_options([repeats]))
-    with errors_in_one_line("nothing was published"):
-        build_detached(pipeline, request)
-        result = pipeline.run()
-        result.wait_until_finish()
-    return result
+    options = runner_options([repeats], job_name="job", streaming=False)
+    with errors_in_one_line("nothing was published"), replay_pipeline(options, job_of(request)) as pipeline:
+        return run_to_end(pipeline)
 
 
 def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(request_of, tmp_path):
     here, there = request_of("here.jsonl"), request_of("there.jsonl", dead_letter=str(tmp_path / "bad.txt"))
-    run_replay(here, pipeline_options([]))
+    run_replay(here)
     _run(there, times=3)
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
     assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
@@ -64,7 +60,7 @@ def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(re
 @pytest.mark.xdist_group("s3")
 def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request_of, bucket):
     here, there = request_of("here.jsonl"), request_of("there.jsonl", output=f"{bucket}/there.jsonl")
-    run_replay(here, pipeline_options([]))
+    run_replay(here)
     _run(there, times=3)
     (header, found), (header_here, found_here) = read_report_file(there.output), read_report_file(here.output)
     assert (header, list(found)) == (header_here, list(found_here))
@@ -91,5 +87,6 @@ def test_a_file_of_another_run_is_not_written_over(request_of):
 
 
 def test_an_output_in_a_folder_that_is_missing_is_refused_before_the_job_runs(request_of, tmp_path):
-    with pytest.raises(ReportFileError, match="Check its folder"):
-        build_detached(beam.Pipeline(), request_of(os.path.join("missing", "report.jsonl")))
+    job = job_of(request_of(os.path.join("missing", "report.jsonl")))
+    with pytest.raises(ReportFileError, match="Check its folder"), replay_pipeline(local_options(), job):
+        pass

@@ -14,12 +14,14 @@ import nbclient
 import nbformat
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan, RejectedEvents, WindowSchedule, read_report, replay
 from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
@@ -27,7 +29,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = {"start": "2026-01-01", "end": "2026-01-02", "window": "1h", "epsilon": 4.0, "delta": 1e-6}
 COLUMNS = {"user": "who", "item": "what", "time": "when"}
 MODES = {"looks": {"usual_looks": (1, 10), "most_looks": 20}, "hits-with-counts": {"hits_per_user": 5}}
-KINDS = ("pandas", "pandas categories", "pandas index", "polars", "pyarrow", "batches", "duckdb")
+KINDS = (
+    *("pandas", "pandas categories", "pandas index", "polars", "pyarrow", "batches", "list of batches"),
+    *("list of tables", "duckdb"),
+)
 
 
 def log() -> pa.Table:
@@ -44,6 +49,10 @@ def log() -> pa.Table:
 
 
 def as_kind(kind: str, table: pa.Table) -> Any:
+    if kind == "list of batches":
+        return table.to_batches(max_chunksize=1000)
+    if kind == "list of tables":
+        return table.slice(0, 1000), table.slice(1000, 500).to_pandas(), table.slice(1500)
     library = pytest.importorskip(kind.split()[0]) if kind != "batches" else None
     if kind == "duckdb":
         return library.connect().from_arrow(table)
@@ -93,6 +102,7 @@ def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
             plan=plan_of(mode),
             noise_key=folder / "noise.key",
             run_id=of_command.header.run_id,
+            resume=True,
             rejected=rejected,
             **COLUMNS,
         )
@@ -148,6 +158,11 @@ def mixed() -> Any:
         ),
         (mixed, {}, r"the column 'user' holds values of several types. .*astype\(\"string\"\)"),
         (lambda: "clicks.csv", {}, "a str is no table that can be read. Give a DataFrame of pandas"),
+        (lambda: ["clicks.csv"], {}, "a str is no table that can be read. Give a DataFrame of pandas"),
+        (lambda: pytest.importorskip("polars").from_arrow(table()).lazy(), {}, r"a LazyFrame is .*its \.collect\(\)"),
+        (lambda: pyarrow.dataset.dataset(table()), {}, r"InMemoryDataset is no .*Make one of it: its \.to_table\(\)"),
+        (lambda: mixed()["user"], {}, r"a Series is no table that can be read. Make one of it: its \.to_frame\(\)"),
+        (lambda: table(), {"start": datetime.timedelta(1)}, "start_seconds must be a whole number of seconds"),
         (
             lambda: table(user=pa.nulls(2, pa.int64())),
             {},
@@ -162,6 +177,17 @@ def mixed() -> Any:
         (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
         (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
         (lambda: table(), {"noise_key": "nowhere.key"}, "nowhere.key"),
+        (
+            lambda: table(),
+            {"noise_key": "noise.key", "run_id": "nightly"},
+            "run_id cannot be used with noise_key: if both were used again on a log that has changed, both runs would"
+            " draw the same noise, .* Leave run_id out: .* give resume=True",
+        ),
+        *(
+            (lambda: table(), {"resume": True, **more}, "resume needs noise_key and run_id")
+            for more in ({}, {"run_id": "nightly"}, {"noise_key": "noise.key"})
+        ),
+        (lambda: table(), {"noise_key": "noise.key", "run_id": "r", "resume": "yes"}, "resume must be True or False"),
     ],
 )
 def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, more: dict[str, Any], said: str) -> None:
@@ -176,6 +202,39 @@ def test_an_empty_report_is_made_where_it_is_asked_for() -> None:
     assert (len(report), report.header.plan["epsilon"]) == (0, 4.0)
 
 
+def nothing_of(kind: str) -> Any:
+    """Tables without rows, and without a type where the library has found no value."""
+    if kind == "no batch":
+        return table().slice(2).to_batches()
+    if kind == "a header alone":
+        return pa.csv.read_csv(io.BytesIO(b"user,item,timestamp\n"))
+    library = pytest.importorskip(kind.split()[0])
+    if kind == "polars":
+        return library.DataFrame({"user": [], "item": [], "timestamp": []})
+    frame = library.DataFrame({"user": ["u"], "item": ["i"], "timestamp": ["2026-01-01"]}).iloc[:0]
+    return frame.astype("category") if kind == "pandas categories" else frame
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pandas categories", "polars", "a header alone", "no batch"])
+def test_no_rows_of_any_type_are_no_rows(kind: str) -> None:
+    report = replay(nothing_of(kind), **WORDS, allow_empty=True)
+    assert len(report) == 0
+    with pytest.raises(ValueError, match="no event is in the range: the table has no rows"):
+        replay(nothing_of(kind), **WORDS)
+
+
+@pytest.mark.parametrize("column", ["user", "item", "timestamp"])
+@pytest.mark.parametrize("null", [pa.null(), pa.dictionary(pa.int8(), pa.null())], ids=str)
+def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(
+    column: str, null: pa.DataType
+) -> None:
+    said = f"missing {'time' if column == 'timestamp' else column}: 2"
+    with pytest.warns(UserWarning, match=said):
+        assert len(replay(table(**{column: pa.nulls(2, null)}), **WORDS, allow_empty=True)) == 0
+    with pytest.raises(ValueError, match=rf"{said}\); no report was made.*allow_empty"):
+        replay(table(**{column: pa.nulls(2, null)}), **WORDS)
+
+
 def test_beam_runs_in_this_process_and_says_nothing(tmp_path: pathlib.Path) -> None:
     program = f"""
 import logging, multiprocessing, pyarrow as pa
@@ -185,7 +244,7 @@ events = pa.table({{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026
 print({{found.item for window in replay(events, **{WORDS!r}) for found in window.heavy_hitters}})
 assert not multiprocessing.active_children()
 """
-    done = forked.run_python("-c", program, cwd=tmp_path)
+    done = shh_process.run_python("-c", program, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'a'}\n", "")
     assert list(tmp_path.iterdir()) == []
 

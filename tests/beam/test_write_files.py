@@ -88,7 +88,7 @@ def test_released_types_travel_as_rows_and_survive_a_shuffle():
         assert_that(shuffled, equal_to(REPORTS))
 
 
-@pytest.mark.parametrize(("ending", "flags"), [("avro", []), ("parquet", REPEATED), ("jsonl", OTHER_PROCESS)])
+@pytest.mark.parametrize(("ending", "flags"), [("avro", REPEATED), ("jsonl", OTHER_PROCESS)])
 def test_reports_become_one_file_in_order(tmp_path, ending, flags):
     path = tmp_path / f"report.{ending}"
     result = write(path, [*REPORTS, REPORTS[0]], flags)  # one arrives twice
@@ -97,7 +97,7 @@ def test_reports_become_one_file_in_order(tmp_path, ending, flags):
     assert conflicts(result) == 0
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_a_run_without_reports_writes_a_valid_file(tmp_path, ending):
     path = tmp_path / f"report.{ending}"
     write(path, [])

@@ -28,8 +28,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
     one_look = ("--mode", "looks", "--usual-looks", "1", "1", "--most-looks", "1")
     for output, source, more in (
         ("avro", "logs", ()),
-        ("jsonl", "logs/log.csv", ("--mode", "looks")),
-        ("parquet", "logs/log.csv", one_look),
+        ("jsonl", "logs/log.csv", one_look),
     ):
         ran = shell.run_clean(*replay(source, output=f"report.{output}", more=more))
         assert ran.code == 0, ran.err
@@ -39,7 +38,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
         assert f"file work/report.{output}" in ran.places
         (shell.home.work / "bad.jsonl").unlink()
     for words in (["--all"], ["--json"]):
-        shown = shell.run_clean("show", "report.parquet", *words)
+        shown = shell.run_clean("show", "report.jsonl", *words)
         assert shown.code == 0
         assert SHARED in shown.out
     assert shell.run_clean("show", "report.avro", "--html", "report.html").code == 0
@@ -110,8 +109,8 @@ def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> 
     assert len(ran.places["file work/bad.jsonl"].splitlines()) > 1000
 
 
-def stream(*more: object, engine: str = "in-process", budget: tuple[str, ...] = BUDGET) -> list[object]:
-    return ["stream", "--input", "logs", *budget, *HISTORY, "--engine", engine, "--dead-letter", "bad", *more]
+def stream(*more: object, budget: tuple[str, ...] = BUDGET) -> list[object]:
+    return ["stream", "--input", "logs", *budget, *HISTORY, "--dead-letter", "bad", *more]
 
 
 def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
@@ -160,11 +159,11 @@ MISTAKES = {
     "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
     "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],
-    "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r", "--engine", "in-process"],
-    "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
+    "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r"],
+    "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG"],
     "settings of Kafka": [
         *("stream", "--input", "kafka://localhost:9/t", "--kafka-config", "LOG", *BUDGET),
-        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),
+        *("--output", "r", "--noise-key-file", "noise.key"),
     ],
     "no unit": ["replay", "LOG", *BUDGET, "--output", "r.avro"],
     "a wrong unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-unit", "us"],

@@ -20,7 +20,7 @@ import pytest
 from dp_transforms.cli.main import main
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
-from tests.helpers import forked, shh_process
+from tests.helpers import shh_process
 from tests.helpers.leak_search import metrics_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -249,12 +249,11 @@ def run_here(home: Home, recorded: Recorded, words: Sequence[object], capfd: Any
 
 def run_apart(home: Home, command: Sequence[object], *, environment: dict[str, str] | None = None) -> Ran:
     """Runs a command of this Python in a process of its own."""
-    start = forked.python if environment is None else shh_process.python
     more = {"PYTHONHASHSEED": HASH_SEED, **(environment or {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (
         home.looked_after(),
-        start(*command, cwd=home.work, environment={**home.environment, **more}, **pipes) as process,
+        shh_process.python(*command, cwd=home.work, environment={**home.environment, **more}, **pipes) as process,
     ):
         out, err = process.communicate(timeout=_PATIENCE_SECONDS)
     places = {"stdout": out.encode(), "stderr": err.encode(), "exit message": str(process.returncode).encode()}

@@ -20,9 +20,9 @@ BUDGET = [
     *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
 ]
 IN_ROUNDS = [*BUDGET[:-2], "--rounds"]
-IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
+IN_PROCESS = ["--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--input", "logs", "--dead-letter", "bad"]
-KAFKA = ["stream", "--input", "kafka://localhost:9/t", "--engine", "in-process", *BUDGET]
+KAFKA = ["stream", "--input", "kafka://localhost:9/t", *BUDGET]
 RESERVED = ["--population", "news", "--plan", "made.json"]
 PLANNED = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
 HEADER = ReportHeader("run-1", "events", "a guarantee", {})
@@ -81,7 +81,7 @@ WRITTEN = {
     ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
-    ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
+    ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
     ("replay", "block_output"): (["replay", "log.jsonl", *IN_ROUNDS, "--output", "windows.avro"], ["out.avro"]),
@@ -98,8 +98,6 @@ WRITTEN = {
     ("stream", "html"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out.html"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
-# Only named to Flink, which opens them.
-FOREIGN = {("stream", "checkpoint_dir"), ("stream", "resume_from")}
 
 
 def flag(name):

@@ -36,11 +36,11 @@ NAMES = [
 ]
 
 
-def rendered(reports, *, width=100, color=False, **options):
+def rendered(reports, *, width=100, color=False, are_all=False, **options):
     console = Console(
         file=io.StringIO(), width=width, force_terminal=color, color_system="truecolor" if color else None
     )
-    console.print(windows_table(list(trends(options.get("plan", {}), reports)), **options))
+    console.print(windows_table(list(trends(options.get("plan", {}), reports, are_all=are_all)), **options))
     return console.file.getvalue()
 
 

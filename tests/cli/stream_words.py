@@ -14,11 +14,12 @@ PLAN = [
 ]
 FOLDER = ["--input", "logs", "--time-unit", "s"]
 KEY = ["--noise-key-file", "noise.key"]
-IN_PROCESS = ["--engine", "in-process"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
-FLINK = ["--engine", "flink"]
-CLUSTER = [*FLINK, "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000", "--allow-open-ports"]
+CLUSTER = [
+    *("--runner=FlinkRunner", "--flink_master=localhost:8081"),
+    *("--environment_type=EXTERNAL", "--environment_config=localhost:50000"),
+]
 
 
 def write_log_and_key(folder):

@@ -108,7 +108,7 @@ def test_a_stream_of_a_folder_reads_them_too(tmp_path):
     ]
     (tmp_path / "logs" / "a.csv").write_text("\n".join(["user;item;timestamp", *rows]) + "\n")
     words = ["--csv-separator", ";", "--time-format", "%d.%m.%Y %H:%M", "--time-zone", BERLIN, "--mode", "hits"]
-    words += ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s", "--epsilon", "8", "--delta", "1e-6"]
+    words += ["--clock", "event", "--idle-timeout", "1s", "--epsilon", "8", "--delta", "1e-6"]
     span = ["--start", "2026-10-24T12:00:00Z", "--end", "2026-10-24T14:00:00Z", "--window", "1h"]
     ended = shh("stream", "--input", "logs", *words, *span, "--output", "reports", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

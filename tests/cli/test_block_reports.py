@@ -5,9 +5,8 @@ import json
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.cli.replay_request import WorkOptions, choose_replay_engine
 from dp_transforms.cli.replay_runs import drafts_are_private
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
@@ -130,7 +129,7 @@ def test_what_cannot_be_published_is_refused_before_anything_is_drawn(folder, wo
 
 
 def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder):
-    failed = forked.run_python("-c", TAKEN_THEN, "replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
+    failed = shh_process.run_python("-c", TAKEN_THEN, "replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
     said = " ".join(failed.stderr.split())
     assert failed.returncode == 1
     assert "windows.jsonl exists and is never overwritten" in said
@@ -139,27 +138,26 @@ def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder):
 
 
 @pytest.mark.parametrize(
-    ("engine", "block_output", "is_private"),
+    ("runner", "block_output", "is_private"),
     [
-        ("flink", None, True),
-        ("flink", "blocks.jsonl", True),
-        ("flink", "gs://place/blocks.jsonl", False),
-        (None, "gs://place/blocks.jsonl", True),
+        (["--runner=FlinkRunner"], None, True),
+        (["--runner=FlinkRunner"], "blocks.jsonl", True),
+        (["--runner=FlinkRunner"], "gs://place/blocks.jsonl", False),
+        ([], "gs://place/blocks.jsonl", True),
     ],
 )
-def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, engine, block_output, *, is_private):
+def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, runner, block_output, *, is_private):
     """A run that refuses its log is then not for another one: its account is told so."""
     plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
     log, output = folder / "log.parquet", folder / "windows.jsonl"
     request = replay_request(log, plan, output, None, block_output=block_output)
-    cluster = choose_replay_engine(WorkOptions(engine=engine), ())
-    assert drafts_are_private(request, cluster) == is_private
+    assert drafts_are_private(request, runner) == is_private
 
 
 def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder):
     given = (*BLOCKS, "--noise-key-file", key_file(folder), "--state", "run.state")
     first = ("replay", "log.parquet", *given, "--until", "2026-01-01T06:00:00Z", *OUTPUTS)
-    assert forked.run_python("-c", KILLED_THEN, *first, cwd=folder).returncode == -9
+    assert shh_process.run_python("-c", KILLED_THEN, *first, cwd=folder).returncode == -9
     published = (folder / "blocks.jsonl").read_bytes()
     assert not (folder / "windows.jsonl").exists()
     for said in ("of the 8 windows of the run are closed", "is done"):

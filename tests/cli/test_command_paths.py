@@ -11,7 +11,6 @@ from dp_transforms.reports.report_folder import ReportFolder
 from examples.demos.demo import demo
 from tests.cli.command_paths import (
     BUDGET,
-    FOREIGN,
     HEADER,
     READ,
     READ_FOLDERS,
@@ -23,8 +22,8 @@ from tests.cli.command_paths import (
     path_parameters,
     run,
 )
-from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import run_python
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINKS = ["link", "dangling link", "hard link"]
@@ -47,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_every_path_of_every_command_is_in_the_tables():
-    assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN, *FOREIGN}
+    assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN}
 
 
 # What is read.

@@ -9,8 +9,8 @@ import pytest
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports.topic_records import encode_record
 from examples.demos.demo_stream import Outcome, outcome
-from examples.demos.kafka_server import StoredRecord
 from examples.demos.simulated_stream import LiveStream, live_events
+from examples.engines.kafka_server import StoredRecord
 from tests.helpers.small_runs import MICROS
 
 RUN = "run-1"

@@ -32,7 +32,7 @@ COMMANDS = {
     "replay": ["replay", "log.parquet", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl"],
     "stream": [
         *("stream", "--input", "logs", *BUDGET[:2], "--end", "2099-01-01", "--window", "3650d", *BUDGET[6:]),
-        *("--output", "reports", "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"),
+        *("--output", "reports", "--clock", "event", "--idle-timeout", "1h"),
     ],
 }
 

@@ -62,7 +62,7 @@ def misleading(text):
     return {character for character in text if unicodedata.category(character) in MISLEADING} - {"\n"}
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_show_prints_them_harmless(tmp_path, ending):
     """Everything that a file tells: labels, and the names of run and stream, and the guarantee."""
     path = tmp_path / f"report.{ending}"
@@ -107,7 +107,7 @@ def test_a_picture_holds_them_as_text():
     assert {shown_text(label) for label in LABELS if len(shown_text(label)) <= 30} <= texts
 
 
-IN_PROCESS = ("--engine", "in-process", "--clock", "event", "--idle-timeout", "1s")
+IN_PROCESS = ("--clock", "event", "--idle-timeout", "1s")
 COMMANDS = {
     "replay": ["replay", "logs", *BUDGET, "--output", "report.jsonl"],
     "stream": ["stream", "--input", "logs", *BUDGET, *IN_PROCESS, "--output", "reports"],

@@ -7,8 +7,8 @@ import pytest
 
 from dp_transforms.beam.read_events import ReplayProgress
 from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs, run
-from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import run_python
 
 # A file can grow to 100 bytes and no further: to a writer that is as a full disk, and needs no disk of its own.
 FULL = """

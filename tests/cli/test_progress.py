@@ -4,7 +4,7 @@ import os
 import pty
 import re
 
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 
 BUDGET = "--start 2026-01-01 --end 2026-01-03 --window 1h --epsilon 2 --delta 1e-9"
@@ -23,7 +23,7 @@ SIGNS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 def on_a_terminal(words, folder):
     """What a command that ends well shows on the terminal that its standard error is."""
     ours, theirs = pty.openpty()
-    with forked.python("-m", "dp_transforms.cli.main", *words.split(), cwd=folder, stderr=theirs) as process:
+    with shh_process.python("-m", "dp_transforms.cli.main", *words.split(), cwd=folder, stderr=theirs) as process:
         os.close(theirs)
         seen = b"".join(iter(lambda: _read(ours), b""))
         process.communicate()

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import real_logs
 from benchmarks.real_logs import GLOBO_HOURLY, MOVIES_WEEKLY, read_found, recall, share_held
-from tests.helpers.forked import shh
+from tests.helpers.shh_here import shh
 
 
 def replay(log, folder, *more):

@@ -14,7 +14,7 @@ import pytest
 from dp_transforms import Plan
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import HeavyHitter
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -62,7 +62,7 @@ def replayed(folder, *words, log="log.parquet"):
     return *read_report(folder / "report.jsonl"), " ".join(done.stdout.split()), done.stderr
 
 
-@pytest.mark.parametrize(("source", "output"), [("csv", "jsonl"), ("jsonl", "avro"), ("avro", "parquet")])
+@pytest.mark.parametrize(("source", "output"), [("csv", "jsonl"), ("jsonl", "avro"), ("avro", "jsonl")])
 def test_reads_and_writes_every_format(tmp_path, source, output):
     write_log(tmp_path / f"log.{source}")
     result = shh("replay", f"log.{source}", *BUDGET, "--output", f"report.{output}", cwd=tmp_path)
@@ -126,7 +126,7 @@ def test_rounds_are_for_replays(folder):
         found = items_by_window(read_report(folder / output)[1])
         assert found
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
-    stream = shh("stream", "--input", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
+    stream = shh("stream", "--input", ".", *given, "--output", "o", cwd=folder)
     assert "--plan cannot be one with --rounds" in stream.stderr
 
 
@@ -284,11 +284,28 @@ def test_missing_budget_options_are_named(folder):
         assert option in result.stderr
 
 
-def test_options_of_beam_are_for_engines(folder):
-    """Here they would only say that workers are elsewhere, with other keys, drafts that others read, and words of
-    libraries on stderr."""
-    words = ["replay", "log.parquet", *IN_LOOKS, "--output", "report.jsonl", "--", "--direct_num_workers=2"]
-    assert error_line(shh(*words, cwd=folder)).startswith("shh: options of Beam (after --) need --engine flink.")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--direct_num_workers=2"], "--direct_num_workers is an option of Beam, and needs --runner."),
+        (["--runner=FlinkRunner"], "--runner needs --noise-key-file: workers need one noise key. Make one with"),
+        (["--runner=X", "--noise-key-file", "k", "--state", "s"], "--state cannot be used with --runner"),
+        (["--runner=X", "--noise-key-file", "k", "--memory", "4GB"], "--memory cannot be used with --runner"),
+        (["--runner=DirectRunner", "--noise-key-file", "k", "--dead-letter", "ftp://a/b"], "URLs ftp://... are not"),
+    ],
+)
+def test_what_a_replay_on_a_runner_needs_is_told(folder, words, said):
+    words = ["replay", "log.parquet", *IN_LOOKS, "--output", "report.jsonl", *words]
+    assert said in error_line(shh(*words, cwd=folder))
+    assert not (folder / "report.jsonl").exists()
+
+
+def test_a_log_without_an_event_in_the_range_is_not_submitted(folder):
+    later = [str(word).replace("2026", "2031") for word in IN_LOOKS]
+    words = ["--noise-key-file", key_file(folder), "--runner=DirectRunner", "--output", "report.jsonl"]
+    ended = shh("replay", "log.parquet", *later, *words, cwd=folder)
+    assert ended.returncode == 4, ended.stderr
+    assert not (folder / "report.jsonl").exists()
 
 
 # A known domain.
@@ -363,7 +380,7 @@ def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
     program = full + "from dp_transforms.cli.main import main; main()"
     words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
-    done = forked.run_python("-c", program, *words, cwd=folder)
+    done = shh_process.run_python("-c", program, *words, cwd=folder)
     assert (done.returncode, (folder / "second.html").exists()) == (1, False)
     assert "the report is published, and valid. Only its page was not written: cannot write second.html" in done.stderr
     assert done.stderr.endswith("budget again: shh show second.avro --html second.html\n")

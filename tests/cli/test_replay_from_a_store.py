@@ -11,7 +11,6 @@ from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -95,10 +94,10 @@ def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkey
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert all(part.span and part.stored for part in parts)
     assert len(parts) >= 8
-    expected = run_replay(here, pipeline_options([]))
+    expected = run_replay(here)
     with ProcessPool(2, 1 << 30) as pool:
         read_ahead(pool, there)
-        found = run_replay(there, pipeline_options([]), pool=pool)
+        found = run_replay(there, pool=pool)
     assert dataclasses.replace(found, seconds=0) == dataclasses.replace(expected, seconds=0)
     assert expected.rejected > 100
     report = (tmp_path / "here.jsonl").read_bytes()

@@ -14,8 +14,8 @@ import pytest
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli import home_workers
 from tests.helpers.crowded_logs import replay_request
-from tests.helpers.forked import python
 from tests.helpers.replay_logs import write_parquet
+from tests.helpers.shh_process import python
 
 _SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
 PLAN = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))

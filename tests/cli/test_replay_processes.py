@@ -1,15 +1,12 @@
 """A replay by worker processes publishes what one process publishes, byte by byte, or nothing."""
 
-import contextlib
 import dataclasses
 import functools
 import gzip
 import os
 import pathlib
 import re
-import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,19 +17,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
-from dp_transforms.cli import home_workers
+from dp_transforms.cli import home_workers, replay_run
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.replay_run import run_replay, run_to_end
-from dp_transforms.engines.portable import pipeline_options
-from dp_transforms.errors import UserError, reason_of_machine
+from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.workers import ProcessPool
-from dp_transforms.workers.worker import FAILED, BlobStore, _serve, make_files, receive, send
+from dp_transforms.workers.worker import BlobStore, make_files
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
-from tests.helpers.forked import run_python
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
@@ -59,7 +55,7 @@ def replayed(request, pool):
     """The report, the dead letter, and what the operator is told of the rows."""
     if pool is not None:
         read_ahead(pool, request)
-    summary = run_replay(request, pipeline_options([]), pool=pool)
+    summary = run_replay(request, pool=pool)
     assert request.options.dead_letter is not None
     bad = pathlib.Path(request.options.dead_letter).read_bytes()
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
@@ -106,15 +102,14 @@ def workers_of(server):
     raise AssertionError("the workers have not started")
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGABRT])
-def test_a_killed_worker_fails_the_run_in_one_line(ended_by, request_of, tmp_path):
+def test_a_killed_worker_fails_the_run_in_one_line(request_of, tmp_path):
     request = request_of("report.jsonl", PLANS["looks"]())
     with pool_of(2, ALL_IN_MEMORY) as pool:
         read_ahead(pool, request)
-        workers_of(fork_server())[0].send_signal(ended_by)
-        said = f"a worker process was ended by signal {ended_by}, perhaps for lack of memory; nothing was published"
+        workers_of(fork_server())[0].kill()
+        said = "a worker process was ended by signal 9, perhaps for lack of memory; nothing was published"
         with pytest.raises(UserError, match=said):
-            run_replay(request, pipeline_options([]), pool=pool)
+            run_replay(request, pool=pool)
     assert not pathlib.Path(request.output).exists()
     assert not [path for path in tmp_path.iterdir() if "draft" in path.name or path.name.startswith(".")]
 
@@ -126,7 +121,7 @@ def test_a_killed_fork_server_fails_the_run_in_one_line(request_of):
         fork_server().kill()
         read_ahead(pool, request)
         with pytest.raises(UserError, match=r"a worker process ended; nothing was published\. Give the command again"):
-            run_replay(request, pipeline_options([]), pool=pool)
+            run_replay(request, pool=pool)
     assert not pathlib.Path(request.output).exists()
 
 
@@ -177,38 +172,6 @@ def test_what_is_stored_is_read_again_until_it_is_given_back(size):
     store.close()
 
 
-@contextlib.contextmanager
-def little_room():
-    """A limit on this process."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 100_000_000, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def test_a_replay_says_that_it_has_no_room_before_the_threads_of_its_pipeline_wait_for_it(request_of):
-    """At 900 MB one of them asked for it for 19 minutes, and no signal ended it."""
-    request = request_of("report.jsonl", PLANS["looks"]())
-    with little_room(), pytest.raises(UserError, match=r"not enough memory, .*; nothing was published"):
-        replayed(request, None)
-    assert not pathlib.Path(request.output).exists()
-
-
-def test_a_worker_says_that_it_has_no_room_before_a_library_waits_for_it():
-    """OpenBLAS would ask for it for ever. This process takes a task as a worker does."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        send(ours, (0, ("a step", b""), "an element", 0))
-        ours.shutdown(socket.SHUT_WR)
-        with little_room():
-            _serve(theirs, BlobStore([]))
-        kind, error, text = receive(ours)
-    assert (kind, error) == (FAILED, None)
-    assert str(reason_of_machine(text)).startswith("there was not enough memory")
-
-
 def test_a_full_disk_fails_the_run_in_one_line(request_of):
     """The same for what is kept in memory: files may have 20 kB."""
     folder = pathlib.Path(request_of("report.jsonl", PLANS["looks"]()).output).parent
@@ -254,9 +217,11 @@ def test_a_damaged_file_gives_the_same_line(request_of, tmp_path):
     assert not pathlib.Path(request.output).exists()
 
 
-def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path):
+def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path, monkeypatch):
     """Nothing of it is published, nor the list of rows that cannot be read."""
     request = request_of("report.jsonl", PLANS["looks"]())
+
+    run_to_end = replay_run.run_to_end
 
     def run_and_write(pipeline):
         result = run_to_end(pipeline)
@@ -264,8 +229,9 @@ def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, t
             file.write("one more\n")
         return result
 
+    monkeypatch.setattr(replay_run, "run_to_end", run_and_write)
     with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
-        run_replay(request, pipeline_options([]), run=run_and_write)
+        run_replay(request)
     assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
@@ -276,7 +242,7 @@ def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of):
         with pytest.raises(
             UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published"
         ) as error:
-            run_replay(request, pipeline_options([]), pool=pool)
+            run_replay(request, pool=pool)
     assert "32 bytes" not in str(error.value)
 
 
@@ -384,7 +350,7 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_pa
     ("words", "said"),
     [
         (("--processes", "2", "--state", "s"), "--processes cannot be used with --state"),
-        (("--processes", "2", "--engine", "flink"), "--processes cannot be used with --engine"),
+        (("--processes", "2", "--runner=FlinkRunner"), "--processes cannot be used with --runner"),
         (("--memory", "1TB"), "is not a size"),
         (("--memory", "0GB"), "is not a size"),
         (("--processes", "0"), "--processes"),

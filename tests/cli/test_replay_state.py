@@ -8,16 +8,16 @@ import signal
 
 import pytest
 
+from dp_transforms import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_file import StateFile, hold_state
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.naming_oracle import oracle_names, reports_of
-from tests.helpers.pace_oracle import stream_weights
+from tests.helpers.part_keys import TakenPart, expected_of_parts
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
-from tests.helpers.small_runs import SECRET, key_file, settings_of
+from tests.helpers.small_runs import SECRET, key_file
 from tests.helpers.stored_states import CHOICES, FOLDER, go_on
 
 # Kills itself before or after the n-th call that changes what is on the disk: files appear, are synced, get their name.
@@ -65,6 +65,7 @@ class Nights:
 
     def __init__(self, folder, days=DAYS):
         self.folder = folder
+        self.parts: list[TakenPart] = []
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
         self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12)
         (folder / "plan.json").write_text(self.plan.to_json())
@@ -84,15 +85,17 @@ class Nights:
         return shh(*self.words(end, *logs, **options), cwd=self.folder)
 
     def taken(self, end, *logs, **options):
+        carried = self.state.carried if (self.folder / "run.state").exists() else ""
         done = self.run(end, *logs, **options)
         assert done.returncode == 0, done.stderr
+        self.parts.append(TakenPart(self.state.header.parts[-1], carried))
 
     def refused(self, end, *logs, code=1, **options):
         """Says why; nothing is changed."""
         before = self.content()
         done = self.run(end, *logs, **options)
         assert done.returncode == code
-        errors = [line for line in done.stderr.splitlines() if "warning: delta" not in line]  # of a plan for tests
+        errors = [line for line in done.stderr.splitlines() if ": warning: " not in line]  # of a plan for tests
         assert len(errors) == 1, done.stderr
         assert errors[0].startswith("shh: ")
         assert self.content() == before
@@ -113,12 +116,11 @@ class Nights:
         return [report for output in outputs for report in read_report_file(self.folder / output)[1]]
 
     def expected(self, days=None):
-        """What the one run publishes of these days' events, by the rule of a stream; its id is that of the state."""
-        settings = settings_of(self.plan, run_id=self.state.header.run_id)
-        keys = settings.stream_keys(SECRET)
+        """What the one run publishes of these days' events, by the rule of a stream, with the noise of each part; its
+        id is that of the state."""
         numbers = range(self.plan.schedule.horizon) if days is None else days
         log = [(user, item, time * 10**6) for number in numbers for user, item, time in rows_of(number)]
-        return reports_of(oracle_names(stream_weights(log, settings, keys), settings, keys), settings)
+        return expected_of_parts(self.plan, log, self.state.header.run_id, self.parts)
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def nights(tmp_path):
 )
 def test_nights_make_the_one_run(tmp_path, days, missed, twice, killed):
     """One is missed, and the next one makes up for it; one runs twice; one is killed in the middle. The transcript is
-    that of the one run."""
+    that of the one run, with noise of its own in each part but the first, the same when the part is repeated."""
     nights = Nights(tmp_path, days)
     outputs = [f"{end}.jsonl" for end in range(1, days + 1) if end != missed]
     for end in range(1, days + 1):
@@ -139,7 +141,7 @@ def test_nights_make_the_one_run(tmp_path, days, missed, twice, killed):
             continue
         logs = [f"{end - 1}.parquet", f"{end - 2}.parquet"] if end == missed + 1 else []
         if end == killed:
-            ended = forked.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=tmp_path)
+            ended = shh_process.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=tmp_path)
             assert ended.returncode == -signal.SIGKILL, ended.stderr
             assert nights.state.header.intent is not None
             assert (tmp_path / f"{end}.jsonl").exists()
@@ -225,7 +227,7 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights):
 
 def killed_at(nights, at, words):
     """Whether the process was killed before it had ended."""
-    ended = forked.run_python("-c", KILLED, at, *words, cwd=nights.folder)
+    ended = shh_process.run_python("-c", KILLED, at, *words, cwd=nights.folder)
     assert ended.returncode in (0, -9), ended.stderr
     return ended.returncode == -9
 
@@ -260,3 +262,91 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_run_that_another_release_began_goes_on(name, tmp_path):
     assert go_on(name, tmp_path).read_text() == (FOLDER / f"{name}.jsonl").read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A state that is not the newest, where no ledger knows the newest one
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+ITEMS = 20
+
+
+def counted(folder, number, *, with_one_more=False):
+    """The log of a day in which each of some items has 200 users, and perhaps one user more has the first of them."""
+    rows = [(f"u{user}", f"i{item}", START + DAY * number + user) for user in range(200) for item in range(ITEMS)]
+    name = f"{number}-more.parquet" if with_one_more else f"{number}.parquet"
+    write_parquet(folder / name, [*rows, *([("one more", "i0", START + DAY * number)] if with_one_more else [])])
+    return name
+
+
+@pytest.fixture
+def counts(tmp_path):
+    """Nights that publish counts, so that equal noise is seen. With fresh noise two counts of the same users are the
+    same with a probability below 0.3, and 19 of them below 1e-9."""
+    nights = Nights(tmp_path, days=3)
+    schedule = WindowSchedule(START, START + 3 * DAY, DAY, DAY)
+    plan = Plan.calibrate(
+        epsilon=40, delta=1e-3, schedule=schedule, mode="hits-with-counts", hits_per_user=60, max_items_per_user=ITEMS
+    )
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    for number in range(3):
+        counted(tmp_path, number)
+    return nights
+
+
+def counts_in(nights, output):
+    (report,) = nights.reports(output)
+    return {hitter.item: hitter.noisy_count for hitter in report.heavy_hitters}
+
+
+def test_a_state_that_was_restored_draws_for_another_log_with_noise_of_its_own(counts):
+    """With the noise of before the two reports would differ at the items of the user who is in one log alone."""
+    counts.taken(1)
+    shutil.copy(counts.folder / "run.state", counts.folder / "older.state")
+    counts.taken(2)
+    first = counts_in(counts, "2.jsonl")
+    assert len(first) == ITEMS
+    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+    counts.taken(2, output="again.jsonl")
+    assert (counts.folder / "again.jsonl").read_bytes() == (counts.folder / "2.jsonl").read_bytes()
+    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+    counts.taken(2, counted(counts.folder, 1, with_one_more=True), output="other.jsonl")
+    other = counts_in(counts, "other.jsonl")
+    assert other.keys() == first.keys()
+    assert sum(first[item] == other[item] for item in first) < ITEMS - 1
+
+
+def test_a_part_after_another_past_or_up_to_another_end_has_noise_of_its_own(counts):
+    """The same log: but what users carry into it differs, or what they are asked to pay for."""
+    counts.taken(1)
+    shutil.copy(counts.folder / "run.state", counts.folder / "older.state")
+    counts.taken(2)
+    counts.taken(3)
+    first = counts_in(counts, "3.jsonl")
+    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+    counts.taken(2, counted(counts.folder, 1, with_one_more=True), output="two.jsonl")
+    counts.taken(3, output="three.jsonl")
+    after_another = counts_in(counts, "three.jsonl")
+    assert sum(first[item] == after_another[item] for item in first) < ITEMS - 1
+    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+    counts.taken(3, "2.parquet", output="both.jsonl")
+    (up_to_another,) = (
+        report for report in counts.reports("both.jsonl") if report.window_end > (START + 2 * DAY) * 1e6
+    )
+    assert sum(first[hit.item] == hit.noisy_count for hit in up_to_another.heavy_hitters) < ITEMS - 1
+
+
+def test_a_state_of_which_nothing_was_drawn_begins_another_run_each_time(counts):
+    """A copy of it may have begun one before. Where a ledger knows the run, it keeps its name."""
+    (counts.folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 9 + f"u,i,{day(0)}\n")
+    for words in ({}, {"ledger": "ledger.db", "population": "all", "max_epsilon": "90", "max_delta": "0.01"}):
+        broken = counts.run(1, "bad.csv", output="bad.jsonl", **words)
+        assert (broken.returncode, "more than the 50.0%" in broken.stderr) == (1, True), broken.stderr
+        before = counts.state.header
+        assert (before.parts, before.intent) == ((), None)
+        if not words:
+            assert "--run-id begins a run only with a ledger" in counts.refused(1, run_id=before.run_id)
+        counts.taken(1, output=f"{len(words)}.jsonl", **words)
+        assert (counts.state.header.run_id == before.run_id) == bool(words)
+        (counts.folder / "run.state").unlink()

@@ -7,9 +7,9 @@ import pytest
 
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.errors import UserError
-from tests.helpers.forked import python
 from tests.helpers.replay_logs import BUDGET
 from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import python
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -61,36 +61,21 @@ def _items(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "options", "said"),
+    ("name", "content", "said"),
     [
-        ("a.csv.gz", gzip.compress(_csv("A").encode()) + b"garbage", [], "a.csv.gz: it is damaged"),
-        (
-            "b.csv",
-            f'{_csv("A")}x,"A,{TIME}\n'.encode(),
-            ["--csv-line-ends-in-cells"],
-            f"b.csv: the quote that opens in line {USERS + 2} is not closed",
-        ),
-        ("c.csv", _csv("A").encode("utf-16"), [], "c.csv: it is UTF-16 text"),
-        ("d.avro", _avro([("u", "A")])[:-3], [], "d.avro: it is damaged"),
+        ("a.csv.gz", gzip.compress(_csv("A").encode()) + b"garbage", "a.csv.gz: it is damaged"),
+        ("c.csv", _csv("A").encode("utf-16"), "c.csv: it is UTF-16 text"),
+        ("d.avro", _avro([("u", "A")])[:-3], "d.avro: it is damaged"),
     ],
-    ids=["packed", "open quote", "utf-16", "avro"],
+    ids=["packed", "utf-16", "avro"],
 )
-def test_damage_and_wrong_quotes_publish_nothing(folder, name, content, options, said):
+def test_damage_publishes_nothing(folder, name, content, said):
     """What cannot be read row by row is named in an error, and the rest of it is not rejected in silence."""
     (folder / "logs" / name).write_bytes(content)
-    code, err = _replay(folder, *options)
+    code, err = _replay(folder)
     assert code == 1
     assert said in err
     assert not (folder / "report.jsonl").exists()
-
-
-def test_cells_with_line_ends_are_read_where_it_was_declared(folder):
-    (folder / "logs" / "log.csv").write_text("".join([CSV_HEADER, *(f'u{n},"A\nB",{TIME}\n' for n in range(USERS))]))
-    code, err = _replay(folder)
-    assert code == 1
-    assert "of --max-bad-fraction; nothing was published" in err
-    code, err = _replay(folder, "--csv-line-ends-in-cells")
-    assert (code, _items(folder)) == (0, ["A\nB"]), err
 
 
 UNIT = "Give the unit with --time-unit s, ms or us."

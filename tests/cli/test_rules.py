@@ -24,15 +24,6 @@ REFUSED = {
         --plan p --max-items-per-user 5: --max-items-per-user cannot be used with --plan
         --max-items-per-user 5: --max-items-per-user needs --mode hits or
         --most-looks 5 --mode hits: --most-looks needs --mode looks.
-        --engine in-process --flink-master h:1: --flink-master cannot be used with --engine in-process.
-        --parallelism 2: --parallelism needs --engine flink or --flink-master.
-        --worker-memory 4000: --worker-memory needs --engine flink
-        --worker-pool h:2 --engine in-process: --worker-pool needs --engine flink
-        --flink-master h:1 --noise-key-file k: --flink-master HOST:PORT needs --worker-pool
-        --detach --engine flink --noise-key-file k: --detach needs --flink-master HOST:PORT
-        --engine flink: --engine flink needs --noise-key-file: workers outside this process need one noise key. Make one
-        --state s --noise-key-file k --engine flink: --state cannot be used with --engine flink: it was not tried.
-        --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --ledger l --population p: --detach cannot
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
         --page-title t: --page-title needs --html.
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
@@ -42,7 +33,6 @@ REFUSED = {
         --max-epsilon 2: --max-epsilon needs --ledger.
         --ledger l: --ledger needs --population: a name for all streams that share users with this one.
         --run-id mine --noise-key-file k: --run-id cannot be used with --noise-key-file: if both were used again
-        --block-output b --detach --flink-master h:1 --worker-pool h:2 --noise-key-file k: --block-output cannot be used
     """,
     "show": """
         --last 3 --all: --last cannot be used with --all.
@@ -54,13 +44,8 @@ REFUSED = {
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan
         --input f --output o --threshold 5: --threshold needs --mode hits or
         --input f --output o --forget-after 5 --mode hits: --forget-after needs --mode looks.
-        --input f --output o --flink-master h:1 --engine prism: --flink-master cannot be used with --engine prism.
-        --input f --output o --checkpoint-dir c: --checkpoint-dir needs --engine flink or --flink-master.
-        --input f --output o --flink-master h:1: --flink-master HOST:PORT needs --worker-pool: its task managers need
-        --input f --output o --detach: --detach needs --flink-master HOST:PORT: an engine that runs on
-        --input f --output o --engine flink --resume-from s: --resume-from needs --run-id: it resumes a run.
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
-        --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: they are for files.
+        --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: it is for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
         --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
@@ -68,14 +53,11 @@ REFUSED = {
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --input f --output o --ledger l: --ledger needs --population
         --input f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
-        --input f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach
     """,
 }
 ALLOWED = {
     "replay": """
         --run-id mine --noise-key-file k --state s
-        --flink-master [local] --noise-key-file k
-        --engine flink --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --parallelism 2
     """,
     "stream": """
         --input kafka://h:1/t --output kafka://h:1/r --output-kafka-config c

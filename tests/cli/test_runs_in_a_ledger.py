@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.replay_logs import START, log_rows, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -152,7 +152,7 @@ def test_caps_that_do_not_go_together(folder):
 def stream(folder, output, *words):
     clock = ("--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s")
     return shh(
-        *("stream", "--input", "logs", *RANGE, *BUDGET, *ACCOUNT, "--engine", "in-process", *clock),
+        *("stream", "--input", "logs", *RANGE, *BUDGET, *ACCOUNT, *clock),
         *("--noise-key-file", "noise.key", "--output", output, *words),
         cwd=folder,
     )
@@ -180,9 +180,9 @@ def test_a_stream_that_fails_stays_charged(folder):
     (folder / "logs").mkdir()
     write_parquet(folder / "logs" / "log.parquet", log_rows())
     endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
-    words = ("--input", "logs", *endless, *ACCOUNT, *CAPS, "--engine", "in-process", "--clock", "event")
+    words = ("--input", "logs", *endless, *ACCOUNT, *CAPS, "--clock", "event")
     command = ("-m", "dp_transforms.cli.main", "stream", *words, "--output", "reports", "--run-id", "live")
-    with forked.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with shh_process.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         while "Ctrl-C" not in (line := process.stderr.readline()):
             assert line, process.wait()

@@ -11,7 +11,7 @@ from tests.cli.shown_reports import LABELS, NAMES, NAMES_HEADER, legend_of
 pytestmark = pytest.mark.usefixtures("terminal")
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, ending):
     out, err, code = show(NAMES, "--all", ending=ending, header=NAMES_HEADER)
     assert (err, code) == ("", 0)

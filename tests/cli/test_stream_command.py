@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import types
 from collections.abc import Callable
 
 import apache_beam as beam
@@ -23,23 +22,19 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_files import WriteReports
-from dp_transforms.engines.portable import job_name
 from dp_transforms.reports import read_report_file
 from tests.cli.stream_words import (
     CLUSTER,
-    FLINK,
     FOLDER,
     HISTORY,
     HOURS,
-    IN_PROCESS,
     KEY,
     PLAN,
     START,
     run,
     write_log_and_key,
 )
-from tests.helpers import forked, shh_process
-from tests.helpers.flink_answers import FlinkAnswers, serving
+from tests.helpers import shh_process
 from tests.helpers.shh_here import shh
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
@@ -57,42 +52,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
-    """A run that ends cancels the job of its name on a cluster."""
-
-    def name(stream, run_id):
-        return job_name(types.SimpleNamespace(stream=stream, run_id=run_id))
-
-    names = {name("s" * 60, "1"), name("s" * 60, "2"), name("a-b", "c"), name("a", "b-c"), name("a", "B.c")}
-    assert len(names) == 5
-    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
-
-
-def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(folder, capsys):
-    name = job_name(types.SimpleNamespace(stream="events", run_id="r"))
-    runs, ended = [("job", name, "RUNNING")], [("job", name, "FINISHED")]
-    says = FlinkAnswers("job", [runs])
-    with serving(says) as flink:
-        words = [*FOLDER, *OUT, *KEY, *PLAN, "--run-id", "r", *FLINK, "--flink-master", flink.address]
-        words += ["--worker-pool", "localhost:50000", "--allow-open-ports"]
-        for more, remedy in (
-            (["--detach"], "Leave --detach out to watch it."),
-            (["--resume-from", "/savepoint"], "Cancel it first, or leave --resume-from out to watch it."),
-        ):
-            code, _, err = run([*words, *more], capsys)
-            assert (code, err.count("\n")) == (1, 1)
-            assert f"the job job of run r runs already at http://{flink.address}. {remedy}" in err
-        says.looks = [runs, ended]
-        code, _, err = run(words, capsys)
-        assert code == 0
-        assert f"The job {name} runs already at http://{flink.address}: this command watches it." in err
-        assert "Flink has ended the job before its last window. Resume it" in err
-        assert says.cancelled == []
-        words[words.index(flink.address)] = "localhost:9"
-        code, _, err = run([*words, "--resume-from", "/savepoint"], capsys)
-        assert (code, "Flink at localhost:9 does not answer" in err, err.count("\n")) == (1, True, 1), err
-
-
 OUT = ["--output", "reports"]
 KAFKA = ["--input", "kafka://localhost:9/t"]
 
@@ -100,7 +59,7 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
-        ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
+        ([*FOLDER, *OUT, *CLUSTER], ["--noise-key-file", "head -c 32", "--runner"]),
         ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),
         (["--input", "nowhere", *OUT, *KEY], ["--input", "nowhere"]),
         ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
@@ -113,8 +72,8 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
         ([*FOLDER, *OUT, *KEY, "--user-field", "item"], ["--user-field, --item-field and --time-field must"]),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
         ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
-        ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
-        ([*KAFKA, "--engine", "dataflow"], ["python pipelines/live_stream.py --runner=DataflowRunner"]),
+        ([*FOLDER, *OUT, *KEY, "--flink_master=jobs:1"], ["--flink_master is an option of Beam", "--runner"]),
+        ([*FOLDER, *OUT, *KEY, *CLUSTER, "--savepoint_path=/s"], ["needs its name: --run-id"]),
         ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
@@ -132,27 +91,33 @@ def test_what_is_wrong_is_told_before_anything_starts(folder, words, messages, c
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_run_goes_on_with_its_own_plan_and_stream_and_on_flink_alone(folder, capsys):
+def test_an_option_that_is_neither_ours_nor_beams_is_named(folder, capsys):
+    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *CLUSTER, "--allowed-latenes", "1m"], capsys)
+    assert code == 2
+    assert "No such option '--allowed-latenes'" in err
+    assert "--allowed-lateness" in err
+
+
+def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_stored_alone(folder, capsys):
     ReportFolder("a").open(ReportHeader("run-1", "events", "guarantee", {"epsilon": 3}))
     ReportFolder("b").open(ReportHeader("run-1", "other", "guarantee", {}))
     # Also with the stop file of a drain that was broken off.
-    resumed = [*FLINK, "--resume-from", "/savepoint", "--stop-file", "stop"]
+    resumed = [*CLUSTER, "--savepoint_path=/savepoint", "--stop-file", "stop"]
     for output, words, said in (
         ("a", resumed, "another plan"),
         ("b", resumed, "its stream is 'other'"),
-        ("a", FLINK, "holds run 'run-1' already. Resume it with --resume-from SAVEPOINT, or start a new run"),
-        ("a", IN_PROCESS, "holds run 'run-1' already. Start a new run: without --run-id, and with another --output"),
+        ("a", CLUSTER, "holds run 'run-1' already. Resume it with --savepoint_path=PATH, or start a new run"),
+        ("a", [], "holds run 'run-1' already. Start a new run: without --run-id, and with another --output"),
     ):
         code, _, err = run([*FOLDER, "--output", output, *KEY, *PLAN, *words, "--run-id", "run-1"], capsys)
         assert (code, said in err) == (1, True), err
 
 
 def test_a_missing_prism_names_its_remedy(folder):
-    ended = shh("stream", *FOLDER, *OUT, *KEY, *PLAN, cwd=folder, SHH_ENGINES=str(folder), PATH="")
+    words = [*FOLDER, *OUT, *KEY, *PLAN, "--runner=PrismRunner"]
+    ended = shh("stream", *words, cwd=folder, SHH_ENGINES=str(folder), PATH="")
     assert ended.returncode == 1
-    last = ended.stderr.splitlines()[-1]
-    assert "make prism" in last
-    assert "--engine in-process" in last
+    assert "make prism" in ended.stderr.splitlines()[-1]
 
 
 def replay(output):
@@ -170,10 +135,12 @@ def replay(output):
 
 def test_a_folder_gives_the_reports_of_a_replay(folder, capsys):
     replay("report.jsonl")
-    words = [*FOLDER, *PLAN, *KEY, *OUT, "--run-id", "run-1"]
-    code, out, err = run([*words, *HISTORY, *IN_PROCESS], capsys)
+    account = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "8", "--max-delta", "1e-6"]
+    words = [*FOLDER, *PLAN, *KEY, *OUT, *account, "--run-id", "run-1"]
+    code, out, err = run([*words, *HISTORY], capsys)
     assert code == 0, err
-    assert "--run-id run-1 begins a new run. Was this name used before with this noise key" in err
+    assert "Without --runner this process alone reads the stream, and shows its reports when all windows are" in err
+    assert "the run cannot be resumed, and a new one pays its budget again" in err
     _, expected = read_report_file("report.jsonl")
     header, reports, ended = ReportFolder("reports").read()
     assert reports == list(expected)
@@ -192,11 +159,24 @@ def test_a_folder_gives_the_reports_of_a_replay(folder, capsys):
         assert (code, "which has ended" in err) == (1, True)
 
 
+@pytest.mark.parametrize("engine", [[], ["--runner=FlinkRunner", "--flink_master=localhost:1"]], ids=["here", "flink"])
+def test_a_name_begins_no_run_with_a_key_unless_a_ledger_knows_it(folder, capsys, engine):
+    """Two folders that differ in one user would give reports whose first difference is where that user is."""
+    named = [*FOLDER, *PLAN, *KEY, *engine, "--output", "reports", "--run-id", "nightly"]
+    before = sorted(folder.iterdir())
+    code, out, err = run(named, capsys)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "--run-id cannot be used with --noise-key-file: if both were used again on a log that has changed" in err
+    assert "would draw the same noise, and the two reports would show what changed. Leave --run-id out" in err
+    assert "with --ledger a run may be named" in err
+    assert sorted(folder.iterdir()) == before
+
+
 Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder, *words, start=forked.python):
+def started(folder, *words, start=shh_process.python):
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
     command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
     process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -208,13 +188,13 @@ def started(folder, *words, start=forked.python):
 
 def test_a_signal_drains_the_run(folder):
     clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
-    with started(folder, *IN_PROCESS, *clock) as process:
+    with started(folder, *clock) as process:
         assert process.stderr is not None
         waiting = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, err
-    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in waiting
+    assert "It shows its reports when all windows are closed, so not before 20" in waiting
     assert "With --once it reads what is there now, and ends." in waiting
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [12] s", err)
     assert "A stop was asked for: all 8 windows are closed; nothing more is answered." in err
@@ -231,7 +211,7 @@ def test_once_reads_what_is_there_and_ends(folder, is_empty, capsys):
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
     logs = ["--input", "empty", "--allow-empty"] if is_empty else ["--input", "logs", "--time-unit", "s"]
-    code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *IN_PROCESS, *clock, "--once"], capsys)
+    code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *clock, "--once"], capsys)
     assert code == 0, err
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)
     assert "A stop was asked for: all 8 windows are closed" in err
@@ -254,7 +234,7 @@ LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9",
 def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(folder, words, says, capsys):
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    code, out, err = run([*clock, *words, *KEY, *OUT, *IN_PROCESS, *LEDGER, "--once"], capsys)
+    code, out, err = run([*clock, *words, *KEY, *OUT, *LEDGER, "--once"], capsys)
     assert (code, out) == (4, "")
     assert says in err
     assert "2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z" in err
@@ -264,7 +244,7 @@ def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_no
 
 
 def test_a_second_signal_stops_at_once(folder):
-    words = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
+    words = ["--clock", "event", "--idle-timeout", "1h"]
     with started(folder, *words, start=shh_process.python) as process:  # whose parent is this process
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # it has stopped: both signals are there when it goes on
@@ -279,7 +259,7 @@ def test_a_second_signal_stops_at_once(folder):
 
 
 def test_a_job_that_fails_says_why_in_one_line(folder):
-    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+    with started(folder, "--clock", "event", "--idle-timeout", "1h") as process:
         shutil.rmtree(folder / "logs")
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 1

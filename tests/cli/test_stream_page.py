@@ -13,7 +13,7 @@ from dp_transforms.cli.stream_watch import SinkWatch
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page import html_text
-from tests.cli.stream_words import FOLDER, HISTORY, IN_PROCESS, KEY, PLAN, run, write_log_and_key
+from tests.cli.stream_words import FOLDER, HISTORY, KEY, PLAN, run, write_log_and_key
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page, told
 from tests.helpers.sinks import write_all
@@ -150,7 +150,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_log_and_key(tmp_path)
     (tmp_path / "titles.csv").write_text("item,title\nheavy-0,The first hour\n")
-    words = [*FOLDER, *KEY, *PLAN, *IN_PROCESS, *HISTORY, "--output", "reports"]
+    words = [*FOLDER, *KEY, *PLAN, *HISTORY, "--output", "reports"]
     for wrong, says in ((["--html", "page.txt"], "must end in .html"), (["--titles", "t.csv"], "needs --html")):
         code, _, err = run([*words, *wrong], capsys)
         assert code != 0

@@ -12,8 +12,6 @@ import types
 import pytest
 from rich.console import Console
 
-from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.cli.stream_options import StreamOptions
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import SinkWatch, StopSignals, StreamWatch, caught_stops
@@ -22,7 +20,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
-from tests.helpers import forked
+from tests.helpers import shh_process
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -96,7 +94,7 @@ def watch_of(sink, status, seconds):
 def test_an_outage_is_told_once_and_what_comes_after_it_is_shown():
     sink, status = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END)), Status()
     watched = watch_of(sink, status, 59.0)
-    assert [watched.check("never said") for _ in range(8)] == [*[None] * 7, END]
+    assert [watched.check() for _ in range(8)] == [*[None] * 7, END]
     assert status.shown == REPORTS
     assert len(status.lines) == 2, "once for each outage, each with a patience of its own"
     assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.lines[0]
@@ -129,12 +127,12 @@ def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path):
     assert status.shown == REPORTS
 
 
-def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on():
+def test_an_outage_that_lasts_is_an_error():
     sink, status = Sink(None), Status()
     watched = watch_of(sink, status, 60.0)
-    assert [watched.check("The job runs."), watched.check("The job runs.")] == [None, None]
-    with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\. The job runs\.$"):
-        watched.check("The job runs.")
+    assert [watched.check(), watched.check()] == [None, None]
+    with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\.$"):
+        watched.check()
     assert len(status.lines) == 1
 
 
@@ -158,13 +156,13 @@ def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read():
 
 
 class Job:
-    """Runs until the sink was read so often. error: what it has failed with then. numbers: what its engine tells."""
+    """Runs until the sink was read so often. error: what it has failed with then. gauges: what its runner tells."""
 
-    def __init__(self, sink, reads, error=None, numbers=None):
+    def __init__(self, sink, reads, error=None, gauges=None):
         self._sink = sink
         self._reads = reads
         self._error = error
-        self._numbers = numbers or JobNumbers({"events_read": 7}, {})
+        self._gauges = gauges or {}
         self.is_cancelled = False
 
     @property
@@ -175,29 +173,27 @@ class Job:
         if self._error is not None:
             raise self._error
 
-    def numbers(self, now):
-        return self._numbers
+    def counts_and_gauges(self):
+        return {"events_read": 7}, self._gauges
 
     def cancel(self):
         self.is_cancelled = True
 
 
-def request_of(sink, engine, stop_file=None):
+PRISM, FLINK = {"recovers": False, "resumes": False}, {"recovers": True, "resumes": False}
+
+
+def watch(sink, job, status, runner, stop_file=None, patience=120.0):
     clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
-    fields = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
-    return types.SimpleNamespace(sink=sink, engine=engine, state=None, options=StreamOptions(), **fields)
-
-
-def watch(sink, job, status, engine, stop_file=None, patience=120.0):
-    request = request_of(sink, engine, stop_file)
-    watched = StreamWatch(job, request, status, None, pause_seconds=0.0, patience_seconds=patience)
-    watched.to_the_end()
+    of_job = types.SimpleNamespace(sink=sink, run_id="run-1", stream="events", stop_file=stop_file, clock=clock)
+    request = types.SimpleNamespace(job=of_job, options=StreamOptions(), reads_once=False, **runner)
+    StreamWatch(job, request, status, pause_seconds=0.0, patience_seconds=patience).to_the_end()
 
 
 def test_a_command_tolerates_an_outage_of_the_output():
     sink, status = Sink(([], None), None, None, (REPORTS, END)), Status()
     job = Job(sink, 99)
-    watch(sink, job, status, EngineChoice("prism"))
+    watch(sink, job, status, PRISM)
     assert job.is_cancelled
     assert sink.is_closed
     assert status.shown == REPORTS
@@ -207,17 +203,12 @@ def test_a_command_tolerates_an_outage_of_the_output():
     ]
 
 
-def test_a_command_that_gives_up_says_where_a_remote_job_still_runs():
-    for engine, said in (
-        (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
-        (EngineChoice("flink"), r"Check the brokers\.$"),
-        (EngineChoice("prism"), r"Check the brokers\.$"),
-    ):
-        sink = Sink(None)
-        job = Job(sink, 99)
-        with pytest.raises(UserError, match=said):
-            watch(sink, job, Status(), engine, patience=0.0)
-        assert not job.is_cancelled
+def test_a_command_that_gives_up_leaves_no_job_behind():
+    sink = Sink(None)
+    job = Job(sink, 99)
+    with pytest.raises(UserError, match=r"Check the brokers\.$"):
+        watch(sink, job, Status(), FLINK, patience=0.0)
+    assert job.is_cancelled
 
 
 def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path):
@@ -232,7 +223,7 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path):
                 signal.raise_signal(signal.SIGINT)
 
     status = Impatient()
-    watch(sink, Job(sink, 99), status, EngineChoice("prism"), str(stop_file))
+    watch(sink, Job(sink, 99), status, PRISM, str(stop_file))
     begins = ["Ctrl-C drains it", "Draining", "A stop was asked for", "2 windows with heavy items; see all with"]
     assert [words.split(":")[0] for words in status.lines] == begins
     assert re.match(
@@ -250,14 +241,14 @@ def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path):
             if text.startswith(("Ctrl-C drains it", "Draining")):
                 signal.raise_signal(signal.SIGINT)
 
-    for engine, stays in ((EngineChoice("prism"), False), (EngineChoice("flink", checkpoint_dir="/c"), True)):
-        stop_file, status, sink = tmp_path / engine.name, Stopped(), Sink(([], None))
+    for number, (runner, stays) in enumerate(((PRISM, False), (FLINK, True))):
+        stop_file, status, sink = tmp_path / str(number), Stopped(), Sink(([], None))
         with pytest.raises(SystemExit):
-            watch(sink, Job(sink, 99), status, engine, str(stop_file))
+            watch(sink, Job(sink, 99), status, runner, str(stop_file))
         assert stop_file.exists() == stays
         assert (f"leave {stop_file} there" in status.lines[-1]) == stays
     came = stop_file.stat().st_ctime_ns
-    again = EngineChoice("flink", checkpoint_dir="/c", resume_from="/c/chk-1")
+    again = {**FLINK, "resumes": True}
     for answers, error in ((([], None), StreamError("broken")), ((REPORTS, END), None)):
         sink, status = Sink(answers), Status()
         assert stop_file.stat().st_ctime_ns == came
@@ -270,24 +261,19 @@ def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path):
 def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read():
     sink, status = Sink(None), Status()
     with pytest.raises(UserError, match="a window was answered twice"):
-        watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, EngineChoice("prism"))
+        watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, PRISM)
     assert sink.reads == 2
 
 
-def test_a_job_that_fails_again_and_again_is_ended_with_its_words_and_what_is_unread_is_told():
-    words = "the run was started with 2 partitions, and the source has 3 now."
-    text = f"Error received from SDK harness\ndp_transforms.errors.LastingError: {words} [while running 'Poll']\n\tat x"
-    sink, status = Sink(([], None)), Status()
-    job = Job(sink, 99, numbers=JobNumbers({}, {"partitions_unread": 1}, failure=text))
-    with pytest.raises(UserError, match=re.escape(words) + "$"):
-        watch(sink, job, status, EngineChoice("prism"))
-    assert job.is_cancelled
-    assert "1 partitions were added to --input. This run does not read them." in status.lines[-1]
+def test_partitions_that_are_not_read_are_told():
+    sink, status = Sink(([], None), (REPORTS, END)), Status()
+    watch(sink, Job(sink, 99, gauges={"partitions_unread": 1}), status, PRISM)
+    assert any("1 partitions were added to --input. This run does not read them." in line for line in status.lines)
 
 
 def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on():
     sink, status = Sink((REPORTS[:1], None), (REPORTS, None)), Status()
-    watch(sink, Job(sink, 2), status, EngineChoice("flink", resume_from="/savepoint"))
+    watch(sink, Job(sink, 2), status, {**FLINK, "resumes": True})
     assert status.shown == REPORTS[1:]
     assert status.lines[0] == (
         "1 windows with heavy items were reported before, some perhaps while no command watched: they are not shown"
@@ -317,7 +303,7 @@ print(stops.count)
 
 def test_no_signal_meets_a_lock():
     """The deadlock that this is about came within a second of such fire."""
-    fired = forked.run_python("-c", UNDER_FIRE, timeout=120)
+    fired = shh_process.run_python("-c", UNDER_FIRE, timeout=120)
     assert fired.returncode == 0, fired.stderr[-2000:]
     assert SIGNALS // 2 < int(fired.stdout) <= SIGNALS  # two at once count as one
 

@@ -145,17 +145,17 @@ def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, 
 
 @pytest.mark.parametrize("mode", [pytest.param(mode, marks=pytest.mark.xdist_group(mode)) for mode in MODES])
 def test_the_reference_and_the_log_are_such_that_this_shows_something(mode: str) -> None:
-    """And what the transcripts store is what the reference says."""
+    """And what the transcripts store is what the reference says; but for parts, with noise of their own."""
     if mode in TOLD:
         for drivers, in_order in (
             ({"replay-1", "replay-3", "bounded"}, False),
-            ({"parts", "stream", "unbounded"}, True),
+            ({"stream", "unbounded"}, True),
         ):
             expected = case_of(pathlib.Path(), mode, ["whole"]).expected(in_order=in_order)
             lines = lines_of(Left(expected, [], {}))["report"]
             found = [left["report"] for (driver, _), left in stored(mode).items() if driver in drivers]
             assert all(report == lines for report in found)
-            assert len(found) >= 9
+            assert len(found) >= 5
     if "rounds" in MODES[mode].choices:
         return  # see test_rounds.py
     whole, early, nothing = (

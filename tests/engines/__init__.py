@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dp_transforms.engines import flink, prism
-from dp_transforms.engines.engine_process import EngineError, engine_file, java
-from examples.demos.flink_cluster import FLINK_LIBRARIES
-from examples.demos.kafka_server import KAFKA_LIBRARIES
+from dp_transforms.errors import UserError
+from examples.engines import flink, prism
+from examples.engines.engine_process import engine_file, java
+from examples.engines.flink_cluster import FLINK_LIBRARIES
+from examples.engines.kafka_server import KAFKA_LIBRARIES
 from tests.helpers.azurite_server import AZURITE, node
 
 
@@ -15,7 +16,7 @@ def skip_reason(name: str) -> str | None:
     """Why an engine ("flink", "kafka", ...) cannot be tested here; None if it can."""
     try:
         _look_for(name)
-    except EngineError as error:
+    except UserError as error:
         return str(error)
     return None
 

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.beam.set_up_workers import NAMESPACE
-from dp_transforms.engines import flink
 from dp_transforms.monitor.operator_counts import counts_and_gauges
-from examples.demos import flink_cluster
+from examples.engines import flink, flink_cluster
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer

@@ -1,4 +1,4 @@
-"""What tests ask a Flink, or do to it, beside what commands do (`dp_transforms.engines.flink_rest`)."""
+"""What tests ask a Flink, or do to it, beside what commands do (`examples.engines.flink_rest`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import time
 import urllib.request
 
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink_rest import FlinkRest
+from examples.engines.engine_process import EngineError
+from examples.engines.flink_rest import FlinkRest
 
 _POLL_SECONDS = 0.2
 _ERROR_CHARACTERS = 300

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dp_transforms.engines.engine_process import EngineError
-from examples.demos import kafka_server
-from examples.demos.kafka_server import CALL_SECONDS
+from examples.engines import kafka_server
+from examples.engines.engine_process import EngineError
+from examples.engines.kafka_server import CALL_SECONDS
 
 # Settings of a client by which the end of a partition is found sooner.
 QUICK = str(pathlib.Path(__file__).parents[1] / "data" / "quick.properties")

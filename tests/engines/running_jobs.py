@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.reports.report_topic import ReportTopic
+from examples.engines.flink_rest import ENDED
 from tests.engines.answers import faults, raw_records, repeats
 from tests.engines.flink_questions import wait_for_checkpoints
 from tests.engines.stream_case import Feeder, Row, StreamCase, submit

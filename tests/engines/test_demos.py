@@ -1,4 +1,4 @@
-"""`make demo-flink` and `make demo-stream` show what they say and leave nothing behind, ended or stopped."""
+"""`make demo-stream` shows what it says and leaves nothing behind, ended or stopped."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.engines import needs
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def start_demo(name: str, folder: pathlib.Path) -> subprocess.Popen[str]:
-    """As a shell does for `make demo-... &`: the program begins with SIGINT ignored."""
+def start_demo(folder: pathlib.Path) -> subprocess.Popen[str]:
+    """As a shell does for `make demo-stream &`: the program begins with SIGINT ignored."""
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", f"examples.demos.{name}"],
+        [sys.executable, "-u", "-m", "examples.demos.demo_stream"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,
@@ -50,35 +50,23 @@ def left_behind(folder: pathlib.Path) -> list[list[str]]:
 pytestmark = [pytest.mark.nightly, needs("flink", "kafka")]
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("demo_flink", {"48 windows were answered": 1, "\nyes  ": 4}),
-        ("demo_stream", {'"window_start"': 6, "\nyes  ": 4}),
-    ],
-)
-def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(
-    tmp_path: pathlib.Path, name: str, shown: dict[str, int]
-) -> None:
-    demo = start_demo(name, tmp_path)
+def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path: pathlib.Path) -> None:
+    demo = start_demo(tmp_path)
     output, _ = demo.communicate(timeout=600)
     assert demo.returncode == 0, output
     assert "Killing the Python worker: kill -9" in output
-    assert {text: output.count(text) for text in shown} == shown
+    assert (output.count('"window_start"'), output.count("\nyes  ")) == (6, 4)
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "begun", "how"), [("demo_flink", "$ shh replay", signal.SIGTERM), ("demo_stream", "Run ", signal.SIGINT)]
-)
-def test_who_stops_it_ends_every_process(tmp_path: pathlib.Path, name: str, begun: str, how: signal.Signals) -> None:
-    demo = start_demo(name, tmp_path)
+def test_who_stops_it_ends_every_process(tmp_path: pathlib.Path) -> None:
+    demo = start_demo(tmp_path)
     assert demo.stdout is not None
     for line in demo.stdout:
-        if line.startswith(begun):
+        if line.startswith("Run "):
             break
     assert any("java" in " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
-    demo.send_signal(how)
+    demo.send_signal(signal.SIGINT)
     output = demo.stdout.read()
     assert demo.wait(timeout=120) == 130
     assert "Stopped. All processes have ended." in output

@@ -12,10 +12,10 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.write_files import WriteReports
-from dp_transforms.engines.engine_process import engine_file, java
-from dp_transforms.engines.flink import JOB_SERVER_JAR
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
+from examples.engines.engine_process import engine_file, java
+from examples.engines.flink import JOB_SERVER_JAR
 from tests.engines import needs
 
 pytestmark = needs("flink")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from examples.demos.flink_cluster import worker_pids
+from examples.engines.flink_cluster import worker_pids
 from tests.engines.running_jobs import TASK_MANAGER, WORKER, Run, running
 from tests.engines.stream_case import CLOCK, history_case, wait_for_end, wait_for_reports
 

@@ -1,6 +1,6 @@
 """What engines of this machine listen on: the loopback address and nothing else.
 
-`shh stream` on Prism and Flink: test_stream_state.py.
+The pipelines on Prism and Flink, and the commands: test_submitted.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 
 import pytest
 
-from dp_transforms.engines import flink
-from dp_transforms.engines.engine_process import free_port, is_port_open
 from dp_transforms.reports.report_folder import ReportFolder
+from examples.engines import flink
+from examples.engines.engine_process import free_port, is_port_open
 from tests.engines import needs
 from tests.engines.listening import (
     ROOT,
@@ -51,13 +51,13 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def stream(engine: str, *more: str) -> list[str]:
+def stream(*more: str) -> list[str]:
     words = ["stream", "--input", "logs", "--output", "reports", "--noise-key-file", "noise.key"]
-    return [*words, "--engine", engine, *PLAN, *(more or [*RANGE, *HISTORY])]
+    return [*words, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 
 def test_a_stream_in_process_listens_on_nothing(folder: pathlib.Path) -> None:
-    run = run_and_listen(stream("in-process"), folder)
+    run = run_and_listen(stream(), folder)
     assert run.code == 0, run.err
     _, reports, ended = ReportFolder(str(folder / "reports")).read()
     assert [report.heavy_hitters[0].item for report in reports] == ["news"]
@@ -114,7 +114,17 @@ def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key
 @needs("prism")
 def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Path) -> None:
     """Tried at every port of a stream that goes on. By the loopback address one obeys, or this would show nothing."""
-    words = stream("prism", "--start", "2020-01-01", "--end", "2020-02-01", "--clock", "event", "--idle-timeout", "1h")
+    words = stream(
+        "--runner=PrismRunner",
+        "--start",
+        "2020-01-01",
+        "--end",
+        "2020-02-01",
+        "--clock",
+        "event",
+        "--idle-timeout",
+        "1h",
+    )
     with started(words, folder) as process:
         deadline = time.monotonic() + 300
         while len(pools := {one.port for one in listening(process.pid) if "prism" not in one.program}) < 1:
@@ -137,7 +147,7 @@ def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
 def test_beams_own_pool_is_open_to_strangers(tmp_path: pathlib.Path) -> None:
-    """Why all this is done. Where Beam has mended it, `dp_transforms.engines.on_loopback` can go."""
+    """Why all this is done. Where Beam has mended it, `dp_transforms.beam.on_loopback` can go."""
     port = free_port()
     command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
     with open(tmp_path / "log", "wb") as log:

@@ -12,8 +12,8 @@ import pytest
 from apache_beam.runners.runner import PipelineState
 from confluent_kafka.admin import NewPartitions
 
-from dp_transforms.engines import flink
-from dp_transforms.engines.flink_rest import ENDED
+from examples.engines import flink
+from examples.engines.flink_rest import ENDED
 from tests.engines.conftest import ROOT
 from tests.engines.flink_questions import stop_with_savepoint
 from tests.engines.running_jobs import TASK_MANAGER, WORKER, running

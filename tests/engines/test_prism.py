@@ -15,8 +15,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.periodicsequence import PeriodicSequence
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from dp_transforms.engines import prism
-from dp_transforms.engines.on_loopback import listen_on_loopback
+from dp_transforms.beam.on_loopback import listen_on_loopback
+from examples.engines import prism
 from tests.engines import needs
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan

@@ -15,20 +15,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.flink_replay import replay_on_flink
-from dp_transforms.cli.replay_request import ClusterReplay, ReplaySummary
-from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.cli.stream_options import FLINK
-from dp_transforms.engines.flink_rest import ENDED
-from dp_transforms.engines.portable import pipeline_options
-from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
+from dp_transforms.cli.replay_request import ReplaySummary
+from dp_transforms.cli.replay_run import run_on_runner, run_replay
+from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
-from examples.demos.flink_cluster import are_at_work
+from examples.engines.flink_cluster import are_at_work
+from examples.engines.flink_rest import ENDED
 from tests.engines import needs
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.shh_process import python
@@ -47,11 +42,6 @@ def _plan(mode: str) -> Plan:
 
 def _counts(summary: ReplaySummary) -> ReplaySummary:
     return dataclasses.replace(summary, seconds=0)
-
-
-@pytest.fixture(scope="module")
-def small_log(tmp_path_factory) -> pathlib.Path:
-    return write_crowded_log(tmp_path_factory.mktemp("small") / "log", 12_000, 600)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +73,8 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert min(Counter(part.path for part in parts if part.span).values()) >= 2
     assert len({part.path for part in parts if part.span}) == 3
-    expected = run_replay(here, pipeline_options([]))
-    choice = EngineChoice(FLINK, parallelism=2, is_batch=True)
-    summary = replay_on_flink(there, ClusterReplay(choice, (), detach=False))
-    assert summary is not None
+    expected = run_replay(here)
+    summary = run_on_runner(there, ["--runner=FlinkRunner", "--parallelism=2"])
     assert _counts(summary) == _counts(expected)
     assert expected.events + expected.rejected == 100_000
     assert expected.rejected > 900
@@ -98,8 +86,9 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
 def _words(cluster, log: pathlib.Path, output: pathlib.Path, key_path: str) -> list[object]:
     """A replay on the cluster of two processes, with two Python workers."""
     words = ["-m", "dp_transforms.cli.main", "replay", log, *RANGE, *_BUDGET, "--output", output]
-    words += ["--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address]
-    return [*words, "--parallelism", "2", "--noise-key-file", key_path]
+    words += ["--runner=FlinkRunner", f"--flink_master={cluster.flink.address}", "--parallelism=2"]
+    words += ["--environment_type=EXTERNAL", f"--environment_config={cluster.pool.address}"]
+    return [*words, "--sdk_worker_parallelism=2", "--noise-key-file", key_path]
 
 
 def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -108,8 +97,7 @@ def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def _start(words: list[object]) -> subprocess.Popen[str]:
-    two_workers = ["--", "--sdk_worker_parallelism=2"]
-    return python(*words, *two_workers, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return python(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def _wait_until_read(cluster, job: str) -> None:
@@ -140,7 +128,7 @@ def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path:
     header, reports = read_report_file(output)
     assert len(list(reports)) == SCHEDULE.horizon
     here = replay_request(log, _plan("looks"), tmp_path / "here.jsonl", key_path, header.run_id)
-    run_replay(here, pipeline_options([]))
+    run_replay(here)
     assert output.read_bytes() == pathlib.Path(here.output).read_bytes()
 
 
@@ -174,46 +162,9 @@ def test_killed_workers_and_task_managers_change_nothing(cluster, job_of, large_
     cluster.kill_task_manager()  # with what it has read
     code, _, err = _finish(process)
     assert code == 0, err
-    assert f"/#/job/{job}" in err
     assert f"Read {_MANY_EVENTS:,} rows" in err, "what was read twice must not count twice"
     assert len(cluster.flink.rest.failures(job)) >= 2
     _assert_report_of_process(large_log, output, key_path, tmp_path)
-
-
-@pytest.mark.nightly
-def test_a_job_that_was_left_running_publishes_its_report(cluster, job_of, small_log, key_path, tmp_path):
-    output = tmp_path / "report.jsonl"
-    process, job = job_of([*_words(cluster, small_log, output, key_path), "--detach"])
-    code, out, err = _finish(process)
-    assert code == 0, err
-    assert out.strip() == job
-    cluster.flink.rest.wait_for_state(job, ["FINISHED"])
-    _assert_report_of_process(small_log, output, key_path, tmp_path)
-
-
-@pytest.mark.nightly
-def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, key_path, tmp_path):
-    """The cluster would restart it a thousand times."""
-    log = tmp_path / "broken.parquet"
-    crowded = write_crowded_log(tmp_path / "log", 60_000, 600, files=1)
-    (crowded / "part-0.parquet").rename(log)
-    crowded.rmdir()
-    chunks = find_log_chunks([str(log)], EventFields())
-    looked_at = max(chunks, key=lambda chunk: chunk.bytes)  # by the command itself, which says how large the log is
-    (*_, damaged) = next(chunk.groups for chunk in reversed(chunks) if chunk is not looked_at)
-    column = pq.ParquetFile(log).metadata.row_group(damaged).column(0)
-    begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
-    content = bytearray(log.read_bytes())
-    content[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
-    log.write_bytes(content)
-    output = tmp_path / "report.jsonl"
-    process, job = job_of(_words(cluster, log, output, key_path))
-    code, _, err = _finish(process)
-    assert code == 1
-    assert "broken.parquet" in err.splitlines()[-1]
-    assert "Traceback" not in err
-    assert cluster.flink.rest.job_state(job) in ENDED
-    assert [path.name for path in tmp_path.iterdir()] == ["broken.parquet"]
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from confluent_kafka import Producer
 
-from dp_transforms.engines import submitted
+from dp_transforms.beam.runner_options import waits_for_storing
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import needs, on
 from tests.engines.listening import FEWEST_PORTS, ROOT, run_and_listen
@@ -47,6 +47,29 @@ def test_the_command_of_the_page_gives_the_answers_of_the_library(
     assert len(run.ports) >= FEWEST_PORTS[engine]
 
 
+@pytest.mark.parametrize("name", [REPLAY, STREAM])
+@pytest.mark.parametrize("engine", [on("prism"), on("flink")])
+def test_the_command_gives_the_same_with_the_same_options(engine: str, name: str, tmp_path: pathlib.Path) -> None:
+    make_folder(tmp_path)
+    words = words_on_page(engine, name)
+    if name == REPLAY:
+        words = [
+            "replay",
+            words[words.index("--log") + 1],
+            *words[: words.index("--log")],
+            *words[words.index("--log") + 2 :],
+        ]
+    else:
+        words = ["stream", *words]
+        (tmp_path / "stop").unlink()
+        words[words.index("--stop-file") : words.index("--stop-file") + 2] = ["--once"]
+    run = run_and_listen(words, tmp_path)
+    assert run.code == 0, run.err[-4000:]
+    assert_answers(name, tmp_path)
+    assert run.beyond_loopback == set()
+    assert len(run.ports) >= FEWEST_PORTS[engine]
+
+
 @pytest.fixture
 def folder(kafka, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The current folder; its log is in the topic that is called like its last part, and one for reports is there."""
@@ -77,7 +100,7 @@ def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_store
     parts = list(texts_within(job.SerializeToString()))
     assert any(folder.name.encode() in part for part in parts)
     assert not any(b"heavy-" in part for part in parts), "items of the topic"
-    assert submitted.recovers(options)
+    assert waits_for_storing(options)
 
 
 @pytest.mark.nightly

@@ -13,18 +13,18 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import EventFields, KafkaTopic
-from dp_transforms.engines import flink, portable, prism
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_topic import ReportTopic
+from examples.engines import flink, prism
 from tests.engines import needs, on
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
 from tests.helpers.job_service import JobService
 from tests.helpers.small_runs import RUN_ID
 from tests.transcripts.cases import MODES, READERS
-from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on_flink
+from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on
 from tests.transcripts.transcript import difference, lines_of, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -104,7 +104,7 @@ def test_folder_and_local_job_service(key_path, tmp_path, mode):
             joined,
             LogFolder(str(inbox), FIELDS),
             sink,
-            portable.portable_options(engine.endpoint, streaming=False),
+            ["--runner=PortableRunner", f"--job_endpoint={engine.endpoint}", "--environment_type=LOOPBACK"],
             key_path,
             driver="loop",
             confirm=False,
@@ -135,7 +135,7 @@ def _assert_stored(mode: str, driver: str, reader: str, left: Left) -> None:
 @needs("flink")
 @pytest.mark.parametrize(("mode", "reader"), _cases("replay-1", ("hits",)))
 def test_a_replay_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
-    left = replay_on_flink(prepared(tmp_path, mode, reader), parallelism=2)
+    left = replay_on(prepared(tmp_path, mode, reader), "--runner=FlinkRunner", "--parallelism=2")
     _assert_stored(mode, "replay-1", reader, left)
 
 

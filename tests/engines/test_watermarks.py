@@ -16,7 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines import flink, prism
+from examples.engines import flink, prism
 from tests.engines import on
 from tests.engines.stream_case import history_case, plain_reports
 from tests.helpers.beam_pipelines import Collected

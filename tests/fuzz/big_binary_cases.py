@@ -187,7 +187,7 @@ def _repeated(text: str, rows: int) -> dict[str, Any]:
 
 
 def parquet_cases() -> list[BigCase]:
-    log, report = ("parquet", "dictionary", ".parquet"), ("report", "parquet, four", ".parquet")
+    log = ("parquet", "dictionary", ".parquet")
     return [
         BigCase("5 million equal rows", *log, _parquet(lambda: _repeated("u", 5 * 10**6)), "accepted", 60),
         # A page is decoded whole; its label is there in up to four copies.
@@ -210,43 +210,5 @@ def parquet_cases() -> list[BigCase]:
             "either",
             30,
         ),
-        BigCase("a window of 10 million heavy hitters", *report, report_parquet(10**7, "i")),
-        BigCase("2^18 labels of a megabyte", *report, report_parquet(2**18, "x" * MB)),
-        BigCase("2^18 heavy hitters", *report, report_parquet(2**18, "i"), "accepted", 30),
-        BigCase("2^18 heavy hitters with long labels", *report, report_parquet(2**18, "i" * 60), "accepted", 30),
         BigCase("footer that says 4 GB", *log, as_file(lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xff" + b"PAR1")),
     ]
-
-
-def report_parquet(count: int, label: str) -> Callable[[pathlib.Path], None]:
-    """A window of ``count`` heavy hitters with one label: in the file these are a few KB."""
-
-    def write(path: pathlib.Path) -> None:
-        from dp_transforms.reports.parquet import arrow_schema
-
-        schema = arrow_schema(HEADER).with_metadata({"shh.header": HEADER.to_json()})
-        hitters = pa.array([[]], schema.field("heavy_hitters").type)
-        if count:
-            one = schema.field("heavy_hitters").type.value_type
-            labels = pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()).fill_null(0), pa.array([label]))
-            fields = [pa.field("item", labels.type, False), *(field for field in one if field.name != "item")]
-            values = [labels, *(pa.nulls(count, field.type) for field in fields[1:])]
-            hitters = pa.ListArray.from_arrays(
-                pa.array([0, count], pa.int32()),
-                pa.StructArray.from_arrays(values, fields=fields),
-                type=pa.list_(pa.field("element", pa.struct(fields), False)),
-            )
-        columns = [
-            pa.array(["news"]).dictionary_encode(),
-            *(pa.array([micros]).cast(pa.timestamp("us", "UTC")) for micros in (0, 10**6)),
-            hitters,
-            *(pa.array([0.5]) for _ in range(3)),
-        ]
-        fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
-        table = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
-        # The schema of Arrow is not stored: the reader sees texts, as in a report.
-        with pq.ParquetWriter(path, table.schema, compression="zstd", store_schema=False) as writer:
-            writer.write_table(table)
-            writer.add_key_value_metadata({"shh.header": HEADER.to_json()})
-
-    return write

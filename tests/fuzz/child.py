@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.fuzz.memory import Memory
 from tests.fuzz.reader import FaultError, outcome, place_bytes
-from tests.helpers.forked import run_python
+from tests.helpers.shh_process import run_python
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # Only for what waits without CPU: no machine takes so long for what is ended after some seconds of CPU.

@@ -26,7 +26,7 @@ from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run, report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
-from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
+from tests.fuzz import avro_mutators, format_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 from tests.helpers.pages import Page
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES, NAMES_HEADER, REPORTS, report
@@ -38,7 +38,7 @@ _BIG_HEADER = ReportHeader("run-1", "news", "Each user", json.loads(small_plan()
 @functools.cache
 def report_samples() -> list[Sample]:
     many = [report(hour, *(HeavyHitter(f"item {n}", ABOVE, None) for n in range(hour % 4))) for hour in range(9)]
-    mutators = {"avro": avro_mutators.CONTAINER, "json": format_mutators.JSON, "parquet": parquet_mutators.PARQUET}
+    mutators = {"avro": avro_mutators.CONTAINER, "json": format_mutators.JSON}
     kinds = {"none": (HEADER, []), "four": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
     kinds["names"] = (NAMES_HEADER, [NAMES])
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import shutil
 
-from dp_transforms.engines.engine_process import Engine, EngineError, engine_file, free_port, is_port_open
+from examples.engines.engine_process import Engine, EngineError, engine_file, free_port, is_port_open
 
 AZURITE = "azurite/node_modules/azurite/dist/src/blob/main.js"
 ACCOUNT = "devstoreaccount1"

@@ -16,7 +16,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from dp_transforms.beam import set_up_workers  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines.portable import KnownOptions
+from dp_transforms.beam.runner_options import KnownOptions
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
@@ -242,6 +242,7 @@ class Script:
         prepare: Callable[[beam.PCollection], beam.PCollection] | None = None,
         *,
         runner: str = "BundleBasedDirectRunner",
+        flags: Sequence[str] = (),
         **arguments: Any,
     ) -> list[Any]:
         """Runs to the end of time; returns what was collected: reports and the names of marks.
@@ -250,7 +251,7 @@ class Script:
         """
         self._stream.advance_watermark_to_infinity()
         collected = Collected()
-        pipeline = local_pipeline(["--streaming"], runner)
+        pipeline = local_pipeline(["--streaming", *flags], runner)
         elements = pipeline | "Script" >> self._stream
         if self._has_marks:  # the runner starts every step anew for each line of the script
             marks = elements | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 
-from dp_transforms.engines.engine_process import Engine
+from examples.engines.engine_process import Engine
 
 _START_SECONDS = 120.0
 
@@ -26,7 +26,7 @@ class JobService(Engine):
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-job-service-"))
         port_file = self._folder / "port"
-        command = [sys.executable, "-m", "dp_transforms.engines.on_loopback"]
+        command = [sys.executable, "-m", "dp_transforms.beam.on_loopback"]
         command += ["apache_beam.runners.portability.local_job_service_main", "--port=0"]
         command += [f"--port_file={port_file}", f"--staging_dir={self._folder / 'staging'}"]
         self._start(command, self.log_path, port_file.exists, _START_SECONDS)

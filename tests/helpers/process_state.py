@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import warnings
 from collections.abc import Iterator
 
 
 @contextlib.contextmanager
 def logs_as_before() -> Iterator[None]:
-    """The root logger, the warnings and the format of messages to the operator."""
+    """The root logger and the warnings."""
     root = logging.getLogger()
     handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
     with warnings.catch_warnings():
@@ -21,7 +20,3 @@ def logs_as_before() -> Iterator[None]:
             root.handlers[:] = handlers
             root.manager.disable = disabled
             root.setLevel(level)  # after which no logger remembers what it was asked before
-            if "dp_transforms.cli.operator_log" in sys.modules:
-                from dp_transforms.cli import operator_log
-
-                operator_log.use_format(operator_log.TEXT, "")

@@ -160,7 +160,8 @@ class RoundsOracle:
         users = 0
         while Fraction(boundary - likely, largest) > users:
             users += 1
-        return 1 + (boundary * of_all // largest - threshold) // spacing, users if users >= 5 else 0
+        level = max(1, 1 + (boundary * of_all // largest - threshold) // spacing)
+        return level, users if users >= 5 else 0
 
     def _weights(self, number: int, held: dict[str, set[Place]], again: set[Place]) -> dict[Place, dict[str, int]]:
         """Each user spends on what it holds, all at once. again: what is looked at for the second time."""

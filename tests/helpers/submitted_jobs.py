@@ -15,8 +15,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from dp_transforms import EventFields, Plan, WindowReport, WindowSchedule
+from dp_transforms.beam import jobs
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers.crowded_logs import replay_request
@@ -80,7 +80,7 @@ def assert_answers(name: str, folder: pathlib.Path) -> ReportHeader:
     here = folder / f"here-{header.run_id}.avro"
     plan = Plan.from_json((folder / "plan.json").read_text())
     request = replay_request(folder / "clicks", plan, here, str(folder / "noise.key"), header.run_id, EventFields())
-    run_replay(request, pipeline_options([]))
+    run_replay(request)
     assert found == list(read_report_file(here)[1])
     assert items(found) == HEAVY
     if name == REPLAY:
@@ -100,13 +100,15 @@ def made_job(
     for written, place in places.items():
         words = [word.replace(written, place) for word in words]
     module, pipelines = script(name), []
-    build = module.build
+    build_name = "build_stream" if name == STREAM else "build_replay"
+    home = module if name == STREAM else jobs
+    build = getattr(home, build_name)
 
     def seen(pipeline: beam.Pipeline, *arguments: object) -> None:
         pipelines.append(pipeline)
         build(pipeline, *arguments)
 
-    monkeypatch.setattr(module, "build", seen)
+    monkeypatch.setattr(home, build_name, seen)
     module.run([*words, "--dry_run=true"])
     (pipeline,) = pipelines
     job = pipeline.runner.proto_pipeline

@@ -19,6 +19,7 @@ class TrialPlan(Plan):
 
     stream: str = "trial"
     run_id: str = "trial"
+    part: str = ""
     fingerprint: str = ""
     likely_noise: int = 0
     hits_from: int = 0

@@ -485,6 +485,14 @@ def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(path: pa
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
+def test_runs_are_in_the_order_of_their_entries_also_where_a_clock_was_set_back(path: pathlib.Path) -> None:
+    both(edit(1, '"reserved_at":"20', '"reserved_at":"30', chain=True), copy_anew)(path)
+    ledger = Ledger.open(path)
+    done(ledger, part(run_id="a later run"))
+    assert [run.run_id for run, _ in ledger.runs()] == ["run 1", "run 2", "a later run"]
+    assert [run.run_id for run, _ in ledger.runs("news")] == ["run 1", "run 2", "a later run"]
+
+
 @pytest.mark.parametrize("version", [0, book.VERSION - 1, book.VERSION + 1])
 def test_a_ledger_of_another_version_is_refused_and_stays_as_it_is(path: pathlib.Path, version: int) -> None:
     edit(0, f'"ledger {book.VERSION}"', f'"ledger {version}"')(path)

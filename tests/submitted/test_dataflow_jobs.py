@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from dp_transforms import Plan
-from dp_transforms.engines.submitted import dataflow_options, is_sent, submitted_options
+from dp_transforms.beam.runner_options import is_sent, runner_options
 from dp_transforms.stores import remote_files
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import small_plan
@@ -75,9 +75,9 @@ def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
 
 
 def test_the_operators_own_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = dataflow_options(job_name="j", streaming=False)
-    assert PipelineOptions(flags).view_as(WorkerOptions).disk_size_gb == 50  # runners/dataflow/README.md
-    options = submitted_options([*CLOUD, "--disk_size_gb=200"], job_name="j", streaming=False)
+    options = runner_options(CLOUD, job_name="j", streaming=False)
+    assert options.view_as(WorkerOptions).disk_size_gb == 50  # runners/dataflow/README.md
+    options = runner_options([*CLOUD, "--disk_size_gb=200"], job_name="j", streaming=False)
     assert options.view_as(WorkerOptions).disk_size_gb == 200
 
 

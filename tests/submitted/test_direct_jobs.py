@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+import types
 
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.beam import jobs
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_writer import ReportFollower, ReportNews
 from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (
     HEAVY,
@@ -50,6 +56,63 @@ def test_what_beam_runs_is_what_shh_replay_publishes(name: str, folder: pathlib.
     assert_answers(name, folder)
 
 
+class Endless:
+    """A pipeline that never ends by itself."""
+
+    is_over, cancelled = False, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def raise_error(self) -> None:
+        """It did not fail."""
+
+
+class Output(ReportFollower):
+    """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
+    were asked for; the last one again and again."""
+
+    def __init__(self, *found: tuple[int, int | None] | StreamError) -> None:
+        self.found, self.looks = found, 0
+
+    def read_new(self) -> ReportNews:
+        found = self.found[min(self.looks, len(self.found) - 1)]
+        self.looks += 1
+        if isinstance(found, StreamError):
+            raise found
+        new, of_all = found
+        ended = None if of_all is None else RunEnded("events", 9, of_all)
+        return ReportNews(
+            None,
+            [WindowReport("events", each, each + 1, [], 1.0, 1e-9, 1.0) for each in range(new)],
+            ended,
+            self.looks == 1,
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there() -> None:
+    """The end record can overtake the last reports, which the job has yet to write."""
+    late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
+    jobs.wait_for_reports(late, lambda: False, pause_seconds=0)
+    assert late.looks == 6
+    ended = Output((0, None))
+    jobs.wait_for_reports(ended, lambda: ended.looks == 3, pause_seconds=0)
+    assert ended.looks == 3
+
+
+def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, output, wait = Endless(), Output((1, None), StreamError("no broker.")), jobs.wait_for_reports
+    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
+    monkeypatch.setattr(jobs, "wait_for_reports", functools.partial(wait, pause_seconds=0, patience_seconds=0.1))
+    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    with pytest.raises(StreamError, match="no broker"):
+        jobs.watch_to_end(None, stream)  # type: ignore[arg-type]
+    assert (job.cancelled, output.looks > 2) == (True, True)
+
+
 def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> None:
     replay = script(REPLAY)
     headers = []
@@ -64,7 +127,7 @@ def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> N
 def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
     """Other fields, a name of the stream, and a list of the rows that cannot be read."""
     (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 2)
-    words = ["--stream", "clicks", "--dead-letter", "bad.txt", "--shards", "3"]
+    words = ["--stream", "clicks", "--dead-letter", "bad.txt"]
     script(REPLAY).run([*LOG[:-1], "report.jsonl", *words])
     header, reports = read_report_file(folder / "report.jsonl")
     assert header.stream == "clicks"
@@ -107,7 +170,6 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (REPLAY, [*LOG, "--block-output", "b.avro", "--dead-letter", "b.avro"], "name the same file"),
         (REPLAY, [*LOG, "--block-output", "blocks.avro"], "the plan has no rounds"),
         (REPLAY, [*LOG[:-1], "nowhere/report.avro"], "folder does not exist"),
-        (REPLAY, [*LOG, "--run-id", "again"], "no option run_id"),
         (REPLAY, [*LOG, *KEY, *DATAFLOW], "give --noise-key-secret"),
         (REPLAY, [*LOG, *SECRET, *DATAFLOW], "share no disk, got clicks"),
         (REPLAY, [*LOG, *SECRET, "--runner=DataflowRunner", *CLOUD, "--streaming"], "no --streaming"),
@@ -131,6 +193,20 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert str(refused.value.code).startswith(f"{name}: ")
     assert says in str(refused.value.code)
     assert {path.name for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [(REPLAY, [*LOG, "--run-id", "again"]), (STREAM, [*FOLDER, "--flink_mastr=jobs:8081"]), (REPLAY, [*LOG, "more"])],
+)
+def test_a_word_that_neither_we_nor_beam_know_is_named(
+    folder: pathlib.Path, name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job has no option for a run id; and Beam would drop the others, and say so in its log alone."""
+    with pytest.raises(SystemExit):
+        script(name).run(words)
+    unknown = words[len(LOG if name == REPLAY else FOLDER) :]
+    assert f"unrecognized arguments: {' '.join(unknown)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "words"), [(REPLAY, LOG), (STREAM, FOLDER)])

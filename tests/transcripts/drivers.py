@@ -10,6 +10,7 @@ import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import apache_beam as beam
 
@@ -31,13 +32,10 @@ from dp_transforms import (
     read_report,
 )
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.cli import flink_replay
-from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli import replay
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
-from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.cli.stream_options import FLINK
-from dp_transforms.engines.portable import pipeline_options
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_run import run_on_runner, run_replay
 from dp_transforms.workers import ProcessPool
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
@@ -100,25 +98,18 @@ def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more:
 
 
 def replay_here(request: ReplayRequest) -> ReplaySummary:
-    return run_replay(request, pipeline_options([]))
+    return run_replay(request)
 
 
 def replay_by_three(request: ReplayRequest) -> ReplaySummary:
     with ProcessPool(3, _POOL_BYTES, libraries=LIBRARIES) as pool:
         read_ahead(pool, request)
-        return run_replay(request, pipeline_options([]), pool=pool)
+        return run_replay(request, pool=pool)
 
 
-def replay_on_flink(run: Run, parallelism: int) -> Left:
-    """On a Flink that is started for it (tests/engines)."""
-    cluster = ClusterReplay(EngineChoice(FLINK, parallelism=parallelism, is_batch=True), (), detach=False)
-
-    def on_flink(request: ReplayRequest) -> ReplaySummary:
-        summary = flink_replay.replay_on_flink(request, cluster)
-        assert summary is not None
-        return summary
-
-    return replayed(run, on_flink)
+def replay_on(run: Run, *words: str) -> Left:
+    """By the job that is submitted to a runner of Beam."""
+    return replayed(run, lambda request: run_on_runner(request, words))
 
 
 def _parts(run: Run) -> Left:
@@ -130,23 +121,20 @@ def _parts(run: Run) -> Left:
         outputs.append(run.folder / f"{night}.jsonl")
         letters.append(run.folder / f"{night}.bad")
         until = f"2026-01-01T{HOURS // NIGHTS * night:02d}:00:00Z"
-        words = ["--log-format", "json", "replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
+        words = ["replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
         words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
         words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name, "--max-bad-fraction", "0.5"]
         words += ["--ledger", "ledger.db", "--population", "all", "--max-epsilon", "100", "--max-delta", "0.01"]
         words += ["--domain-file", run.domain.name] if run.domain else []
-        done = shh(*words, cwd=run.folder)
+        with mock.patch.object(replay, "_print_summary") as told:
+            done = shh(*words, cwd=run.folder)
         assert done.returncode == 0, done.stderr
-        counts |= {f"night {night}, {name}": number for name, number in _told(done.stderr).items()}
+        for name, number in dataclasses.asdict(told.call_args.args[0]).items():
+            if isinstance(number, int):
+                counts[f"night {night}, {name}"] = number
     reports = [window for output in outputs for window in read_report(output).windows]
     files = b"".join(output.read_bytes() for output in outputs)
     return Left(reports, list(_dead_letter(letters)), counts, read_report(outputs[0]).header, files)
-
-
-def _told(stderr: str) -> dict[str, int]:
-    """The numbers of the rows, as `_replay` has them."""
-    (told,) = [line for line in map(json.loads, stderr.splitlines()) if "rejected" in line]
-    return {name: number for name, number in told.items() if isinstance(number, int) and name != "seconds"}
 
 
 def _dead_letter(paths: Iterable[pathlib.Path]) -> Iterator[tuple[str, int, str]]:
@@ -228,3 +216,5 @@ DRIVERS: dict[str, Callable[[Run], Left]] = {
     "unbounded": _unbounded,
 }
 WITHOUT_READER = ("unbounded",)  # given its events one by one
+# Later parts draw noise by the bytes of the log: those of the same rows differ from writer to writer of binary files.
+TEXT_READERS = {"parts": ("csv", "jsonl")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.transcripts.cases import MODES, READERS
+from tests.helpers.small_runs import MICROS
+from tests.transcripts.cases import HOUR, HOURS, MODES, NIGHTS, READERS, START
 from tests.transcripts.transcript import Member, difference, members, ran, readers_of, stored
 
 AT_ONCE, IN_ORDER = ("replay-1", "replay-3", "bounded"), ("parts", "stream", "unbounded")
@@ -40,15 +42,24 @@ def test_what_is_stored_is_what_is_run() -> None:
 
 def test_drivers_that_must_agree_are_stored_as_one() -> None:
     """All drivers where users pay for hits alone, or in rounds in each window; with other names those that see all of a
-    user at once, and those that see one window after the other."""
+    user at once, and those that see one window after the other. Parts have noise of their own after the first one.
+    """
     for mode in MODES:
         found = stored(mode)
         of_driver = {driver: {tuple(found[one]["report"]) for one in found if one[0] == driver} for driver, _ in found}
         is_split = mode.startswith("looks")
-        kinds = [AT_ONCE, IN_ORDER] if is_split else [AT_ONCE + IN_ORDER]
+        in_order = tuple(driver for driver in IN_ORDER if driver != "parts")
+        kinds = [AT_ONCE, in_order] if is_split else [AT_ONCE + in_order]
         answers = [set().union(*(of_driver.get(driver, set()) for driver in kind)) for kind in kinds]
         assert all(len(answer) <= 1 for answer in answers), mode
         assert len(set().union(*answers)) == sum(len(answer) for answer in answers), mode
+        if "parts" in of_driver:
+            (whole,) = of_driver["stream"]
+            first_night = (START + HOURS // NIGHTS * HOUR) * MICROS
+            first = tuple(line for line in whole if json.loads(line)["window_end"] <= first_night)
+            assert len(first) > 1, mode
+            assert all(of_parts[: len(first)] == first for of_parts in of_driver["parts"]), mode
+            assert of_driver["parts"] != {whole}, mode
 
 
 def test_the_log_uses_all_of_a_mode() -> None:

@@ -1,11 +1,14 @@
 """Event batches hold ids as one type of column: anything else is refused, for it would make other users of the same."""
 
+import uuid
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import IdHasher
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
+from dp_transforms.monitor.event_ids import id_of_value
 
 TIMES = np.array([1, 2, 3], dtype=np.int64)
 IDS = pa.array(["a", "b", "a"]).dictionary_encode()
@@ -21,6 +24,8 @@ IDS = pa.array(["a", "b", "a"]).dictionary_encode()
         pa.array([7, 8, 7], pa.uint16()),
         pa.chunked_array([pa.array([7]), pa.array([8, 7])]),
         pa.chunked_array([], pa.string()),
+        pa.nulls(0),
+        [],
         ["7", "8", "7"],
         np.array([7, 8, 7]),
     ],
@@ -30,6 +35,14 @@ def test_columns_of_any_layout_become_the_same_ids(column):
     for ids in (batch.user, batch.item):
         assert ids.type == pa.dictionary(pa.int32(), pa.string())
         assert ids.to_pylist() == ["7", "8", "7"][: len(column)]
+
+
+@pytest.mark.parametrize("made", [list, lambda ids: pa.array([one.bytes for one in ids], pa.uuid())])
+def test_uuids_are_their_texts(made):
+    ids = [uuid.UUID(int=number << 90) for number in (0, 1, 2**38 - 1)]
+    batch = EventBatch.of_columns(made(ids), made(ids), TIMES)
+    assert batch.user.to_pylist() == batch.item.to_pylist() == [str(one) for one in ids]
+    assert [id_of_value(one, "user") for one in ids] == batch.user.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -50,6 +63,12 @@ def test_what_would_blur_identities_is_refused(column, named):
         EventBatch(column, IDS, TIMES)
     with pytest.raises(ValueError, match=named.replace("user", "item")):
         EventBatch(IDS, column, TIMES)
+
+
+def test_no_rows_have_no_types():
+    assert len(EventBatch.of_columns([], [], [])) == 0
+    with pytest.raises(ValueError, match="none of them null"):
+        EventBatch.of_columns(pa.nulls(3), IDS, TIMES)
 
 
 def test_times_and_types_are_checked():

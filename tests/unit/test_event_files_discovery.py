@@ -18,7 +18,7 @@ from dp_transforms.logs import (
     read_log_chunk,
 )
 from dp_transforms.logs.log_chunk import FileState
-from tests.helpers import forked
+from tests.helpers import shh_process
 from tests.helpers.event_files_oracle import SECRET, read_all, write_csv, write_json
 from tests.helpers.replay_logs import BUDGET, write_log
 
@@ -253,7 +253,7 @@ def test_a_replay_of_a_log_that_grows_publishes_nothing(tmp_path, processes):
     line = (tmp_path / "log.jsonl").read_text().splitlines()[0]
     words = ("replay", "log.jsonl", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl")
     command = ("-m", "dp_transforms.cli.main", *words, "--processes", processes)
-    with forked.python(*command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+    with shh_process.python(*command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         while process.poll() is None:
             with (tmp_path / "log.jsonl").open("a") as file:
                 file.write(f"{line}\n")

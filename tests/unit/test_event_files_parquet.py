@@ -5,13 +5,25 @@ import datetime
 import pathlib
 import subprocess
 import sys
+import uuid
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, parquet, read_log_chunk
+from dp_transforms.cli.log_glance import glance_at
+from dp_transforms.logs import (
+    EventFields,
+    EventFileError,
+    estimate_log,
+    find_log_chunks,
+    id_columns,
+    parquet,
+    read_log_chunk,
+)
+from dp_transforms.logs.samples import sample_file, sample_log
+from dp_transforms.logs.tables import read_table
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC
@@ -56,6 +68,68 @@ def test_whole_numbers_are_their_decimal_text(tmp_path, id_type):
     rows = [(int(info.max), int(info.min), 5), (None, 7, 6), (7, 7, 7)]
     path = write_parquet(tmp_path / "log.parquet", rows, (id_type, id_type, pa.int64()))
     assert read_all(path, EventFields(time_unit="ms")) == expected(rows, "ms")
+
+
+@pytest.mark.parametrize("unit", [None, "s", "iso"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_column_that_never_has_a_value_is_one_of_missing_cells(tmp_path, unit, count):
+    """Which writers do where no row has one: so one user may decide about the type."""
+    null = pa.null()
+    for types, row in (
+        ((null, pa.string(), pa.string()), (None, "i", "2017-10-01")),
+        ((pa.int8(), null, pa.string()), (7, None, "2017-10-01")),
+        ((pa.string(), pa.string(), null), ("u", "i", None)),
+        ((null, null, null), (None, None, None)),
+    ):
+        path = write_parquet(tmp_path / "log.parquet", [row] * count, types)
+        assert read_all(path, EventFields(time_unit=unit)) == expected([row] * count, unit)
+
+
+def test_a_file_without_a_user_is_no_fault_of_its_folder(tmp_path):
+    """Hours as pandas writes them: with events, without, of anonymous readers alone, and without times."""
+    pandas = pytest.importorskip("pandas")
+    times = pandas.date_range("2026-02-20T08:00", periods=40, freq="min", tz="UTC")
+    hour = pandas.DataFrame({"user": [f"u{n}" for n in range(40)], "item": ["/p"] * 40, "timestamp": times})
+    frames = {
+        "08": hour.iloc[:10].assign(user=None),
+        "09": hour,
+        "10": hour.iloc[:0],
+        "11": hour.iloc[:0].assign(item=hour.item.iloc[:0].astype("category")),
+        "12": hour.iloc[:10].assign(timestamp=None),
+    }
+    for name, frame in frames.items():
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    events, rejected = read_all(str(tmp_path))
+    assert len(events) == 40
+    assert rejected == {"missing user": [*range(1, 11)], "missing time": [*range(1, 11)]}
+    glance = glance_at(sample_log([str(tmp_path)]), {}, (None, None, None))
+    assert glance.is_complete, "the file without a value says nothing of the type of a field"
+
+
+IDS = [uuid.UUID(int=number << 90) for number in (0, 1, 2**38 - 1)]
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["by Arrow", "by others"])
+@pytest.mark.parametrize("group", [1, 100])
+def test_a_uuid_is_its_text(tmp_path, stored, group):
+    """Of the same user in a file of text and in one of UUIDs, as DuckDB and pandas write them."""
+    rows = [*((str(one), str(one), MOMENT) for one in IDS), (None, str(IDS[0]), MOMENT), (str(IDS[1]), None, MOMENT)]
+    columns = [
+        pa.array([None if row[at] is None else uuid.UUID(row[at]).bytes for row in rows], pa.uuid()) for at in (0, 1)
+    ]
+    table = pa.table({"user": columns[0], "item": columns[1], "timestamp": pa.array([MOMENT] * 5, MICROS)})
+    path = str(tmp_path / "log.parquet")
+    pq.write_table(table, path, row_group_size=group, store_schema=stored)
+    assert read_all(path) == expected(rows)
+    fields = {field.name: field for field in sample_file(path).fields}
+    assert fields["user"].kind == "text"
+    assert fields["user"].values[0].as_py() == str(IDS[0])
+    parts = [part for block in read_table(table, EventFields()) for part in block.batch.user.to_pylist()]
+    assert parts == [str(one) for one in IDS]
+    encoded = pa.DictionaryArray.from_arrays(pa.array([2, None, 0]), columns[0])
+    assert id_columns.encode_ids(encoded).faults.tolist() == [0, 1, 0]
+    assert id_columns.encode_ids(encoded).values.to_pylist()[:3] == [str(one) for one in IDS]
+    assert id_columns.encode_ids(columns[0][1:4]).values.to_pylist()[:2] == [str(one) for one in IDS[1:]]
 
 
 def test_slices_of_a_row_group_count_on(tmp_path, monkeypatch):
@@ -130,6 +204,7 @@ def test_times_of_every_kind(tmp_path):
     [
         ((pa.float64(), pa.string(), MICROS), None, ["'user' has type double", "Convert it"]),
         ((pa.decimal128(9, 0), pa.string(), MICROS), None, ["'user' has type decimal128"]),
+        ((pa.binary(16), pa.string(), MICROS), None, ["'user' has type fixed_size_binary"]),
         ((pa.list_(pa.string()), pa.string(), MICROS), None, ["'user' has type list"]),
         ((pa.string(), pa.string(), pa.int64()), None, ["'timestamp' holds numbers", "--time-unit s, ms or us"]),
         ((pa.string(), pa.string(), pa.time64("us")), "s", ["'timestamp' has type time64"]),

@@ -5,16 +5,14 @@ import json
 import random
 
 import fastavro
-import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter
 from dp_transforms.reports import HEADER_KEY, encode_report
 from dp_transforms.reports.report_records import MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
 from tests.fuzz.avro_mutators import PACK
-from tests.fuzz.big_binary_cases import report_parquet
 from tests.fuzz.mutators import zigzag
-from tests.helpers.report_samples import COUNTS, ENDINGS, HEADER, IN_ORDER, LABELS, NAMES, read_all, refusal, written
+from tests.helpers.report_samples import COUNTS, ENDINGS, HEADER, LABELS, NAMES, read_all, refusal, written
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -211,32 +209,3 @@ def test_an_avro_file_with_a_header_larger_than_any_report_has_is_refused(tmp_pa
     assert "the header of the Avro file has more than" in refusal(
         avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, header=b" " * (1 << 21))
     )
-
-
-def test_a_parquet_file_with_another_schema_or_without_header_is_refused(tmp_path):
-    path = written(tmp_path, "parquet")
-    table = pq.read_table(path)
-    other = tmp_path / "other.parquet"
-    pq.write_table(table.drop_columns(["delta"]), other)
-    assert "schema" in refusal(other)
-    pq.write_table(table.replace_schema_metadata({}), other)
-    assert HEADER_KEY in refusal(other)
-    pq.write_table(table, other)
-    assert read_all(other) == (HEADER, IN_ORDER)
-
-
-@pytest.mark.parametrize(
-    ("count", "label", "words"),
-    [
-        (MAX_HEAVY_HITTERS + 1, "i", "heavy hitters, got more"),
-        (2 * MAX_HEAVY_HITTERS, "i", "a row group of the Parquet file has more than"),
-        (100, "x" * 1_000_000, "heavy hitters, got more"),
-    ],
-    ids=["heavy hitters", "values", "bytes"],
-)
-def test_a_parquet_window_beyond_the_bounds_is_refused_before_it_is_decoded(tmp_path, count, label, words):
-    """In the file it takes a few KB: one label stands in all of its rows."""
-    path = tmp_path / "hostile.parquet"
-    report_parquet(count, label)(path)
-    assert path.stat().st_size < 200_000
-    assert words in refusal(path)

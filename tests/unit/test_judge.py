@@ -66,7 +66,6 @@ def test_what_may_not_run(header, asked, words):
         ({"key_fingerprint": "c" * 64}, "another noise key"),
         ({"user_field": "item"}, "with --user-field 'user'"),
         ({"item_field": "user"}, "with --item-field 'item'"),
-        ({"stream_field": "kind"}, r"with --stream-field \(none\)"),
         ({"population": "news"}, r"with the --population \(none\)"),
         ({"run_id": "run-2"}, "with the run id 'run-1'. Leave --run-id out"),
     ],

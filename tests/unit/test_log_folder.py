@@ -52,7 +52,9 @@ def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path):
     write_json(written / "a.jsonl", [("d", "i", TIME)])
     write_parquet(written / "f.parquet", [("e", "i", TIME)], [pa.string()] * 3)
     write_avro(written / "g.avro", [("f", "i", BEGIN)], ("string", "string", MICROS), "null", 100)
-    names = ["z.csv", "b.jsonl", "a.jsonl", "f.parquet", "g.avro"]
+    write_parquet(written / "h.parquet", [(None, "i", TIME)], [pa.null(), pa.string(), pa.string()])
+    write_avro(written / "i.avro", [("h", None, BEGIN)], ("string", "null", MICROS), "null", 100)
+    names = ["z.csv", "b.jsonl", "a.jsonl", "f.parquet", "g.avro", "h.parquet", "i.avro"]
     for number, name in enumerate(names):  # when they were written, or are said to have been, changes nothing
         os.utime(written / name, (0, 2_000_000_000 - number))
     for name in names:
@@ -64,7 +66,11 @@ def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path):
     assert polled.arrival_micros.tolist() == [arrival_of(folder / names[row]) for row in (0, 1, 1, 2, 3, 4)]
     assert abs(polled.arrival_micros[-1] / 1e6 - time.time()) < 60
     assert polled.is_at_end
-    assert not polled.rejected
+    reasons = [(part.source, list(part.positions), part.reason) for part in polled.rejected]
+    assert reasons == [
+        (str(folder / "h.parquet"), [1], "missing user"),
+        (str(folder / "i.avro"), [1], "missing item"),
+    ], "columns without a value"
     assert poll_once(reader, polled.position).records == 0
 
 

@@ -178,8 +178,8 @@ FIRST, SECOND = (3 << 64) + 7, (2**63 << 64) + 11
 USER = 2**63 + 12345
 
 
-def stream_keys(secret=SECRET):
-    return StreamKeys(secret, run_id="run", plan_fingerprint="plan", stream="stream", threshold=5)
+def stream_keys(secret=SECRET, part=""):
+    return StreamKeys(secret, run_id="run", plan_fingerprint="plan", stream="stream", threshold=5, part=part)
 
 
 def rows(value):
@@ -224,6 +224,16 @@ CASES = {
         ("looks", *RUN),
         (9 << 64, *PAIR),
     ),
+    "looks in blocks": (
+        lambda keys: keys.block_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        ("looks in blocks", *RUN),
+        (9 << 64, *PAIR),
+    ),
+    "looks in a round": (
+        lambda keys: keys.round_uniforms(2)(np.array([9]), rows(FIRST), rows(SECOND)),
+        ("looks in a round", *RUN, 2),
+        (9 << 64, *PAIR),
+    ),
     "look noise": (
         lambda keys: keys.look_noise_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
         ("look noise", *RUN),
@@ -250,6 +260,18 @@ def test_each_function_is_aes_under_a_key_made_from_the_secret(purpose, secret):
     assert [tuple(row) for row in found(stream_keys(secret)).tolist()] == [
         chained(*context, blocks=blocks, secret=secret)
     ]
+
+
+@pytest.mark.parametrize("purpose", CASES)
+def test_all_noise_and_nothing_else_depends_on_the_part(purpose):
+    """Whose rows count must be the same in all parts and rounds; the same noise for another log would cancel."""
+    found, context, blocks = CASES[purpose]
+    of_part = [tuple(row) for row in found(stream_keys(part="a part")).tolist()]
+    is_noise = context[1 : 1 + len(RUN)] == RUN
+    name, *more = context
+    expected = (name, *RUN, "a part", *more[len(RUN) :]) if is_noise else context
+    assert of_part == [chained(*expected, blocks=blocks)]
+    assert (of_part != [chained(*context, blocks=blocks)]) == is_noise
 
 
 def test_users_are_widened_row_by_row():

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import read_report_file, read_run, report_file_bytes
+from dp_transforms.reports import Report, ReportFileError, read_report, read_report_file, read_run, report_file_bytes
 from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES
 from tests.helpers.killed_nights import in_a_process
@@ -47,6 +47,25 @@ def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_else
     assert files_of(tmp_path / "again") == files_of(sink.path)
     assert read_run(sink.path) == (HEADER, REPORTS, ENDED)
     assert (tmp_path / "again").stat().st_mode & 0o755 == 0o755, "others may read it"
+
+
+def test_the_report_so_far_is_read_as_that_of_a_file(sink, tmp_path):
+    folder_of(sink).mkdir(parents=True)
+    with pytest.raises(ReportFileError, match="there is no report in"):
+        read_report(sink.path)
+    writer = sink.open(HEADER)
+    assert read_report(sink.path) == Report(HEADER, ())
+    writer.write(REPORTS[0])
+    assert read_report(folder_of(sink)) == Report(HEADER, (REPORTS[0],))
+    write_all(sink)
+    report_path = tmp_path / "report.jsonl"
+    read_report(sink.path).write(report_path)
+    assert read_report(report_path) == read_report(sink.path) == Report(HEADER, tuple(REPORTS))
+    with pytest.raises(ReportFileError, match=r"has the report of a stream\. Read it by itself"):
+        read_report(report_path, sink.path)
+    (folder_of(sink) / "header.json").write_text("{}")
+    with pytest.raises(ReportFileError, match="was not written by shh"):
+        read_report(sink.path)
 
 
 def test_the_same_answer_in_other_bytes_is_no_second_answer(sink):

@@ -5,6 +5,7 @@ That all ways to run it publish what the slow reference says is in tests/conform
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -21,13 +22,15 @@ from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.second_looks import SecondLooks
-from dp_transforms.plan.rounds import RoundTerms
+from dp_transforms.plan.records import MOST_ROUNDS, Rounds
+from dp_transforms.plan.rounds import RoundTerms, units_of_shares
+from dp_transforms.reports.report_records import checked_report
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
@@ -146,6 +149,41 @@ def block_reports_of(oracle, trial):
         report._replace(window_end=trial.schedule.window_end_micros(ends[report.window_start]))
         for report in reports_of([entry for entry, _ in oracle.blocks], trial)
     ]
+
+
+def shapes_of_shares():
+    """Of all numbers of rounds, with a small, a middling and a large share of what is left in each."""
+    for later in range(1, MOST_ROUNDS):
+        yield from itertools.product((2, 10, 34, 60, 99), repeat=later)
+
+
+def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
+    """Also where round 0 has larger weights than all later ones, so that its first boundaries count for less."""
+    larger = 0
+    for shares in shapes_of_shares():
+        rounds = Rounds(block_seconds=40, units=units_of_shares((*shares, 100)), false_names=0.5)
+        trial = dataclasses.replace(trial_with_rounds(), rounds=rounds)
+        terms = trial.terms_of_round(0, 0, WINDOWS)
+        noisy_sums = np.arange(terms.threshold, 20 * terms.threshold)
+        levels, _ = levels_and_sizes(noisy_sums, terms.threshold, trial, terms)
+        assert levels[0] >= 1
+        assert (np.diff(levels) >= 0).all()
+        larger += terms.largest_weight > max(trial.largest_in_rounds[1:])
+    assert larger > 50
+
+
+@pytest.mark.parametrize("percents", [(60, 40), (34, 33, 33), (90, 5, 5), (70, 10, 10, 10)])
+def test_blocks_are_published_where_round_0_has_most_of_a_purse(percents):
+    trial, log = trial_with_rounds(percents=percents, threshold=25, false_names=40), busy_log(1)
+    oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
+    expected = oracle.names()
+    run, release = Run(log, trial), ReleaseBlocks(trial, trial.stream_keys(SECRET), None)
+    assert [report for _, report in run.rounds[-1].named.window_reports(trial, "events")] == reports_of(expected, trial)
+    whole = span(0, windows=range(trial.schedule.horizon))
+    found = [report for _, report in release.advance(None, run.rounds[0].found, whole, Counter())]
+    assert found == block_reports_of(oracle, trial)
+    assert 1 in {hit.level for report in found for hit in report.heavy_hitters}
+    assert [checked_report(report) for report in found] == found
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -30,7 +30,6 @@ KEY = bytes(32)
         {"run_id": "a\nb"},
         {"key_fingerprint": "B" * 64},
         {"plan": ""},
-        {"stream_field": None},
         {"parts": tuple(PartRecord(end - 1, end, "1" * 64, "x") for end in range(1, MOST_PARTS + 2))},
     ],
 )

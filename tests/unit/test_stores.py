@@ -12,11 +12,11 @@ import uuid
 
 import pytest
 
-from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.reports import read_report_file
 from dp_transforms.stores import remote_files
 from dp_transforms.stores.remote_files import FileStore, RangeReader, RemoteFileError, StoredFile, UrlError
 from dp_transforms.stores.store_clients import S3Client, Said, StoreClient, fault
+from examples.engines.engine_process import EngineError
 from tests.helpers import gcs_server
 from tests.helpers.azurite_server import AzuriteServer
 from tests.helpers.replay_logs import BUDGET, write_log

@@ -39,7 +39,12 @@ def test_how_long_a_folder_may_settle():
 
 def test_a_folder_is_known_by_its_fields_alone(tmp_path):
     fields = EventFields("u", "i", "t", "ms")
-    assert json.loads(LogFolder("f", fields).fingerprint()) == {**dataclasses.asdict(fields), "facets": []}
+    assert json.loads(LogFolder("f", fields).fingerprint()) == {
+        **dataclasses.asdict(fields),
+        "csv_line_ends_in_cells": False,
+        "facets": [],
+        "stream_field": None,
+    }
     assert LogFolder("f", fields).fingerprint() == LogFolder("g", fields, 7.0).fingerprint()
     assert LogFolder("f", EventFields("u", "i", "t", "s")).fingerprint() != LogFolder("f", fields).fingerprint()
     (partition,) = LogFolder(f"{tmp_path}/.", fields, 7.0).partitions()

@@ -201,11 +201,10 @@ def test_an_avro_type_says_whether_its_times_are_local(tmp_path, logical, is_loc
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|", ":", "^"])
-@pytest.mark.parametrize("over_lines", [False, True])
-def test_cells_are_separated_by_the_declared_character(tmp_path, separator, over_lines):
+def test_cells_are_separated_by_the_declared_character(tmp_path, separator):
     text = 'user,x;item;timestamp\nu,1;"a;""b";5\nu2;i;6\nu3;i\n"u4;x\n'.replace(";", separator)
-    (tmp_path / "log.csv").write_text(text if not over_lines else text.replace('"u4', "u4"))
-    fields = EventFields("user,x", "item", "timestamp", "s", over_lines, csv_separator=separator)
+    (tmp_path / "log.csv").write_text(text)
+    fields = EventFields("user,x", "item", "timestamp", "s", csv_separator=separator)
     events, rejected = read_all(str(tmp_path / "log.csv"), fields)
     assert events == [("u,1", f'a{separator}"b', 5_000_000), ("u2", "i", 6_000_000)]
     assert sum(map(len, rejected.values())) == 2

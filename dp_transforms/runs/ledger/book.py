@@ -167,9 +167,9 @@ class Book:
         return sorted(found, key=lambda part: (part.first_window, part.part))
 
     def runs_of(self, population: str | None = None) -> list[Run]:
-        """In the order in which they were reserved; of one population, or of all."""
-        found = [run for run in self.runs.values() if population in (None, run.population)]
-        return sorted(found, key=lambda run: (run.reserved_at, run.run_id))
+        """By the number of the entry with which each came into the ledger, never by its time; of one population, or of
+        all."""
+        return [run for run in self.runs.values() if population in (None, run.population)]
 
     def run_of_input(self, population: str, stream: str, input_fingerprint: str) -> str:
         """The first run of this stream, by its name, of which a part was started on this input; "" if there is none."""

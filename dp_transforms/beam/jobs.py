@@ -1,0 +1,290 @@
+"""The two pipelines that are submitted to Beam: a replay and a stream, each built by one function.
+
+``shh replay --runner`` and ``shh stream`` build them, and so do pipelines/replay_log.py and pipelines/live_stream.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
+from apache_beam.runners.runner import PipelineResult
+
+from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.poll_partitions import LOOP, TIMERS
+from dp_transforms.beam.read_events import ReadEvents
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.runner_options import cancel_on_flink, is_local, parallelism_of, waits_for_storing
+from dp_transforms.beam.set_up_workers import operator_values
+from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
+from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields, LogChunk, estimate_log
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.logs.streams.stream_source import StreamSource
+from dp_transforms.monitor.operator_counts import counts_and_gauges
+from dp_transforms.plan.plan import Plan
+from dp_transforms.reports import ReportHeader, ReportSink
+from dp_transforms.reports.report_writer import ReportFollower
+from dp_transforms.stores.remote_files import is_remote
+
+_SECONDS_TO_CANCEL = 30.0
+_EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
+_LEAST_SHARDS, _MOST_SHARDS = 8, 1024
+_GROUPS_OF_WINDOWS = 128  # as `stages.stage` cuts them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayJob:
+    """A log, and the files of its report.
+
+    chunks, fields: of the log. plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`. output,
+        block_output, dead_letter: paths or URLs; the second is the report of blocks. max_bad_fraction: as in
+        `PublishReport`.
+    """
+
+    chunks: Sequence[LogChunk]
+    fields: EventFields
+    plan: Plan
+    noise_key: beam.Secret | str | None
+    run_id: str
+    stream: str
+    domain: str | None
+    output: str
+    block_output: str | None
+    dead_letter: str | None
+    max_bad_fraction: float = 0.5
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.output, *([self.block_output] if self.block_output else [])]
+
+
+def build_replay(pipeline: beam.Pipeline, job: ReplayJob, drafts: Sequence[str]) -> None:
+    """Reading, the transform, drafts of the reports, and, in a last step, their names: a report appears whole or not at
+    all, over no other file, however often a worker dies.
+
+    drafts: a `new_draft` for each output. Raises ValueError for what cannot be used.
+    """
+    parallelism = parallelism_of(pipeline.options)
+    batches, unread = pipeline | "ReadEvents" >> ReadEvents(job.chunks, job.fields, workers=parallelism)
+    heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
+        job.plan,
+        noise_key=job.noise_key,
+        run_id=job.run_id,
+        stream=job.stream,
+        domain=job.domain,
+        shards=_shards(job, parallelism),
+        with_blocks=job.block_output is not None,
+    )
+    found = [("Report", heavy.reports), ("Blocks", heavy.blocks)]
+    for (name, reports), output, draft in zip(found, job.outputs, drafts, strict=False):
+        header = ReportHeader.of_plan(job.plan, job.run_id, job.stream, of_blocks=name == "Blocks")
+        paths = reports | f"Write{name}" >> WriteReports(draft, header, shown_name=output)
+        publish = PublishReport(draft, output, header, job.max_bad_fraction)
+        _ = (paths, batches, unread) | f"Publish{name}" >> publish
+    if job.dead_letter is not None:
+        _ = unread | "WriteRejected" >> WriteRejected(job.dead_letter)
+
+
+def _shards(job: ReplayJob, parallelism: int | None) -> int:
+    """So many that a part has at most a million events, as long as there are less than a billion. Of looks one part
+    holds all windows of its users; of hits windows are cut as well. Results do not depend on it."""
+    schedule = job.plan.schedule
+    events = estimate_log(job.chunks, job.fields).events * schedule.windows_per_event
+    slabs = 1 if job.plan.mode == "looks" else min(schedule.horizon, _GROUPS_OF_WINDOWS)
+    fewest = max(_LEAST_SHARDS, 4 * (parallelism or 1))
+    return min(_MOST_SHARDS, max(-(-events // (_EVENTS_PER_SHARD * slabs)), -(-fewest // slabs)))
+
+
+@contextlib.contextmanager
+def replay_pipeline(options: PipelineOptions, job: ReplayJob) -> Iterator[beam.Pipeline]:
+    """The pipeline of a replay, to be run within the block: its drafts are there so long. Raises ValueError for what
+    cannot be used."""
+    pipeline, drafts = beam.Pipeline(options=options), list[str]()
+    try:
+        for output in job.outputs:
+            drafts.append(new_draft(output))
+        build_replay(pipeline, job, drafts)
+        yield pipeline
+    finally:
+        for draft in drafts:
+            if not is_remote(draft):  # the last step removes what is in a store
+                shutil.rmtree(os.path.dirname(draft), ignore_errors=True)
+
+
+def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
+    """Runs it. Raises what it fails with; a job that is not waited for any more is cancelled."""
+    result = _started(pipeline)
+    try:
+        result.wait_until_finish()
+    except BaseException:
+        _cancel(result, pipeline.options)
+        raise
+    return result
+
+
+def _cancel(result: PipelineResult, options: PipelineOptions) -> None:
+    """Ends the job, if it runs."""
+    try:
+        cancel_on_flink(options)  # a job server that is told to cancel leaves the job on a cluster
+    except OSError as error:
+        name, master = options.view_as(GoogleCloudOptions).job_name, options.view_as(FlinkRunnerOptions).flink_master
+        print(f"The job {name} may still be there: {error}. Cancel it at {master}.", file=sys.stderr)
+    with contextlib.suppress(Exception):  # it may be over
+        result.cancel()
+
+
+def _started(pipeline: beam.Pipeline) -> PipelineResult:
+    """In the main thread, where Beam starts a job server or a Prism. They inherit that SIGINT is ignored: Ctrl-C of a
+    terminal is for this process, which must not lose them before it has drained or cancelled its job. And Beam sets a
+    handler of its own meanwhile, which would end them first."""
+    if threading.current_thread() is not threading.main_thread():
+        return pipeline.run()
+    before = signal.getsignal(signal.SIGINT)
+    if not is_local(pipeline.options):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return pipeline.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamJob:
+    """A stream, and where its reports go.
+
+    source, clock, plan, noise_key, run_id, stream, domain, shards, stop_file: as in `MonitorStream`. dead_letter: a
+        folder.
+    """
+
+    source: StreamSource
+    clock: StreamClock
+    plan: Plan
+    noise_key: beam.Secret | str | None
+    run_id: str
+    stream: str
+    domain: str | None
+    sink: ReportSink
+    dead_letter: str | None
+    shards: int | None
+    stop_file: str | None
+
+    @property
+    def header(self) -> ReportHeader:
+        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
+
+
+def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
+    """Reading, the monitor, and a sink that keeps the first answer. Raises ValueError and StreamError."""
+    options = pipeline.options
+    monitor = MonitorStream(
+        job.source,
+        job.plan,
+        clock=job.clock,
+        noise_key=job.noise_key,
+        run_id=job.run_id,
+        stream=job.stream,
+        shards=job.shards,
+        domain=job.domain,
+        # The local runner cannot run loops of timers, on and on: a partition is read in one call.
+        driver=LOOP if is_local(options) else TIMERS,
+        confirm=waits_for_storing(options),
+        stop_file=job.stop_file,
+    )
+    reports, ended, rejected = pipeline | "MonitorStream" >> monitor
+    _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(job.sink, job.header)
+    if job.dead_letter is not None:
+        _ = rejected | "WriteRejected" >> WriteRejectedFolder(job.dead_letter)
+
+
+def watch_to_end(pipeline: beam.Pipeline, job: StreamJob) -> None:
+    """Runs a stream until its last report is there; some runners never end a job by themselves. Raises what it fails
+    with, and StreamError where its output cannot be read for long; the job is cancelled then."""
+    running, reports = RunningPipeline(pipeline), job.sink.follow(job.run_id)
+    try:
+        wait_for_reports(reports, lambda: running.is_over)
+        running.raise_error()
+    finally:
+        running.cancel()
+        reports.close()
+
+
+def wait_for_reports(
+    reports: ReportFollower,
+    is_over: Callable[[], bool],
+    *,
+    pause_seconds: float = 2.0,
+    patience_seconds: float = 120.0,
+) -> None:
+    """Until the job is over, or all that the end of its run counts is there: the end may come before the last reports.
+
+    Raises StreamError if the output cannot be read for so long: the job would go on unwatched.
+    """
+    seen, read_at = 0, time.monotonic()
+    while not is_over():
+        try:
+            news = reports.read_new()
+        except StreamError:
+            if time.monotonic() - read_at >= patience_seconds:
+                raise
+        else:
+            read_at = time.monotonic()
+            seen = len(news.reports) + (0 if news.is_new else seen)
+            if news.ended is not None and seen >= news.ended.reports:
+                return
+        time.sleep(pause_seconds)
+
+
+class RunningPipeline:
+    """A pipeline that is waited for in a thread. Made in the main thread. The local runner also runs it there: it
+    returns a result only when the job is done. Raises what a runner says of a job that it does not take."""
+
+    def __init__(self, pipeline: beam.Pipeline) -> None:
+        self._pipeline = pipeline
+        self._result: PipelineResult | None = None if is_local(pipeline.options) else _started(pipeline)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._result or self._pipeline.run()
+            self._result.wait_until_finish()
+        except BaseException as error:
+            self._error = error
+
+    def raise_error(self) -> None:
+        """Raises what the pipeline failed with, if it did."""
+        if self._error is not None:
+            raise self._error
+
+    def counts_and_gauges(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """For the operator, as the runner has them by now; some have them at the end alone."""
+        if self._result is None:
+            return {}, {}
+        if hasattr(self._result, "_metrics"):
+            self._result._metrics = None  # else Beam would return its first answer again
+        try:
+            return counts_and_gauges(operator_values(self._result))
+        except Exception:  # of any runner's client; numbers for the operator must not end a run
+            return {}, {}
+
+    def cancel(self) -> None:
+        """Returns when it is over, or after half a minute."""
+        if self._result is not None and not self.is_over:
+            _cancel(self._result, self._pipeline.options)
+        self._thread.join(_SECONDS_TO_CANCEL)

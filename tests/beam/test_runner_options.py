@@ -1,0 +1,129 @@
+"""Options of a run on each runner: whose a word is, and what is refused. Nothing is started."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions, PortableOptions, StandardOptions
+
+from dp_transforms.beam import runner_options as options
+from dp_transforms.errors import UserError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FLINK = ["--runner=FlinkRunner"]
+CLUSTER = [*FLINK, "--flink_master=jobs:8081"]
+
+
+def made(words: list[str], *, streaming: bool = True) -> PipelineOptions:
+    return options.runner_options(words, job_name="job", streaming=streaming)
+
+
+@pytest.fixture
+def engines(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder of engines with none, and no program in the PATH."""
+    monkeypatch.setenv("SHH_ENGINES", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("FLINK_CONF_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_words_that_beam_knows_are_beams_unless_they_are_ours() -> None:
+    ours = {"--output": 1, "--usual": 2, "--once": 0, "--project": 1}
+    words = [
+        "--output",
+        "--runner",
+        "log",
+        "--runner",
+        "X",
+        "--streaming",
+        "--usual",
+        "1",
+        "--region",
+        "--project",
+        "p",
+    ]
+    words += ["--checkpointing_interval=9", "--savepoint_path=s", "--flink_mastr=a", "--onse", "-h", "--", "--runner=Y"]
+    rest, beams = options.split_words(words, ours)
+    assert beams == ["--runner", "X", "--streaming", "--checkpointing_interval=9", "--savepoint_path=s"]
+    assert rest == [
+        *("--output", "--runner", "log", "--usual", "1", "--region", "--project", "p"),
+        *("--flink_mastr=a", "--onse", "-h", "--", "--runner=Y"),
+    ]
+
+
+@pytest.mark.parametrize("name", [[], ["--runner=DirectRunner"], ["--runner=direct"], ["--runner=FnApiRunner"]])
+def test_the_local_runner_is_this_process(name: list[str]) -> None:
+    """Beam's own DirectRunner would look for an engine, and try to download one."""
+    found = made(name)
+    assert found.view_as(StandardOptions).runner == "FnApiRunner"
+    assert options.is_local(found)
+    assert options.workers_are_here(found)
+    assert not options.waits_for_storing(found)
+    assert not options.recovers(found)
+
+
+def test_a_run_on_flink_takes_checkpoints_and_what_the_operator_says_wins(engines: pathlib.Path) -> None:
+    (engines / options.JOB_SERVER_JAR).touch()
+    found = made(FLINK)
+    every = found.get_all_options(retain_unknown_options=True)
+    assert every["checkpointing_interval"] in (10_000, "10000")
+    assert every["checkpoint_timeout_millis"] in (120_000, "120000")
+    assert found.view_as(FlinkRunnerOptions).flink_master == "[local]"
+    assert found.view_as(FlinkRunnerOptions).flink_job_server_jar == str(engines / options.JOB_SERVER_JAR)
+    assert options.workers_are_here(found)
+    assert options.waits_for_storing(found)
+    assert options.recovers(found)
+    assert "checkpointing_interval" not in made(FLINK, streaming=False).get_all_options(retain_unknown_options=True)
+    own = made([*CLUSTER, "--parallelism=7", "--environment_type=EXTERNAL", "--environment_config=pool:1"])
+    assert options.parallelism_of(own) == 7
+    assert own.view_as(PortableOptions).environment_config == "pool:1"
+    assert not options.workers_are_here(own)
+
+
+def test_without_our_job_server_a_cluster_gets_the_published_one_and_this_machine_none(engines: pathlib.Path) -> None:
+    """It would listen on all addresses, beside the noise key."""
+    assert made(CLUSTER).view_as(FlinkRunnerOptions).flink_job_server_jar is None
+    for words in (FLINK, [*FLINK, "--flink_master=[auto]"], [*FLINK, "--flink_job_server_jar=/other.jar"]):
+        with pytest.raises(UserError, match="Make it with: make flink; or name a cluster"):
+            made(words)
+
+
+@pytest.mark.parametrize("is_in_path", [False, True])
+def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines: pathlib.Path, is_in_path: bool) -> None:
+    with pytest.raises(UserError, match=r"prism is missing. Make it with: make prism"):
+        made(["--runner=PrismRunner"])
+    folder = engines / "bin" if is_in_path else engines
+    folder.mkdir(exist_ok=True)
+    (folder / "prism").touch(mode=0o755)
+    (folder / ".prism-v2.77.0").touch()  # the mark of one before
+    with pytest.raises(UserError, match=r"prism was not built by this version's make prism, so other machines"):
+        made(["--runner=PrismRunner"])
+    (folder / options.ON_LOOPBACK_MARK).touch()
+    found = made(["--runner=PrismRunner"]).get_all_options()
+    assert found["prism_location"] == str(folder / "prism")
+    assert "prism_disable_sdf_split" in found["experiments"]
+    assert not options.waits_for_storing(PipelineOptions(["--runner=PrismRunner"]))
+
+
+def test_the_mark_of_prism_is_the_one_that_make_leaves() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (version,) = re.findall(r"^PRISM_VERSION := (\S+)$", makefile, re.MULTILINE)
+    (mark,) = re.findall(r"^PRISM_MADE := \$\(SHH_ENGINES\)/(\S+)$", makefile, re.MULTILINE)
+    assert mark.replace("$(PRISM_VERSION)", version) == options.ON_LOOPBACK_MARK
+
+
+def test_a_runner_that_nobody_knows_does_not_recover_and_its_decisions_wait_all_the_same() -> None:
+    """If it does restore, an answer that was given before must not be given anew."""
+    found = made(["--runner=SparkRunner"])
+    assert not options.recovers(found)
+    assert options.waits_for_storing(found)
+
+
+def test_runs_whose_names_begin_alike_have_jobs_of_different_names() -> None:
+    """A run that ends cancels the job of its name on a cluster."""
+    pairs = [("s" * 60, "1"), ("s" * 60, "2"), ("a-b", "c"), ("a", "b-c"), ("a", "B.c")]
+    names = {options.job_name(*pair) for pair in pairs}
+    assert len(names) == 5
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)

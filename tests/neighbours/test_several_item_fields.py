@@ -1,0 +1,78 @@
+"""Labels of several item fields: no row of x' changes what is read of the others, or how their labels are made."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.json_records import RecordDecoder
+from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_added
+from tests.neighbours.replayed import Neighbours, pairs_of_batches
+from tests.neighbours.rounds import rounds
+from tests.neighbours.text_files import FORMATS, write
+
+FIELDS = EventFields(item=["country", "item"])
+EVENTS = crowd(3)
+EXPECTED = frozenset((window, user, f"D/E / {item}") for window, user, item in expected_pairs(EVENTS))
+# What x' has for a country: what separates and escapes, what is none, and labels of others.
+COUNTRIES = ("D/E", "", " / ", "/", "\\", "D/E / A", "D", "\\/", "x" * 16_380, "x" * 17_000, "\u2028")
+
+
+def in_csv(line: bytes, country: str) -> bytes:
+    return b'"' + country.encode() + b'",' + line
+
+
+def in_json(line: bytes, country: str) -> bytes:
+    return line.replace(b"{", b'{"country": ' + json.dumps(country).encode() + b", ", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name in ("csv", "jsonl") for case in FORMATS[name].hostile]
+)
+def test_lines(tmp_path: pathlib.Path, name: str, case: str) -> None:
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    of_country = in_json if name == "jsonl" else in_csv
+    form = form if form.header is None else form._replace(header=b"country," + form.header)
+    others = [of_country(form.spell(event), "D/E") for event in EVENTS]
+    for source in rounds(name, case):
+        added = [of_country(line, source.choice(COUNTRIES)) for line in form.hostile[case][:40]]
+        log = place(others, added, source.choice(PLACES), source.getrandbits(32))
+        assert pair.write(lambda folder, rows: write(folder, form, rows), log).same(FIELDS).pairs == EXPECTED
+
+
+def write_parquet(folder: pathlib.Path, log: Log) -> None:
+    """As dictionaries, with a long item once for all rows of x'."""
+    users, countries, items, times = zip(*(row.body for row in log), strict=True)
+    columns = {"user": users, "country": countries, "item": items, "timestamp": times}
+    table = pa.table({name: pa.array(column, pa.string()).dictionary_encode() for name, column in columns.items()})
+    pq.write_table(table, folder / "log.parquet", row_group_size=200)
+
+
+def test_columns(tmp_path: pathlib.Path) -> None:
+    pair = Neighbours(tmp_path)
+    others = [(user, "D/E", item, str(np.datetime64(time, "us"))) for user, item, time in EVENTS]
+    for source in rounds("parquet"):
+        items = ["A", None, "", "y" * 16_000, " / A"]
+        added = [(ADDED_USER, source.choice([*COUNTRIES, None]), source.choice(items), NOW) for _ in range(300)]
+        log = place(others, added, source.choice(PLACES), source.getrandbits(32))
+        assert pair.write(write_parquet, log).same(FIELDS).pairs == EXPECTED
+
+
+def test_records() -> None:
+    """Of a topic: decoded with those of x' and without."""
+    form = FORMATS["jsonl"]
+    others = [in_json(form.spell(event), "D/E") for event in EVENTS]
+    for source in rounds("records"):
+        lines = [line for case in form.hostile.values() for line in case[:10]]
+        added = [in_json(line, source.choice(COUNTRIES)) for line in source.choices(lines, k=60)]
+        log: list[Row] = place(others, added, "spread", source.getrandbits(32))
+        for rows in (log, without_added(log)):
+            values = [row.body for row in rows]
+            decoded = RecordDecoder(FIELDS).decode("t:0", values, np.arange(len(values)))
+            assert pairs_of_batches([decoded.batch]) == EXPECTED
