@@ -233,7 +233,7 @@ def _name_pairs(
 ) -> Iterator[Named]:
     """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
     stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
-    users, items = stages.users.work(plan, keys, None), stages.items.work(plan, keys, domain)
+    users, items, _ = (stage.work(plan, keys, domain) for stage in stages)
     for found in _found(pairs, users, items, in_order=in_order):
         yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
 
@@ -247,10 +247,12 @@ def _found(pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, 
         return
     purses, known = Carried(users), Carried(items)
     for window in range(horizon):
-        span, come = Span(window, window + 1), pairs.select(pairs.windows == window)
+        span = Span(window, window + 1)
+        come = users.told(pairs.select(pairs.windows == window))
         purses.over_to(window, come)
-        sums = [users.advance(purses.state, come, span, counts)]
-        known.over_to(window, sums)
-        yield items.advance(known.state, sums, span, counts)
+        sent = users.advance(purses.state, come, span, counts)
+        told = items.told([sent])
+        known.over_to(window, told)
+        yield items.advance(known.state, told, span, counts)
         purses.keep(span)
         known.keep(span)

@@ -241,6 +241,3 @@ def test_the_default_mode_is_looks():
 def test_a_looks_plan_says_what_it_promises():
     assert short_looks_plan().guarantee == LABELS.guarantee
     assert short_looks_plan(domain=DOMAIN).guarantee.endswith("not made from the log.")
-
-
-# --- Plan with hits: two price lists of one purse, a threshold that is safe for both, and what is refused.

@@ -121,8 +121,8 @@ def test_forged_weights_that_no_memory_holds_have_no_bound_and_leave_the_others_
 def test_small_prices_need_no_closer_look():
     looks = published(2.5, 3000, 17.0, 5.5)
     weights = np.array([3, 30, 300])
-    close, coarse = price_bounds(looks, weights), price_bounds(looks, weights, least=1e-3)
-    assert coarse[:2].tolist() == [1e-3, 1e-3]
+    close, coarse = price_bounds(looks, weights), price_bounds(looks, weights, least=2e-3)
+    assert coarse[:2].tolist() == [2e-3, 2e-3]
     assert coarse[2] == pytest.approx(close[2], rel=3e-4)
 
 

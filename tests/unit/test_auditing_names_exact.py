@@ -186,13 +186,6 @@ def _narrow_levels(mechanism, claim):
     return dataclasses.replace(mechanism, boundaries=bounds), claim
 
 
-def _levels_of_known_items(mechanism, claim):
-    """At the known threshold, at the threshold, and at twice the threshold."""
-    threshold = mechanism.boundaries[0]
-    bounds = (mechanism.known_boundaries[0], threshold, 2 * threshold)
-    return dataclasses.replace(mechanism, known_boundaries=bounds), claim
-
-
 def _no_floor(mechanism, claim):
     """A weight of half the smallest, at its own price: a purse pays for four times as many looks, and the plan says so,
     but the threshold is the old one."""
@@ -251,7 +244,6 @@ def _weights_not_charged(mechanism, claim):
     [
         (_price_of_a_smaller_weight, 1, {PRICE}),
         (_narrow_levels, 1, {PRICE}),
-        (_levels_of_known_items, 1, {PRICE}),
         (_no_floor, 1, {ALONE, TOGETHER}),
         (_more_looks_than_declared, 1, {MOST}),
         (_prices_of_another_order, 1, {PRICE}),

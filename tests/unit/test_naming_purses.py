@@ -245,7 +245,7 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     assert purses.entry_bytes == ENTRY_BYTES * 500_000
     assert Purses(chosen, keys, cells).rewritten_cells() == cells
     again = Purses(chosen, keys, cells)
-    assert (again.spend_on_lists(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
+    assert (again.spend(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
     after = PurseEntries.of_messages(again.rewritten_cells())
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
@@ -259,7 +259,7 @@ def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
     cells, rewritten, most = [], 0, 0
     for window, pairs in pairs_by_window(log, chosen, keys).items():
         purses = Purses(chosen, keys, cells)
-        purses.spend_on_lists(pairs, window)
+        purses.spend(pairs, window)
         if purses.is_scattered(rewritten):
             cells, rewritten = purses.rewritten_cells(), purses.entries
             assert len(cells) == rewritten == 1
@@ -279,10 +279,10 @@ def test_what_cannot_be_paid_or_read_is_an_error():
     (pairs,) = pairs_by_window([event("u", "i", 3, chosen)], chosen, keys).values()
     purses = Purses(chosen, keys)
     with pytest.raises(ValueError, match="must lie in window 2"):
-        purses.spend_on_lists(pairs, 2)
-    purses.spend_on_lists(pairs, 3)
+        purses.spend(pairs, 2)
+    purses.spend(pairs, 3)
     with pytest.raises(ValueError, match="a later window was paid before"):
-        purses.spend_on_lists(dataclasses.replace(pairs, windows=np.array([1])), 1)
+        purses.spend(dataclasses.replace(pairs, windows=np.array([1])), 1)
     with pytest.raises(ValueError, match="not packed arrays"):
         Purses(chosen, keys, [b"something else"])
     for damaged in (
