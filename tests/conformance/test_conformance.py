@@ -30,7 +30,7 @@ hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
 hits-with-counts                | twice parquet   | ~nothing avro   | again
-looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
+looks-from-noise                | early jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
 looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
@@ -42,7 +42,7 @@ IN_ORDER_TABLE = """
                                 | parts           | stream          | watermark
 looks                           | twice two       | late            | back
 looks-sliding                   | again two       | crumbs parquet  | late
-looks-domain                    | crumbs two      | again           | twice
+looks-domain                    | crumbs each     | again           | twice
 hits                            | nothing five    | twice           | late
 hits-sliding                    | whole two       | early avro      | nothing
 hits-domain                     | twice two       | whole jsonl     | whole
