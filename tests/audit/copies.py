@@ -161,6 +161,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
 
 def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
+    of_boundaries = np.maximum(of_boundaries, 1)  # as `levels_and_sizes` says
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
     stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
     return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
