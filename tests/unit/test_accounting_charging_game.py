@@ -286,12 +286,6 @@ def test_the_order_of_the_bounds(epsilon_per_query, hits, share):
         assert epsilons[0] <= epsilons[3]
 
 
-def test_numbers_of_numpy_are_numbers():
-    numpys = GameAccountant(np.float64(0.1), np.float64(0.45), np.int64(4))
-    assert numpys.delta(np.float32(2.0)) == GAME.delta(2.0)
-    assert GAME.delta(2) == GAME.delta(2.0)
-
-
 def test_extreme_numbers_neither_hang_nor_overflow():
     assert 0 <= GameAccountant(1e-9, 0.4, 1).delta(1.0) < 1e-100
     assert GameAccountant(1e-3, 0.4, 2).delta(1e6) < 1e-100

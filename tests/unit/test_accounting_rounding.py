@@ -26,7 +26,6 @@ from dp_transforms.accounting.mixed_charging import (
 )
 from dp_transforms.accounting.release_modes import (
     NoiseParameters,
-    _chord,
     epsilon_after_each_hit,
     smallest_safe_threshold,
     solve_target_charging,
@@ -276,17 +275,6 @@ def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total()
     assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
     lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA_OF_HITS) * (1 - 1e-8)
     assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA_OF_HITS)) <= lower
-
-
-def test_a_chord_is_straight_in_the_exponential():
-    low, high, delta = 0.5, 1.5, 0.02
-    left, right = (0.9, 0.05), (0.8, 0.01)
-    share = (0.05 - delta) / (0.05 - 0.01)
-    wanted = math.log(math.exp(low) + share * (math.exp(high) - math.exp(low)))
-    assert _chord((low, left), (high, right), 1, delta) == pytest.approx(wanted * (1 + 1e-9), rel=1e-14)
-    assert _chord((low, left[:1]), (high, right), 1, delta) == high, "the left one has no such entry"
-    assert _chord((low, (0.9, delta)), (high, right), 1, delta) == high
-    assert _chord((low, left), (high, (0.8, delta)), 1, delta) == high, "rounded up, and not beyond"
 
 
 # --- Mixed charging

@@ -132,13 +132,6 @@ def test_a_uuid_is_its_text(tmp_path, stored, group):
     assert id_columns.encode_ids(columns[0][1:4]).values.to_pylist()[:2] == [str(one) for one in IDS[1:]]
 
 
-def test_slices_of_a_row_group_count_on(tmp_path, monkeypatch):
-    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 11)
-    for size in (1, 4, 1000):
-        monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", size)
-        assert read_all(path) == expected(ROWS)
-
-
 def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_the_file(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 7)
     (chunk,) = find_log_chunks([path], EventFields())
@@ -381,11 +374,3 @@ def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_bloc
     assert max(block.rows for block in blocks) < 400
     assert sum(len(block.batch) for block in blocks) == 2
     assert sum(block.rows for block in blocks) == 2 * count
-
-
-def test_files_without_rows_are_passed_over(tmp_path):
-    types = (pa.string(), pa.string(), MICROS)
-    empty = write_parquet(tmp_path / "a.parquet", [], types)
-    assert find_log_chunks([empty], EventFields()) == []
-    write_parquet(tmp_path / "b.parquet", ROWS, types)
-    assert read_all(str(tmp_path)) == expected(ROWS)

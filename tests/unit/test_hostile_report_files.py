@@ -2,7 +2,6 @@
 
 import io
 import json
-import random
 
 import fastavro
 import pytest
@@ -30,22 +29,6 @@ def test_a_cut_file_is_refused_except_between_its_records(tmp_path, ending):
             assert read_all(cut)[0] == HEADER
         else:
             refusal(cut)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_what_is_no_file_of_its_format_is_refused(tmp_path, ending):
-    generator = random.Random(3)
-    others = [written(tmp_path, other).read_bytes() for other in ENDINGS if other != ending]
-    path = tmp_path / f"junk.{ending}"
-    for content in (*others, *map(generator.randbytes, [0, 1, 4, 100, 5000])):
-        path.write_bytes(content)
-        refusal(path)
-
-
-def test_errors_while_opening_name_the_path_and_the_reason(tmp_path):
-    assert "No such file" in refusal(tmp_path / "absent.avro")
-    (tmp_path / "folder.avro").mkdir()
-    assert "Is a directory" in refusal(tmp_path / "folder.avro")
 
 
 def json_file(tmp_path, *lines):

@@ -15,7 +15,8 @@ from tests.helpers.event_files_oracle import SECRET, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
-TICKS = {"type": "long", "logicalType": "timestamp-micros"}
+
+
 GOOD = b'{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 FIRST = 1_000  # the position of the first value
 

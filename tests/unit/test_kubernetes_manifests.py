@@ -1,8 +1,6 @@
 """The manifest for Kubernetes runs what the tests on a cluster of two processes run, and guards the key."""
 
 import pathlib
-import re
-import tomllib
 
 import yaml
 
@@ -55,19 +53,3 @@ def test_no_container_may_become_more_than_it_is():
     assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (True, 9999, 9999)
     for one in [*BEGINNING.values(), *FLINK["podTemplate"]["spec"]["containers"]]:
         assert one["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def test_the_images_have_what_is_installed_and_are_not_root():
-    text = (PLACE / "Containerfile").read_text()
-    lines = [line for line in text.splitlines() if line.startswith("COPY") and "--from" not in line]
-    copied = {word for line in lines for word in line.split()[1:-1]}
-    assert all((ROOT / path).exists() for path in copied)
-    sent = (ROOT / ".dockerignore").read_text().splitlines()[1:]
-    assert (sent[0], sent[-1]) == ("*", "**/__pycache__"), "nothing else leaves the machine"
-    assert set(sent[1:-1]) == {f"!{path}" for path in copied}
-    assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
-    assert text.count("\nUSER 9999\n") + text.endswith("\nUSER 9999\n") >= 2
-    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    installed = re.findall(r"pip install --no-cache-dir '\.\[(.*?)\]'", text)
-    assert len(installed) == 2
-    assert all(set(each.split(",")) <= extras for each in installed)

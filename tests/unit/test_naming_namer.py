@@ -10,10 +10,8 @@ from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import UserPairs, keep_by_hash
-from dp_transforms.monitor.replay_weights import weigh_replay
-from tests.helpers.naming_runs import naming_settings, short_price_list, units_of
+from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import changed
 
@@ -32,49 +30,6 @@ def pairs_of(held, keys=KEYS):
         for at in range(len(rows))
     ]
     return UserPairs.merge(parts)
-
-
-def weights_of(held, chosen, user):
-    """{(window, item): weight} of one user, seen as the change of the sums that it makes."""
-    keys = chosen.stream_keys(SECRET)
-    others = {other: of_user for other, of_user in held.items() if other != user}
-    with_user, without = (sums_by_label(weigh_replay(pairs_of(part, keys), chosen, keys)) for part in (held, others))
-    changed = {cell: total - without.get(cell, 0) for cell, total in with_user.items()}
-    return {cell: weight for cell, weight in changed.items() if weight}
-
-
-def sums_by_label(sums):
-    labels = sums.table.labels.to_pylist()
-    cells = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
-    return {(window, labels[item]): total for window, item, total in cells}
-
-
-@pytest.mark.parametrize("looks", [1, 2, 3, 5])
-def test_a_user_spends_its_purse_evenly_and_never_more(looks):
-    chosen = naming_settings(most_looks=5)
-    weights = weights_of({7: [(window, "a") for window in range(looks)]}, chosen, 7)
-    assert set(weights.values()) == {short_price_list(5).replay_weight(looks)}
-    assert sum(units_of(chosen, weights.values())) <= chosen.looks.purse
-
-
-@pytest.mark.parametrize("pairs", [6, 7, 20])
-def test_of_more_pairs_than_a_purse_pays_so_many_count_as_it_pays(pairs):
-    chosen = naming_settings(30, most_looks=5)
-    weights = weights_of({7: [(window, "a") for window in range(pairs)]}, chosen, 7)
-    assert [*weights.values()] == [chosen.looks.weights[0]] * 5
-    assert 5 * chosen.looks.units[0] <= chosen.looks.purse < 6 * chosen.looks.units[0]
-
-
-def test_weights_are_those_of_the_price_list():
-    """The largest that can be paid, found by going through all of them."""
-    prices = short_price_list(40)
-    chosen = naming_settings(most_looks=40)
-    assert chosen.looks.most_looks == prices.most_looks
-    amounts = [0, 1, *(unit + more for unit in prices.units for more in (-1, 0, 1)), chosen.looks.purse]
-    priced = [(0, 0), *zip(prices.weights, prices.units, strict=True)]
-    expected = [max(pair for pair in priced if pair[1] <= amount) for amount in amounts]
-    weights, units = chosen.looks.listed.largest(np.array(amounts))
-    assert list(zip(weights.tolist(), units.tolist(), strict=True)) == expected
 
 
 def test_which_pairs_are_dropped_is_uniform():
@@ -97,12 +52,6 @@ def test_which_pairs_are_dropped_is_uniform():
     assert np.abs(both - share * 4 / 7).max() < 6 * np.sqrt(share * 4 / 7 / users)
 
 
-def test_a_limit_of_its_own_for_each_user():
-    held = {1: [(0, "a"), (0, "b"), (1, "a")], 2: [(0, "a"), (2, "b")], 3: [(0, "c")]}
-    kept = keep_by_hash(pairs_of(held), np.array([1, 0, 4]), KEYS)
-    assert [int(part.sum()) for part in np.split(kept, [3, 5])] == [1, 0, 1]
-
-
 # --- Sums, known items and named items as columns: merging, cutting, packing, and bytes that are damaged.
 
 
@@ -113,27 +62,8 @@ def table_of(labels):
 # --- Known items
 
 
-def named_of(*cells):
-    """(window, label) as named items of level 1."""
-    table, code = table_of([label for _, label in cells])
-    windows = np.array([window for window, _ in cells], dtype=np.int64)
-    order = np.lexsort((code, windows))
-    ones = np.ones(len(cells), dtype=np.int64)
-    return NamedItems(windows[order], code[order], ones, ones, table)
-
-
 def known_of(known):
     return dict(zip(known.table.labels.to_pylist(), known.last_named.tolist(), strict=True))
-
-
-def test_known_is_what_was_named_in_the_last_windows():
-    known = KnownItems.none().after(named_of((2, "a"), (4, "a"), (3, "b"), (0, "c")), 5, 2)
-    assert known_of(known) == {"a": 4, "b": 3}
-    assert known_of(known.after(NamedItems.none(), 6, 2)) == {"a": 4}
-    assert known_of(known.after(named_of((5, "b")), 6, 2)) == {"a": 4, "b": 5}
-    assert known_of(known.after(named_of((5, "b")), 8, 2)) == {}
-    assert known_of(known.after(named_of((5, "b")), 6, 0)) == {}
-    assert known_of(known.after(named_of((5, "d")), 6, 100)) == {"a": 4, "b": 3, "d": 5}
 
 
 def test_known_items_fit_in_cells_under_10_mb():
@@ -150,25 +80,6 @@ def test_known_items_fit_in_cells_under_10_mb():
 
 
 # --- Named items
-
-
-def test_reports_are_in_order_of_size_and_say_nothing_of_what_is_left():
-    chosen = naming_settings()
-    table, code = table_of(["b", "a", "c"])
-    named = NamedItems(np.full(3, 4), np.arange(3), np.array([1, 1, 2]), np.array([3, 3, 9])[np.argsort(code)], table)
-    ((window, report),) = named.window_reports(chosen, chosen.stream)
-    assert window == 4
-    assert [hitter.item for hitter in report.heavy_hitters] == ["c", "a", "b"]
-    assert (report.window_start, report.window_end) == (
-        chosen.schedule.window_start_micros(4),
-        chosen.schedule.window_end_micros(4),
-    )
-    assert report.epsilon_spent == report.epsilon_total == chosen.epsilon
-    assert all(hitter.zone is None and hitter.noisy_count is None for hitter in report.heavy_hitters)
-    with pytest.raises(ValueError, match="damaged"):
-        NamedItems.from_bytes(
-            NamedItems(named.windows, named.items + 1, named.levels, named.at_least_users, table).to_bytes()
-        )
 
 
 # --- The namer at its edges: levels and sizes by hand, windows out of range, many windows, huge sums.
@@ -236,19 +147,13 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     assert second.levels.tolist() == whole.levels[3:].tolist()
 
 
-@pytest.mark.parametrize(("first", "end"), [(-1, 2), (0, 7), (2, 2), (3, 2)])
-def test_windows_that_are_not_of_the_run_are_refused(first, end):
-    with pytest.raises(ValueError, match="are not windows of the run"):
-        names_of([], naming_settings(6), first, end)
-
-
-@pytest.mark.parametrize("window", [1, 4])
-def test_cells_of_other_windows_are_refused(window):
-    with pytest.raises(ValueError, match=r"must be of the windows 2 \.\. 3"):
-        names_of([(window, "a", 5)], naming_settings(6), 2, 4)
-
-
-def test_a_cell_without_a_sum_is_refused_in_an_open_domain():
+def test_cells_that_are_not_of_the_windows_asked_for_or_have_no_sum_are_refused():
+    for first, end in ((-1, 2), (0, 7), (2, 2), (3, 2)):
+        with pytest.raises(ValueError, match="are not windows of the run"):
+            names_of([], naming_settings(6), first, end)
+    for window in (1, 4):
+        with pytest.raises(ValueError, match=r"must be of the windows 2 \.\. 3"):
+            names_of([(window, "a", 5)], naming_settings(6), 2, 4)
     with pytest.raises(ValueError, match="the domain is open"):
         names_of([(0, "a", 0)], naming_settings(6))
 

@@ -51,15 +51,3 @@ def test_without_it_the_program_listens_on_all_addresses(tmp_path):
 def test_an_address_that_is_named_is_kept(tmp_path):
     hosts = listens_on(tmp_path, "-m", "dp_transforms.beam.on_loopback", "servers", "127.0.0.3:0")
     assert [host.removeprefix("::ffff:") for host in hosts] == ["127.0.0.3"]
-
-
-def test_a_program_must_be_named():
-    result = subprocess.run(
-        [sys.executable, "-m", "dp_transforms.beam.on_loopback"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert result.returncode == 1
-    assert "usage: python -m dp_transforms.beam.on_loopback MODULE" in result.stderr

@@ -125,14 +125,6 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid, 
     assert not online.halted
 
 
-def test_errors_of_both_signs_are_found_and_corrected():
-    for histogram, answer in (([0, 1000], 0.0), ([1000, 0], 1.0)):
-        online = OnlineMultiplicativeWeights(histogram, records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
-        query = LinearQuery([1, 0])
-        assert online.ask(query) == (answer, True)
-        assert abs(online.synthetic.answer(query) - answer) < 0.25
-
-
 def test_after_its_last_update_it_halts_and_what_was_learned_stays():
     online = OnlineMultiplicativeWeights(
         [1000, 0], records=1000, epsilon=1.0, accuracy=0.2, updates=1, noise=ChosenNoise()
@@ -259,6 +251,10 @@ def test_records_needed_by_the_small_database_are_enough_and_fewest():
 
     assert accuracy(records, size) <= 0.5
     assert all(accuracy(records - 1, other) > 0.5 for other in range(1, 60))
+    asked = {"accuracy": 0.5, "beta": 0.1, "epsilon": 1.0, "universe": 3, "queries": 4}
+    assert small_database_records_needed(**asked, size=size) == (records, size)
+    with pytest.raises(ValueError, match="size must be a whole number in"):
+        small_database_records_needed(**asked, size=small_database_size(4, 0.5))
     best, candidates = math.sqrt(math.log(8) / (2 * size)), math.comb(size + 2, size)
     assert accuracy(records, size) == pytest.approx(best + 2 * math.log(candidates / 0.1) / records)
 

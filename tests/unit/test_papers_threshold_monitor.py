@@ -108,18 +108,6 @@ def test_a_user_pays_until_the_limit_and_is_removed_for_ever():
     assert counters.active().tolist() == [False, True, True]
 
 
-def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_change():
-    """And on one whose users change what they hold, with the change put into the query ([KMS21] Theorem 4.4)."""
-    generator = random.Random(5)
-    static, evolving = (
-        make(argument, hits=2, threshold=9, grid=4, noise=SecretNoise(key(5)), **SMALL)
-        for make, argument in ((ThresholdMonitor, [1] * 40), (ThresholdMonitorEvolving, 40))
-    )
-    for _ in range(100):
-        query = LinearQuery([generator.randint(0, 4) for _ in range(40)], 4)
-        assert static.ask(query) == evolving.ask(query)
-
-
 # --- Errors
 
 

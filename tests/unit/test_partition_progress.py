@@ -121,25 +121,6 @@ def test_every_cut_into_polls_is_the_oracle(records, clock, cuts, slide):
     assert late == sum(sum(r == row for r, _ in found) < full[row] for row in accepted)
 
 
-def test_the_clock_of_arrival_looks_at_one_record_when_arrivals_are_in_order():
-    """In a log whose own clock never steps back, who else is in it decides nothing about a record."""
-    source = random.Random(4)
-    records = sorted(
-        ((source.randrange(990, 1100), source.randrange(1000, 1120)) for _ in range(200)), key=lambda r: r[1]
-    )
-    together, _, _ = oracle(records, CLOCK, SLIDING)
-    alone = {(row, window) for row in range(200) for _, window in oracle([records[row]], CLOCK, SLIDING)[0]}
-    assert together == alone
-    assert alone
-
-
-def test_the_event_clock_lets_one_record_make_others_late():
-    clock = StreamClock("event", 0, 0, 1000)
-    ahead = [(1050, 1050), (1005, 1051)]
-    assert {window for row, window in oracle(ahead, clock, SLIDING)[0] if row == 1} == set()
-    assert len(oracle(ahead[1:], clock, SLIDING)[0]) == 3
-
-
 def test_an_event_of_the_future_moves_the_event_clock_to_its_arrival_alone():
     progress = PartitionProgress(SLIDING, StreamClock("event", 0, 0, 1000), SHARDS)
     progress.take(polled([(1050, 1021)]), 0)

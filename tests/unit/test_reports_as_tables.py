@@ -1,11 +1,12 @@
-"""A report as a table, read by the libraries that people read it with."""
+"""A report as a table, in a notebook and for the libraries that people read it with."""
 
+import html.parser
 import json
 
 import pytest
 
 from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
-from dp_transforms.reports import ReportFileError, ReportHeader
+from dp_transforms.reports import ReportFileError, ReportHeader, write_report_file
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
 PLAN = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
@@ -73,3 +74,96 @@ def test_a_report_is_written_and_read_alone_or_in_parts(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ReportFileError, match="there is no report in"):
         read_report(tmp_path / "empty")
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "&lt;b&gt;",
+    "a\u202eb",
+    "two\nlines",
+    "</td>",
+]
+TWO_DAYS = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
+
+
+class Table(html.parser.HTMLParser):
+    """The tags and the texts of cells."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags = set()
+        self.cells = []
+        self.caption = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        assert not attrs
+        self.tags.add(tag)
+        if tag in ("td", "th", "caption", "p"):
+            self.cells.append("")
+        elif tag == "br":
+            self.cells[-1] += "|"
+
+    def handle_endtag(self, tag):
+        if tag in ("caption", "p"):
+            self.caption += self.cells.pop()
+
+    def handle_data(self, data):
+        self.cells[-1] += data
+
+
+def report_of(window, labels):
+    found = [HeavyHitter(label, None, None, 1, 1234) for label in labels]
+    start = TWO_DAYS.window_start_micros(window)
+    return WindowReport("events", start, start + 3_600_000_000, found, 2.0, 1e-9, 2.0)
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_a_label_stays_text_on_one_line(tmp_path, label):
+    shown = label.replace("\u202e", "\\u202e").replace("\n", "\\n")
+    report = report_of(0, [label])
+    one = Table(report._repr_html_())
+    path = tmp_path / "report.jsonl"
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=TWO_DAYS, mode="hits")
+    write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
+    whole = Table(read_report(path)._repr_html_())
+    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
+    assert one.cells[-5:] == [shown, "", "", "1", "1,234"]
+    assert whole.cells[4:] == ["1", shown, "at least 1,234", ""]
+    assert f"<p>{plan.guarantee}</p>" in read_report(path)._repr_html_()
+    assert "(2, 1e-09)-DP for each user" in one.caption
+
+
+def test_a_report_shows_the_largest_items_of_its_latest_window():
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=TWO_DAYS)
+    header = ReportHeader.of_plan(plan, "run", "events")
+    sizes = [40, 9000, *range(300, 310)]
+    found = [HeavyHitter(f"item-{size}", None, None, 1, size) for size in sizes]
+    before = report_of(8, ["item-9000", "item-40"])
+    shown = Report(header, (before, report_of(9, [])._replace(heavy_hitters=found)))._repr_html_()
+    assert "The latest of 2 windows with heavy items: 2026-01-01T09:00:00Z to 2026-01-01T10:00:00Z" in shown
+    table = Table(shown)
+    rows = [table.cells[low : low + 4] for low in range(0, len(table.cells), 4)]
+    assert rows[0] == ["rank", "item", "users", "change"]
+    assert rows[1] == ["1", "item-9000", "at least 9,000", "rising"]
+    assert rows[2] == ["2", "item-309", "at least 309", "new"]
+    assert [row[0] for row in rows[1:11]] == [str(rank) for rank in range(1, 11)]
+    assert rows[11:] == [["", "and 2 more", "", ""]]
+    assert "No window reports any item." in Report(header, (report_of(9, []),))._repr_html_()
+    quiet = (report_of(10, ["item-40"]), report_of(11, []))  # the page begins with the latest busy one too
+    later = Report(header, (before, report_of(9, [])._replace(heavy_hitters=found), *quiet))._repr_html_()
+    assert "The latest busy one of 3 windows with heavy items: 2026-01-01T09:00:00Z" in later
+    assert Table(later).cells == table.cells
+
+
+@pytest.mark.parametrize("mode", ["looks", "hits"])
+def test_a_plan_shows_what_it_promises_and_declares(mode):
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=TWO_DAYS, mode=mode)
+    table = Table(plan._repr_html_())
+    assert table.caption == plan.guarantee
+    facts = dict(zip(table.cells[::2], table.cells[1::2], strict=True))
+    assert facts["start"] == "2026-01-01T00:00:00Z"
+    assert facts["end"] == "2026-01-03T00:00:00Z"
+    assert (facts["window"], facts["mode"], facts["epsilon"]) == ("3,600 s", mode, "2.0")
+    assert facts["threshold"] == f"{plan.threshold:,}"
