@@ -17,8 +17,7 @@ Public names, loaded when first used:
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
-- `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
-  Beam YAML and Java.
+- `HeavyHitterRows`: the same declared by plain values, rows in and rows out: for Beam YAML and Java.
 - `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
   report file as a `Report`, which any library that takes Arrow reads as a table.
 - `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-    from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters, ReadHeavyHittersOfTopic
+    from dp_transforms.beam.release_rows import HeavyHitterRows
     from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
@@ -85,8 +84,6 @@ _HOME = {
     "LogFolder": "logs.streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
-    "ReadHeavyHitters": "beam.release_rows",
-    "ReadHeavyHittersOfTopic": "beam.release_rows",
     "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
     "Report": "reports",
@@ -114,8 +111,6 @@ __all__ = [
     "MonitorStream",
     "Plan",
     "ReadEvents",
-    "ReadHeavyHitters",
-    "ReadHeavyHittersOfTopic",
     "RejectedEvents",
     "Report",
     "ReportFolder",

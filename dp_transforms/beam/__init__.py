@@ -12,8 +12,7 @@ write_files                      reports -> one file, and its name when all is d
                                  the operator
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps; `ReleaseLog`, by worker processes
 release_part                     `ReleasePart`: the same for one part of a run; write_state: what the next part needs
-release_rows                     `HeavyHitterRows`, `ReadHeavyHitters` and `ReadHeavyHittersOfTopic`, declared by plain
-                                 values: rows, a log or a topic of Kafka -> rows with a schema, in order
+release_rows                     `HeavyHitterRows`, declared by plain values: rows -> rows with a schema, in order
 
 Two drivers run the stages:
 

@@ -1,5 +1,5 @@
-"""Release: rows with a schema out, declared by plain values alone: for Beam YAML, and for Java and Go through Beam's
-expansion service (docs/other_languages.md). From rows with a schema, from a log, or from a Kafka topic.
+"""Release: rows with a schema in and out, declared by plain values alone: for Beam YAML, and for Java and Go through
+Beam's expansion service (docs/other_languages.md).
 
 Which part of a run an engine finishes first may depend on data that are not released, and rows are written as they
 come. So the rows of a run that ends come in one order, that of report files.
@@ -8,7 +8,6 @@ Annotations of this module are evaluated, since Beam makes the schema of rows of
 """
 
 import datetime
-import logging
 import os
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -19,17 +18,11 @@ import numpy as np
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.monitor_stream import MonitorStream, StreamOutput
-from dp_transforms.beam.poll_partitions import LOOP, TIMERS
-from dp_transforms.beam.read_events import EncodeRejected, ReadEvents
+from dp_transforms.beam.read_events import EncodeRejected
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, fields_of, may_be_mapping
-from dp_transforms.beam.set_up_workers import stays_in_this_process
 from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import check_names, shown
-from dp_transforms.logs import EventFields, find_log_chunks
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
-from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.logs import EventFields
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.stored import as_float
@@ -38,7 +31,6 @@ from dp_transforms.reports.report_records import in_file_order
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import is_remote, read_stored
 
-_LOG = logging.getLogger(__name__)
 _MOST_PLAN_BYTES = 1 << 20
 _WAYS = "Give plan=PATH, a file of `shh plan --output`, or epsilon, delta, start, end and window."
 _NO_RUN_ID = (
@@ -84,26 +76,6 @@ def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
     total = report.epsilon_total, report.delta, report.epsilon_spent
     for heavy_hitter in report.heavy_hitters:
         yield HeavyHitterRow(report.stream, start, end, *heavy_hitter[:5], *total)
-
-
-class RowsChoices(typing.TypedDict, total=False):
-    """What `HeavyHitterRows` takes beside a plan and a time."""
-
-    epsilon: float | str | None
-    delta: float | str | None
-    start: str | int | datetime.date | None
-    end: str | int | datetime.date | None
-    window: str | int | None
-    slide: str | int | None
-    mode: str | None
-    user: str
-    item: str | list[str]
-    time_unit: str | None
-    noise_key: str | None
-    run_id: str | None
-    stream: str
-    domain: str | None
-    error_handling: Mapping[str, str] | None
 
 
 class HeavyHitterRows(beam.PTransform):
@@ -166,66 +138,23 @@ class HeavyHitterRows(beam.PTransform):
         )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item, self._error_output = user, item, _error_output(error_handling)
-        self.arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}
+        self._arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}
 
     def expand(self, rows: beam.PCollection) -> Any:
-        time: dict[str, str | None] = {}
+        time: dict[str, Any] = {}
         if self._fields is not None:
             _check_fields(self._fields, rows.element_type)
             time = {"time": self._fields.time, "time_unit": self._fields.time_unit}
-        return self.released(rows, user=self._user, item=self._item, **time)
-
-    @property
-    def fields_of_log(self) -> EventFields:
-        """The fields of events, one of which has the time."""
-        if self._fields is None:
-            raise ValueError("time must be the name of a field, got None: a log has no other times.")
-        return self._fields
-
-    def released(self, events: beam.PCollection, rejected: beam.PCollection | None = None, **fields: Any) -> Any:
-        """The rows for events, or batches beside which others were rejected. fields: as in `ShiftingHeavyHitters`."""
-        released = events | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
-        others = released.rejected if rejected is None else rejected
-        return self.encoded(released.reports, others, in_order=events.is_bounded)
-
-    def encoded(self, reports: beam.PCollection, rejected: beam.PCollection, *, in_order: bool) -> Any:
-        """The outputs. in_order: all rows as one bundle, in the order of report files. Else they come by and by."""
+        release = ShiftingHeavyHitters(self.plan, user=self._user, item=self._item, **time, **self._arguments)
+        released = rows | "ShiftingHeavyHitters" >> release
+        reports = released.reports
         encode: Callable[[Any], Iterator[Any]] = rows_of_report
-        if in_order:
+        if rows.is_bounded:  # all rows as one bundle, in the order of report files; else they come by and by
             reports, encode = gather_reports(reports, "EncodeRows"), _rows_in_order
-        rows = reports | "EncodeRows" >> beam.FlatMap(encode).with_output_types(HeavyHitterRow)
+        found = reports | "EncodeRows" >> beam.FlatMap(encode).with_output_types(HeavyHitterRow)
         if self._error_output is None:
-            return rows
-        return {"good": rows, self._error_output: rejected | "EncodeRejected" >> EncodeRejected()}
-
-
-class ReadHeavyHitters(beam.PTransform):
-    """A log -> a PCollection of `HeavyHitterRow`, one for each heavy item of each window. It begins a pipeline.
-
-    Guarantee and arguments: as in `HeavyHitterRows`. It reads all that `shh replay` reads, in columns, where
-    `HeavyHitterRows` handles rows one by one.
-
-    path: files, folders and globs, one or a list. time: as in `EventFields`, ``timestamp`` by default.
-
-    Raises ValueError for an argument that cannot be used, and EventFileError for files that cannot be read.
-    """
-
-    def __init__(
-        self,
-        path: str | list[str],
-        plan: str | None = None,
-        *,
-        time: str = "timestamp",
-        **choices: typing.Unpack[RowsChoices],
-    ) -> None:
-        super().__init__()
-        self._rows = HeavyHitterRows(plan, time=time, **choices)
-        self._fields = self._rows.fields_of_log
-        self._paths = [path] if isinstance(path, str) else list(path)
-
-    def expand(self, begin: beam.pvalue.PBegin) -> Any:
-        read = ReadEvents(find_log_chunks(self._paths, self._fields), self._fields)
-        return self._rows.released(*(begin | "ReadEvents" >> read))
+            return found
+        return {"good": found, self._error_output: released.rejected | "EncodeRejected" >> EncodeRejected()}
 
 
 def _error_output(error_handling: Mapping[str, str] | None) -> str | None:
@@ -254,68 +183,6 @@ def _check_fields(fields: EventFields, element_type: Any) -> None:
     numbers = {int, float, np.int64, np.int32, np.int16, np.int8, np.float64, np.float32}
     if fields.time_unit is None and {types[fields.time], *typing.get_args(types[fields.time])} & numbers:
         raise ValueError(f"the field {fields.time!r} has numbers: give time_unit, one of s, ms, us.")
-
-
-class ReadHeavyHittersOfTopic(beam.PTransform):
-    """A Kafka topic -> a PCollection of `HeavyHitterRow`, one for each heavy item of each window. It begins a pipeline.
-
-    Guarantee and arguments: as in `HeavyHitterRows`, for the stream of `MonitorStream`. On a local runner it reads what
-    the topic has and ends when all windows of the declared range are closed, so the range must lie in the past; on an
-    engine that keeps state it goes on. What is written after it may come twice when an engine recovers: an answer that
-    comes again is the same one. A pipeline that is built again is a new run, with new noise, and costs its budget
-    again; it refuses what an engine stored for another one.
-
-    bootstrap_servers, topic, client_config_file: as in `KafkaTopic`. Records are JSON objects.
-    time: as in `EventFields`, ``timestamp`` by default.
-    clock, allowed_lateness, idle_timeout: kind and times, in seconds, of the `StreamClock`. By ``arrival`` the broker
-        must set the times of records (``message.timestamp.type=LogAppendTime``): records whose time was set by their
-        producer are rejected, since one of them could close windows for all. ``event`` is for history whose disorder is
-        known: one event far ahead makes events of others late, which the guarantee does not cover.
-
-    Raises ValueError for an argument that cannot be used, and StreamError for a topic that cannot: in which producers
-    set the times of records (by ``arrival``), or which is compacted.
-    """
-
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        topic: str,
-        plan: str | None = None,
-        *,
-        time: str = "timestamp",
-        client_config_file: str | None = None,
-        clock: str = ARRIVAL,
-        allowed_lateness: float = 60,
-        idle_timeout: float = 60,
-        **choices: typing.Unpack[RowsChoices],
-    ) -> None:
-        super().__init__()
-        self._rows = HeavyHitterRows(plan, time=time, **choices)
-        self._source = KafkaTopic(
-            bootstrap_servers,
-            topic,
-            self._rows.fields_of_log,
-            client_config_file=client_config_file,
-            append_times_only=clock == ARRIVAL,
-        )
-        self._clock = StreamClock(clock, allowed_lateness_seconds=allowed_lateness, idle_timeout_seconds=idle_timeout)
-
-    def expand(self, begin: beam.pvalue.PBegin) -> Any:
-        check_clock(self._clock, _LOG.warning)
-        check_topic(self._source, self._clock, _LOG.warning)
-        is_local = stays_in_this_process(begin.pipeline)
-        monitor = MonitorStream(
-            self._source,
-            self._rows.plan,
-            clock=self._clock,
-            driver=LOOP if is_local else TIMERS,
-            confirm=not is_local,
-            run_id=fresh_run_id(),
-            **self._rows.arguments,
-        )
-        output = begin | "MonitorStream" >> monitor
-        assert isinstance(output, StreamOutput)
-        return self._rows.encoded(output.reports, output.rejected, in_order=is_local)
 
 
 def declared_plan(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.json_lines import encode_report, report_of_json
@@ -23,7 +24,6 @@ from dp_transforms.reports.report_writer import (
     TopicRecord,
     check_same_run,
     ended_fields,
-    only_run,
     parse_ended,
 )
 from dp_transforms.stores.kafka_client import error_name, import_confluent_kafka
@@ -50,6 +50,7 @@ _FOLLOWING = {
     "auto.offset.reset": "error",  # what was read is there no more: the topic was made anew, or has lost records
 }
 _SECONDS_TO_ANSWER = 5.0
+_MOST_NAMED = 5  # runs
 _MOST_READS = 100  # in one reading, if others write faster than this reads
 
 
@@ -226,6 +227,12 @@ class TopicFollower(ReportFollower):
         return len(messages) == CONSUME
 
     def _only_run(self) -> str:
-        if (found := only_run(self._topic.name, self._topic.run_ids())) is None:
+        """Raises StreamError unless there is one."""
+        run_ids = self._topic.run_ids()
+        if len(run_ids) == 1:
+            return run_ids[0]
+        if not run_ids:
             raise StreamError(f"{self._topic.name} holds no reports yet.")
-        return found
+        named = ", ".join(on_one_line(repr(each), most=100) for each in run_ids[:_MOST_NAMED])
+        more = ", ..." if len(run_ids) > _MOST_NAMED else ""
+        raise StreamError(f"{self._topic.name} has {len(run_ids)} runs: {named}{more}. Choose one by its run id.")

@@ -21,6 +21,14 @@ _LEAST_SEEN = 5  # runs that an event must be expected in
 _LEAST_EXPECTED = 50.0  # runs in a bin: the fewer bins, the less each p-value is multiplied by
 
 
+def smallest(tests: Iterable[NamedPValue]) -> tuple[float, str]:
+    """The p-value of all tests together, and the name of the one that it is from: the smallest, times their number,
+    which must not depend on what was seen."""
+    named = list(tests)
+    name, p_value = min(named, key=lambda test: test[1])
+    return min(1.0, p_value * len(named)), name
+
+
 def clopper_pearson(successes: int, runs: int, error: float) -> tuple[float, float]:
     """A lower and an upper bound on a probability. Each is wrong with probability at most `error`, always."""
     lower = float(stats.beta.ppf(error, successes, runs - successes + 1)) if successes else 0.0

@@ -16,7 +16,7 @@ from dp_transforms.beam import in_order
 from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.errors import LastingError
+from dp_transforms.errors import StreamError
 from dp_transforms.monitor.counted_messages import EncodedMessage, Key, messages_of
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import groups_of_users, pairs_of_events
@@ -181,7 +181,7 @@ def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_i
     list(steps.advance(0, 0, 1, pairs[0, 1]))
     cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1)
     cut.setup()
-    with pytest.raises(LastingError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
+    with pytest.raises(StreamError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
         list(cut.process((1, (1, 1, pairs[1, 1])), **steps.states[0, 1]))
 
 

@@ -1,4 +1,4 @@
-"""`HeavyHitterRows` and `ReadHeavyHitters` say what `ShiftingHeavyHitters` says of the same log, as rows."""
+"""`HeavyHitterRows` says what `ShiftingHeavyHitters` says of the same log, as rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import datetime
 import typing
 
 import apache_beam as beam
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
@@ -15,17 +13,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam import release_rows
-from dp_transforms.beam.monitor_stream import StreamOutput
-from dp_transforms.beam.release_rows import (
-    HeavyHitterRow,
-    HeavyHitterRows,
-    ReadHeavyHitters,
-    ReadHeavyHittersOfTopic,
-    rows_of_report,
-)
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic, TopicSettings
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.beam.release_rows import HeavyHitterRow, HeavyHitterRows, rows_of_report
 from dp_transforms.plan.window_schedule import format_utc
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import RUN_ID, batches_of, key_file, random_log, small_plan
@@ -94,40 +82,26 @@ def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path
     )
     release = HeavyHitterRows(**arguments, time="at", time_unit="us")
     _ = dicts | "Release dicts" >> release | "Rows of dicts" >> found["dicts"].sink()
-    path = tmp_path / "log.parquet"
-    users, items, micros = zip(*log, strict=True)
-    pq.write_table(pa.table({"who": users, "what": items, "at": pa.array(micros, pa.timestamp("us"))}), path)
-    found["a file"] = Collected()
-    read = ReadHeavyHitters(str(path), time="at", **arguments)
-    _ = pipeline | "Read" >> read | "Rows of the file" >> found["a file"].sink()
     pipeline.run().wait_until_finish()
     rows = expected(plan, log, key)
     for name, collected in found.items():
         assert sorted(HeavyHitterRow(*row) for row in collected.values) == rows, name
 
 
-def test_what_cannot_be_read_is_a_second_output_if_it_is_asked_for(tmp_path):
-    """A place and why, and never the row: in the fields of Beam's dead letters."""
+def test_what_cannot_be_read_is_a_second_output_if_it_is_asked_for():
+    """When and why, and never the row: in the fields of Beam's dead letters."""
     log = [(None, "item", 7), ("user", "item", 8), ("user", "x" * 16_385, 9)]
     budget = {**BUDGET, "user": "who", "item": "what", "time": "at", "error_handling": {"output": "bad"}}
-    users, items, micros = zip(*log, strict=True)
-    pq.write_table(
-        pa.table({"who": users, "what": items, "at": pa.array(micros, pa.timestamp("us"))}), tmp_path / "l.parquet"
-    )
-    pipeline, of_rows, of_file = local_pipeline(), Collected(), Collected()
+    pipeline, found = local_pipeline(), Collected()
     rows = pipeline | "Create" >> rows_of(log, lambda micros: micros, int)
     outputs = rows | "Rows" >> HeavyHitterRows(**budget, time_unit="us")
     assert outputs.keys() == {"good", "bad"}
     assert outputs["good"].element_type is HeavyHitterRow
-    _ = outputs["bad"] | "Of rows" >> of_rows.sink()
-    read = ReadHeavyHitters(str(tmp_path / "l.parquet"), **budget)
-    _ = (pipeline | "Read" >> read)["bad"] | "Of the file" >> of_file.sink()
+    _ = outputs["bad"] | found.sink()
     pipeline.run().wait_until_finish()
-    why = ["item is longer than 16,384 bytes", "missing user"]
-    for found, places in ((of_rows, ["element:"] * 2), (of_file, [f"{tmp_path}/l.parquet:{n}" for n in (3, 1)])):
-        rows = sorted(found.values, key=lambda row: row.msg)
-        assert [(row.msg, row.stack) for row in rows] == [(each, "") for each in why]
-        assert all(row.element.startswith(place) for row, place in zip(rows, places, strict=True))
+    rows = sorted(found.values, key=lambda row: row.msg)
+    assert [(row.msg, row.stack) for row in rows] == [("item is longer than 16,384 bytes", ""), ("missing user", "")]
+    assert all(row.element.startswith("element:") for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -214,79 +188,45 @@ def test_the_time_of_a_stream_is_that_of_its_elements():
         _ = rows | HeavyHitterRows(**BUDGET, time="at")
 
 
-def topic(name, **arguments):
-    return ReadHeavyHittersOfTopic("host:9092", name, **arguments)
-
-
-@pytest.mark.parametrize("begin", [ReadHeavyHitters, topic])
-def test_what_begins_a_pipeline_needs_the_field_of_the_time(begin):
-    with pytest.raises(ValueError, match=r"^time must be the name of a field, got None"):
-        begin("log", **BUDGET, time=None)
-    with pytest.raises(ValueError, match=r"^end must be given"):
-        begin("log", **{**BUDGET, "end": None})
-
-
-def counts_of(path, key):
-    """Each item's noisy count, by a pipeline of its own."""
-    budget = {**BUDGET, "epsilon": 4, "window": "1d", "mode": "hits-with-counts", "noise_key": key}
+def released(log, **arguments):
+    """Of events with text for a time, by a pipeline of its own."""
     pipeline, found = local_pipeline(), Collected()
-    _ = pipeline | ReadHeavyHitters(str(path), **budget) | found.sink()
+    rows = pipeline | rows_of(log, str, str)
+    _ = rows | HeavyHitterRows(**arguments, user="who", item="what", time="at") | found.sink()
     pipeline.run().wait_until_finish()
+    return found
+
+
+def counts_of(log, key):
+    """Each item's noisy count."""
+    budget = {**BUDGET, "epsilon": 4, "window": "1d", "mode": "hits-with-counts", "noise_key": key}
+    found = released(log, **budget)
     return {row.item: row.noisy_count for row in found.values}
 
 
 def test_a_pipeline_that_runs_again_with_its_noise_key_has_new_noise(tmp_path):
     """Else the counts of two runs would differ only where one user did. 12 items of 1,000 users each, where one needs
     some 250; each is counted as before with a probability below 0.03: 6 of them with one below 1e-6."""
-    path, key = tmp_path / "log.csv", key_file(tmp_path)
-    lines = [f"u{item}-{user},i{item},2026-01-01T01:00:00Z" for user in range(1000) for item in range(12)]
-    path.write_text("\n".join(["user,item,timestamp", *lines, ""]))
-    first, again = counts_of(path, key), counts_of(path, key)
+    key = key_file(tmp_path)
+    log = [(f"u{item}-{user}", f"i{item}", "2026-01-01T01:00:00Z") for user in range(1000) for item in range(12)]
+    first, again = counts_of(log, key), counts_of(log, key)
     assert first.keys() == again.keys() == {f"i{item}" for item in range(12)}
     assert sum(first[item] == again[item] for item in first) < 6
 
 
-@pytest.mark.parametrize("begin", [ReadHeavyHitters, topic, lambda _, **given: HeavyHitterRows(**given)])
 @pytest.mark.parametrize("key", ["noise.key", None])
-def test_a_run_id_is_refused_because_fixed_texts_run_again(begin, key):
+def test_a_run_id_is_refused_because_fixed_texts_run_again(key):
     with pytest.raises(ValueError, match=r"^run_id cannot be given.* would draw the same noise.* Leave run_id out"):
-        begin("log", **BUDGET, noise_key=key, run_id="nightly")
+        HeavyHitterRows(**BUDGET, noise_key=key, run_id="nightly")
 
 
-def test_each_pipeline_that_reads_a_topic_is_a_run_of_its_own(monkeypatch):
-    """What keeps the noise apart, and by which stored state of another run is refused (`PartitionPoller`)."""
-    names = []
-
-    class Stream(beam.PTransform):
-        def __init__(self, *_, run_id, **more):
-            super().__init__()
-            assert more["noise_key"] == "noise.key"
-            names.append(run_id)
-
-        def expand(self, begin):
-            reports = begin | beam.Create([]).with_output_types(WindowReport)
-            return StreamOutput(reports, reports, reports)
-
-    monkeypatch.setattr(release_rows, "MonitorStream", Stream)
-    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(True, False))
-    read = topic("clicks", **BUDGET, noise_key="noise.key")
-    pipeline = local_pipeline()
-    for name in ("Once", "Again"):
-        assert (pipeline | name >> read).element_type is HeavyHitterRow
-    assert len(set(names)) == 2
-
-
-def order_of_windows(folder, added, key, **arguments):
+def order_of_windows(added, key, **arguments):
     """The hours of the rows, in the order in which a step sees them, for 22 users of an item in each hour."""
-    folder.mkdir()
-    mine = [] if added is None else [f"{added},only mine,2026-01-01T21:00:00Z"]
-    others = [f"u{hour}-{user},i{hour},2026-01-01T{hour:02}:00:00Z" for hour in range(24) for user in range(22)]
-    for name, lines in (("a0.csv", mine), ("a1.csv", others)):
-        (folder / name).write_text("\n".join(["user,item,timestamp", *lines, ""]))
-    pipeline, found = local_pipeline(), Collected()
-    read = ReadHeavyHitters(str(folder), **{**BUDGET, "epsilon": 8, "delta": 1e-6}, noise_key=key, **arguments)
-    _ = pipeline | read | found.sink()
-    pipeline.run().wait_until_finish()
+    mine = [] if added is None else [(added, "only mine", "2026-01-01T21:00:00Z")]
+    others = [
+        (f"u{hour}-{user}", f"i{hour}", f"2026-01-01T{hour:02}:00:00Z") for hour in range(24) for user in range(22)
+    ]
+    found = released([*mine, *others], **{**BUDGET, "epsilon": 8, "delta": 1e-6}, noise_key=key, **arguments)
     for row, timestamp in found.stamped:
         assert row.window_end == format_utc(timestamp.micros + 1), "the maximal timestamp of its window"
     return [row.window_start[11:13] for row in found.values]
@@ -297,7 +237,7 @@ def order_of_windows(folder, added, key, **arguments):
 def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path, mode):
     """With the same noise the rows are the same; before they were sorted, one more user could change their order."""
     key, more = key_file(tmp_path), {"mode": mode}
-    alone = order_of_windows(tmp_path / "alone", None, key, **more)
+    alone = order_of_windows(None, key, **more)
     assert alone == sorted(alone)
     assert len(alone) >= (9 if mode == "looks" else 0)
-    assert order_of_windows(tmp_path / "more", "X0", key, **more) == alone
+    assert order_of_windows("X0", key, **more) == alone

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.errors import LastingError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
@@ -245,7 +245,7 @@ def _read_run_state(sample: Sample, path: str) -> Any:
 def state_readers() -> list[Reader]:
     own = {"place": place_bytes, "marks": ()}
     return [
-        Reader("progress", _progress_samples, (LastingError,), read=_read_progress, cost=0.5, **own),
+        Reader("progress", _progress_samples, (StreamError,), read=_read_progress, cost=0.5, **own),
         Reader("batch", _batch_samples, (ValueError,), read=_read_batch, cost=0.3, **own),
         Reader("packed", _packed_samples, (ValueError,), read=_read_packed, cost=0.3, **own),
         Reader("run-state", _run_state_samples, (StateError,), _place_private, _read_run_state, marks=()),

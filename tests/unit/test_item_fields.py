@@ -185,8 +185,10 @@ def test_one_item_field_in_a_list_is_as_a_name():
 
 def test_more_than_two_fields_and_numbers_among_them():
     table = pa.table({"user": [1, 2], "a": [7, 8], "b": ["x", "/"], "c": ["y", None], "timestamp": [TIME] * 2})
-    found = of_blocks(read_table(table, EventFields(item=("a", "b", "c"))))
+    of_three = EventFields(item=("a", "b", "c"))
+    found = of_blocks(read_table(table, of_three))
     assert found == ([("1", "7 / x / y")], {"missing item": [2]})
+    assert not any(len(block.batch) for block in read_table(table.set_column(2, "b", pa.nulls(2)), of_three))
     found = of_blocks(read_table(table, EventFields(item=("c", "b", "a"))))
     assert found == ([("1", "y / x / 7")], {"missing item": [2]})
 

@@ -173,7 +173,7 @@ def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named
     assert only.read_new().reports == [], "it stays with its run"
     only.close()
     assert sink.run_ids() == ["run-1", "run-2"]
-    with pytest.raises(StreamError, match=r"has 2 runs: 'run-1', 'run-2'\. Choose one with --run-id"):
+    with pytest.raises(StreamError, match=r"has 2 runs: 'run-1', 'run-2'\. Choose one by its run id"):
         TopicFollower(sink).read_new()
 
 
