@@ -1,7 +1,6 @@
 """The peers of the benchmark `finding`, by the formulas of their papers."""
 
 import math
-from pathlib import Path
 
 import dp_accounting
 import mpmath
@@ -10,30 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from benchmarks import peers_histograms, peers_set_union
-from benchmarks.finding_logs import LogPairs
-from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.other_methods import GaussianSelection, TruncatedGeometric, gaussian_sigma, weighted_gaussian_threshold
-from tests.helpers.small_runs import MINUTE, START
-
-
-def log_of_users(pairs_of_user, items, horizon):
-    """Each user's (window, item)."""
-    rows = sorted((user, *pair) for user, pairs in enumerate(pairs_of_user) for pair in pairs)
-    users, windows, codes = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
-    labels = tuple(f"item {item}" for item in range(items))
-    return LogPairs("a log", Path("nowhere"), "", START, MINUTE, horizon, users, windows, codes, labels)
-
-
-@pytest.mark.parametrize(
-    "method", [name for name in METHODS if name not in OURS and name != "PipelineDP select_partitions"]
-)
-def test_each_peer_finds_what_nearly_all_hold_and_not_what_one_holds(method):
-    users = [[(0, 0), (1, 0)]] * 300 + [[(2, 1)]]
-    log = log_of_users(users, 2, 3)
-    found = METHODS[method](log, np.random.default_rng(3)).run()
-    assert found.reported.tolist() == [True, True, False]
-    assert found.pairs == 2 + found.of_nobody
-
 
 EPSILON, DELTA = 2.0, 1e-9
 

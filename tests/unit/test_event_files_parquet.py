@@ -152,20 +152,6 @@ def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_th
     }
 
 
-def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
-    bad = [b"\xff" + SECRET.encode(), b"\xed\xa0\x80", b"ok", b"\xc3", b"ok"]
-    for id_type in (pa.binary(), pa.string()):
-        ids = pa.array(bad, pa.binary())
-        ids = ids.view(pa.string()) if id_type == pa.string() else ids
-        table = pa.table({"user": ids, "item": pa.array(["i"] * 5), "timestamp": pa.array([1] * 5, pa.timestamp("s"))})
-        path = str(tmp_path / f"{id_type}.parquet")
-        pq.write_table(table, path)
-        assert read_all(path) == (
-            [("ok", "i", 1_000_000), ("ok", "i", 1_000_000)],
-            {"user is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [1, 2, 4]},
-        )
-
-
 def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path):
     from dp_transforms.logs.id_columns import encode_ids
 
