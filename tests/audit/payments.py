@@ -1,19 +1,16 @@
 """What the real code lets users pay: no purse is overdrawn, and no weight follows another user's events.
 
-Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
-weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost. Then the same
-users again, without half of the others: no weight may change. Looks in rounds go through the real rounds of a whole run
-and of its parts, which hand over what is left in each purse; what earlier rounds named is drawn by lot, and told to all
-alike.
+Many users, and some with far more looks than a purse pays for, go through the real weights of a replay and the real
+purses of a stream. Of each user it is added up what its weights cost. Then the same users again, without half of the
+others: no weight may change. Looks in rounds go through the real rounds of a whole run and of its parts, which hand
+over what is left in each purse; what earlier rounds named is drawn by lot, and told to all alike.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import secrets
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,26 +18,19 @@ import numpy.typing as npt
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
+from dp_transforms.monitor.replay_weights import weigh_replay
 from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
-from tests.audit.copies import (
-    Rows,
-    item_pairs_of,
-    labels_of,
-    numbers_of,
-    user_pairs_of,
-)
+from tests.audit.carried import Carried
+from tests.audit.copies import Rows, item_pairs_of, labels_of, numbers_of, user_pairs_of
+from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 
 _WINDOWS = 6
@@ -51,76 +41,55 @@ _WHOLE, _PARTS = (_WINDOWS,), (2, 3, _WINDOWS)  # where parts of a run in rounds
 _OF_BLOCKS = 224  # of 256 items are named in a block
 
 Cells = collections.Counter[tuple[int, int]]  # numbers by window and item
+Weights = dict[tuple[int, int, int], int]  # by user, window and item
 
 
-class Paid(NamedTuple):
-    """A look: its weight, and whether the user is on the hits list."""
-
-    weight: int
-    pays_hits: bool
+Broken = tuple[list[str], dict[str, float]]  # rules that are broken, and the largest share of a purse that is spent
 
 
-Weights = dict[tuple[int, int, int], Paid]  # by user, window and item
-
-
-@dataclasses.dataclass(frozen=True)
-class PaymentAudit:
-    """users: how many. looks: that they have. replay_share, stream_share, parts_share: the largest share of a purse
-    that one of them spent in a replay, a stream, and a run in parts; None for what was not tried. violations: a
-    sentence for each rule that is broken."""
-
-    users: int
-    looks: int
-    replay_share: float
-    stream_share: float | None
-    violations: tuple[str, ...]
-    parts_share: float | None = None
-
-
-def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) -> PaymentAudit:
-    """run: of a real run. secret: fresh, at least 32 bytes."""
-    slide = run.plan.schedule.slide_seconds
-    if len(run.plan.units_of_rounds) > 1:
-        return _audit_rounds(mechanism, run, secret, slide)
+def broken_rules(mechanism: LooksMechanism, run: TrialPlan) -> Broken:
+    """The shares are by what was tried: a replay and a stream, or a replay in rounds and a run in parts."""
+    slide = run.schedule.slide_seconds
+    if run.rounds is not None:
+        return _broken_in_rounds(mechanism, run, slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
-    code = _RealCode(trial, trial.stream_keys(secret))
+    code = _RealCode(trial, trial.stream_keys(SECRET))
     rows = _random_rows(mechanism.most_looks)
     fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))
     replayed, (streamed, is_refused) = code.replay(rows), code.stream(rows)
-    shares, found = [], []
+    shares, found = {}, []
     for name, weights in (("replay", replayed), ("stream", streamed)):
         spent, unlisted = _spent(weights, mechanism)
-        shares.append(max(spent.values()) / mechanism.purse)
+        shares[name] = max(spent.values()) / mechanism.purse
         if unlisted:
-            found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
-        if shares[-1] > 1:
-            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
-    added_up = run.plan.hits is not None or code.sums(rows) == _added_up(replayed)
-    if _changed(replayed, code.replay(fewer)) or not added_up:
-        found.append("in a replay, weights of a user change with the events of others")
-    if is_refused and not found:
-        found.append("in a stream, what users have left is refused where it is read again")
+            found.append(f"{name}: weights are not on the price list")
+        if shares[name] > 1:
+            found.append(f"{name}: a purse is overdrawn")
+    if _changed(replayed, code.replay(fewer)) or code.sums(rows) != _added_up(replayed):
+        found.append("replay: weights change with the events of others")
+    if is_refused:
+        found.append("stream: what users have left is refused where it is read again")
     if _changed(streamed, code.stream(fewer)[0]):
-        found.append("in a stream, weights of a user change with the events of others")
-    return PaymentAudit(len(np.unique(rows.users)), len(rows.users), shares[0], shares[1], tuple(found))
+        found.append("stream: weights change with the events of others")
+    return found, shares
 
 
 def _random_rows(most_looks: int) -> Rows:
     """Most users with a few looks in some windows, four with more than a purse pays for."""
-    found = []
+    found, drawn = [], np.random.default_rng(1)
 
     def add(user: int, window: int, items: Whole) -> None:
         found.append((np.full(len(items), user), np.full(len(items), window), items))
 
     for user in range(1, _USERS + 1):
         for window in range(_WINDOWS):
-            number = secrets.randbelow(_MOST_PAIRS + 1) * (user % 3 > 0 or window == secrets.randbelow(_WINDOWS))
-            add(user, window, np.array(sorted({secrets.randbelow(_ITEMS) for _ in range(number)}), dtype=np.int64))
+            number = drawn.integers(_MOST_PAIRS + 1) * (user % 3 > 0 or window == drawn.integers(_WINDOWS))
+            add(user, window, np.unique(drawn.integers(_ITEMS, size=number)))
     many = np.arange(2 * most_looks)
     for user, window in enumerate((0, _WINDOWS // 2, _WINDOWS - 1), start=_USERS + 1):
         add(user, window, many)  # twice as many as its purse pays for, at once
         for later in range(window + 1, _WINDOWS):
-            add(user, later, np.arange(secrets.randbelow(_ITEMS)))
+            add(user, later, np.arange(drawn.integers(_ITEMS)))
     for window in range(_WINDOWS):  # a part of them in each window
         add(_USERS + 4, window, np.arange(1 + most_looks // 2))
     users, windows, items = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -134,17 +103,8 @@ class _RealCode:
         self._plan, self._keys = plan, keys
 
     def replay(self, rows: Rows) -> Weights:
-        """Each user by itself: then the sums are its weights. Where users pay for hits there are holders instead."""
-        if self._plan.hits is not None:
-            cells = weigh_replay_with_hits(user_pairs_of(rows, self._keys), self._plan, self._keys)
-            assert cells.terms is not None
-            windows, items = np.repeat(cells.windows, cells.counts), np.repeat(cells.items, cells.counts)
-            return _weights(Rows(cells.holders, windows, numbers_of(cells.table, items)), cells.terms)
-        return {
-            (user, *cell): Paid(weight, False)
-            for user, own in _by_user(rows)
-            for cell, weight in self.sums(own).items()
-        }
+        """Each user by itself: then the sums are its weights."""
+        return {(user, *cell): weight for user, own in _by_user(rows) for cell, weight in self.sums(own).items()}
 
     def sums(self, rows: Rows) -> Cells:
         return _cells(weigh_replay(user_pairs_of(rows, self._keys), self._plan, self._keys))
@@ -157,9 +117,9 @@ class _RealCode:
         for window in range(_WINDOWS):
             here = pairs.select(pairs.windows == window)
             carried.over_to(window, carried.work.told(here))
-            terms = carried.state.spend_on_lists(here, window)
+            weights = carried.state.spend(here, window)
             carried.keep(Span(window, window + 1))
-            found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), terms)
+            found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), weights)
         return found, carried.is_refused
 
 
@@ -173,33 +133,25 @@ def _cells(sums: ItemSums) -> Cells:
     return collections.Counter(dict(zip(cells, sums.sums.tolist(), strict=True)))
 
 
-def _weights(rows: Rows, terms: Whole) -> Weights:
+def _weights(rows: Rows, weights: Whole) -> Weights:
     places = zip(*(column.tolist() for column in rows), strict=True)
-    paid = map(Paid, weights_of(terms).tolist(), pays_hits_of(terms).tolist())
-    return {place: each for place, each in zip(places, paid, strict=True) if each.weight}
+    return {place: weight for place, weight in zip(places, weights.tolist(), strict=True) if weight}
 
 
 def _added_up(weights: Weights) -> Cells:
     found = Cells()
-    for (_, window, item), paid in weights.items():
-        found[window, item] += paid.weight
+    for (_, window, item), weight in weights.items():
+        found[window, item] += weight
     return found
 
 
 def _spent(weights: Weights, mechanism: LooksMechanism) -> tuple[dict[int, int], list[int]]:
-    """Units by user, at the prices of the lists, with all its hits if it pays for any; and weights that are on none."""
-    units = {
-        Paid(weight, listed.hits > 0): price
-        for listed in mechanism.lists
-        for weight, price in zip(listed.weights, listed.units, strict=True)
-    }
+    """Units by user, at the prices of the list; and weights that are not on it."""
+    units = dict(mechanism.looks_list.prices)
     spent: dict[int, int] = collections.Counter()
-    for (user, _, _), paid in weights.items():
-        spent[user] += units.get(paid, mechanism.purse + 1)
-    if mechanism.hits_list is not None:
-        for user in {user for (user, _, _), paid in weights.items() if paid.pays_hits}:
-            spent[user] += mechanism.hits_list.hits * mechanism.hits_list.hit_units
-    return spent, [paid.weight for paid in weights.values() if paid not in units]
+    for (user, _, _), weight in weights.items():
+        spent[user] += units.get(weight, mechanism.purse + 1)
+    return spent, [weight for weight in weights.values() if weight not in units]
 
 
 def _changed(weights: Weights, fewer: Weights) -> bool:
@@ -212,34 +164,34 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
+def _broken_in_rounds(mechanism: LooksMechanism, run: TrialPlan, slide: int) -> Broken:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
+    rounds = dataclasses.replace(run.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
     rows = _random_rows(mechanism.most_looks // 3)
     users, places = np.unique(rows.users, return_inverse=True)
     size = int(rows.numbers.max()) + 1
     own, numbers = np.unique(places * size + rows.numbers, return_inverse=True)
-    code = _RoundCode(trial, trial.stream_keys(secret), size)
-    shares, found = [], list[str]()
-    for name, ends in (("replay", _WHOLE), ("run in parts", _PARTS)):
+    code = _RoundCode(trial, trial.stream_keys(SECRET), size)
+    shares, found = {}, list[str]()
+    for name, ends in (("replay", _WHOLE), ("parts", _PARTS)):
         alone = code.sums(rows._replace(numbers=numbers), own % size, ends)
         spent, is_listed = _spent_in_rounds(mechanism, alone, own // size, len(users))
-        shares.append(float(spent.sum(axis=0).max()) / mechanism.purse)
+        shares[name] = float(spent.sum(axis=0).max()) / mechanism.purse
         if not is_listed:
-            found.append(f"in a {name}, users have weights that are not on the price list")
-        if shares[-1] > 1:
-            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
+            found.append(f"{name}: weights are not on the price list")
+        if shares[name] > 1:
+            found.append(f"{name}: a purse is overdrawn")
         for number, (units, listed) in enumerate(zip(spent.max(axis=1), mechanism.purses, strict=True)):
             if units > listed.purse:
-                found.append(f"in a {name}, a user pays {units / listed.purse:.4g} times what round {number} may cost")
+                found.append(f"{name}: the purse of round {number} is overdrawn")
         if code.not_drawn_for:
-            found.append(f"in a {name}, users pay for pairs that are named already, or that no round draws for")
+            found.append(f"{name}: users pay for pairs that are named already, or that no round draws for")
         shared = np.arange(size)
         halves = [code.sums(rows.take(places % 2 == half), shared, ends) for half in (0, 1)]
         if code.sums(rows, shared, ends) != [first + second for first, second in zip(*halves, strict=True)]:
-            found.append(f"in a {name}, weights of a user change with the events of others")
-    return PaymentAudit(len(users), len(rows.users), shares[0], None, tuple(found), shares[1])
+            found.append(f"{name}: weights change with the events of others")
+    return found, shares
 
 
 def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
@@ -264,7 +216,7 @@ class _RoundCode:
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
         self._plan, self._keys = plan, keys
         self._rounds = len(plan.units_of_rounds)
-        lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
+        lots = np.random.default_rng(2).integers(256, size=(2, items, _WINDOWS), dtype=np.uint8)
         self._in_block = lots[0] < _OF_BLOCKS
         self._named_in = 1 + lots[1] % (2 * self._rounds)
         self.not_drawn_for = False

@@ -1,80 +1,37 @@
-"""Runs the real code of mode `looks` many times: a lower bound on epsilon, and a test of all that it publishes.
-
-Copies of a few scenes, with the user and without. The thresholds are smaller than in the plan and the counts with
-them, since only their difference matters; the noise, the weights, the purse and the spacing are those of the plan. The
-exact law decides the stream, the event and the bins, all before anything is drawn. Each scene is made for a part of the
-rules (docs/audit.md).
-"""
+"""Scenes for mode `looks`: levels, known items, empty purses. Each is made for a part of the rules."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from scipy.stats import binom
 
 from dp_transforms.audit.look_law import NoiseLaw, Whole
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.plan import Plan
-from tests.audit.copies import run_trial
-from tests.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
-from tests.audit.scenes import (
-    NOBODY,
-    USER,
-    Cell,
-    Scene,
-    SceneWeights,
-    Trial,
-    in_world,
-    level_trial,
-    scene_of,
-)
-from tests.audit.statistics import (
-    Design,
-    NamedPValue,
-    SampledAudit,
-    binomial_p_value,
-    expected_bound,
-    judge,
-)
-
-_LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
-_STEPS = 10  # of margins tried, for each unit of scale
-_PAIRS_OF_ALL_RUNS = 2_000_000  # some ten seconds for each world
-_FAR = 20  # scales below all sums: what is held is named in its block
-_MANY_NAMES = 1e6  # of a later round: so its threshold does not follow how many pairs are drawn for
-_PAIRS_WITH_HITS = 60_000  # the sequential monitor takes its time for each name
-
-OnStep = Callable[[str, float], None]
+from dp_transforms.audit.mechanism import LooksMechanism
+from tests.audit.scenes import NOBODY, USER, Cell, Scene, SceneWeights, Trial, level_trial, scene_of
+from tests.audit.statistics import NamedPValue, binomial_p_value
 
 _PASS = 0.3  # probability with which noise alone reaches the lowest threshold of a scene
 _SURE = 1e-4  # probability with which an item that must become known does not
-_PAIRS = 400_000  # of all copies of a scene; of users that hold many items:
-_PAIRS_OF_USERS, _PAIRS_OF_GROUPS = 40_000, 200_000
-_MOST_COPIES, _MOST_COPIES_WITH_HITS, _MOST_COPIES_OF_GROUPS = 5_000, 1_500, 300
-_GROUP = 5.0  # what the users of a group add together, in scales: far more than any noise
-_HIT = 0.9  # probability with which an item that they share is a hit
-_MISSED = 0.3  # scales by which they are above the threshold
+_PAIRS, _PAIRS_OF_USERS = 400_000, 40_000  # of all copies of a scene; of users that hold many items
+_HELD = 5  # cells of a scene that the user holds, those that show most; it may have no looks for others
 
 
-def level_trials(
-    mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int, runs: int
-) -> Iterator[Trial]:
-    """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
-    most = _MOST_COPIES if mechanism.hits_list is None else _MOST_COPIES_WITH_HITS
-    for scene in (new_items(mechanism), *known_items(mechanism, law, forget_after, slide_seconds)):
-        copies = max(1, min(runs, most, _PAIRS // scene.pairs))
-        yield level_trial(scene, mechanism, law, copies, slide_seconds)
+def looks_trials(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide: int, runs: int) -> Iterator[Trial]:
+    """New items of several levels; items that are known, held by nobody but the user, and forgotten; empty purses."""
+    for scene in (new_items(mechanism), *known_items(mechanism, law, forget_after, slide)):
+        yield level_trial(scene, mechanism, law, max(1, min(runs, _PAIRS // scene.pairs)), slide)
+    if mechanism.tests_lone_items:
+        yield from empty_purse_trials(mechanism, law, runs)
 
 
 def new_items(mechanism: LooksMechanism) -> Scene:
-    heaviest, held = mechanism.looks_list.weights[-1], _held(mechanism)
+    heaviest, held = mechanism.looks_list.weights[-1], min(_HELD, mechanism.most_paid)
     cells = [
-        Cell(0, item, 1 + round(item * mechanism.spacing / heaviest), USER if item in held else NOBODY)
+        Cell(0, item, 1 + round(item * mechanism.spacing / heaviest), USER if item < held else NOBODY)
         for item in range(3)
     ]
     return scene_of("levels of new items", cells, mechanism, threshold=heaviest)
@@ -82,7 +39,7 @@ def new_items(mechanism: LooksMechanism) -> Scene:
 
 def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
     """Once as a replay and once as a stream."""
-    known, held = max(1, law.smallest_margin(_PASS)), _held(mechanism)
+    known, held = max(1, law.smallest_margin(_PASS)), min(_HELD, mechanism.most_paid)
     threshold = known + mechanism.boundaries[0] - mechanism.known_boundaries[0]
     for kind in ("replay", "stream"):
         scene = scene_of(f"known items in a {kind}", [Cell(4, 0, 1)], mechanism, known=known, threshold=threshold)
@@ -91,15 +48,10 @@ def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, sli
         crowd = math.ceil((threshold + law.smallest_margin(_SURE)) / other[0])
         some = max(1, math.ceil((known + mechanism.spacing) / other[2]))
         cells = [
-            Cell(window, 0, others, USER if place in held else NOBODY)
+            Cell(window, 0, others, USER if place < held else NOBODY)
             for window, (others, place) in enumerate(((crowd, 3), (0, 0), (some, 2), (0, 1), (0, 4)))
         ]
         yield dataclasses.replace(scene, cells=tuple(cells))
-
-
-def _held(mechanism: LooksMechanism) -> range:
-    """The user holds so many of the cells, those that show most, since it may have no looks for others."""
-    return range(max(looks for looks in range(1, 6) if mechanism.all_count(looks)))
 
 
 def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
@@ -110,18 +62,13 @@ def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> I
     listed = mechanism.looks_list
     pairs = 2 * listed.most_looks
     copies = max(1, min(runs, _PAIRS_OF_USERS // pairs))
-    kinds = {
-        "stream": (listed.weights[0], listed.most_looks),
-        "replay": (listed.replay_weight(pairs), listed.most_looks),
-    }
-    if mechanism.replay_choice(pairs)[1] != listed:
-        del kinds["replay"]  # on the hits list, and named no more after its hits (`exclusion_trials`)
-    for kind, (weight, most) in kinds.items():
+    for kind, weight in (("stream", listed.weights[0]), ("replay", listed.replay_weight(pairs))):
         threshold = weight + max(1, law.smallest_margin(_PASS))
         cells = [Cell(window, window * pairs, 0, USER, pairs) for window in range(1 + (kind == "stream"))]
         scene = scene_of(f"empty purses in a {kind}", cells, mechanism, known=threshold, threshold=threshold)
         scene = dataclasses.replace(scene, in_order=kind == "stream")
-        p_values = functools.partial(_empty_purse_p_values, scene.name, copies * most, law.tail(threshold - weight))
+        drawn, tail = copies * listed.most_looks, law.tail(threshold - weight)
+        p_values = functools.partial(_empty_purse_p_values, scene.name, drawn, tail)
         yield Trial(scene, copies, p_values, worlds=(True,))
 
 
@@ -129,195 +76,3 @@ def _empty_purse_p_values(name: str, drawn: int, tail: float, levels: Mapping[bo
     named = np.count_nonzero(levels[True], axis=(0, 2))
     yield name, binomial_p_value(int(named[0]), drawn, tail)
     yield f"{name}, next window", 0.0 if named[1:].any() else 1.0
-
-
-def exclusion_trials(mechanism: LooksMechanism, law: NoiseLaw, hits_from: int, runs: int) -> Iterator[Trial]:
-    """Users who have no hits left: the real code must name an item as if they did not hold it.
-
-    In each copy a group of users pays for hits, and shares items that are likely to be hits, as many as each of them
-    may have; then they alone hold one more item. If all were hits, nobody counts there any more. If one was not, all
-    count. Each holds items of its own besides, so many that it is on the hits list.
-    """
-    listed = mechanism.hits_list
-    looks = max(listed.hits + 1, hits_from) if listed else 1
-    weight, chosen = mechanism.replay_choice(looks)
-    if listed is None or chosen != listed:
-        return
-    group = range(max(2, math.ceil(_GROUP * law.scale / weight)))
-    threshold = len(group) * weight - math.ceil(_MISSED * law.scale)
-    # With them, a shared item is a hit with about this probability, and next to never above.
-    heaviest = mechanism.replay_choice(1)[0]
-    others = max(0, round((threshold + law.smallest_margin(1 - _HIT) - len(group) * weight) / heaviest))
-    own = looks - listed.hits - 1
-    cells = [Cell(0, 0, others, group, listed.hits), Cell(1, listed.hits, 0, group)]
-    cells += [Cell(0, listed.hits + 1 + user * own, 0, range(user, user + 1), own) for user in group if own]
-    scene = dataclasses.replace(
-        scene_of("users without hits left", cells, mechanism, threshold=threshold),
-        known_threshold=max(1, min(threshold, law.smallest_margin(1e-3))),
-        is_domain=False,
-    )
-    margins = (threshold - len(group) * weight, threshold - len(group) * weight - others * heaviest)
-    copies = max(1, min(runs, _MOST_COPIES_OF_GROUPS, _PAIRS_OF_GROUPS // (len(group) * looks)))
-    tails = [law.tail(margin) for margin in margins]
-    yield Trial(scene, copies, functools.partial(_exclusion_p_values, scene.name, listed, tails), worlds=(True,))
-
-
-def _exclusion_p_values(
-    name: str, listed: PricesOfUser, tails: Sequence[float], levels: Mapping[bool, Whole]
-) -> Iterator[NamedPValue]:
-    """tails: that the last item is named while all count, and that a shared one is."""
-    shared, last = levels[True][:, 0, : listed.hits], levels[True][:, 1, listed.hits] > 0
-    is_excluded = np.count_nonzero(shared == 1, axis=1) == listed.hits
-    yield name, 0.0 if last[is_excluded].any() else 1.0
-    named, counting = np.count_nonzero(last & ~is_excluded), np.count_nonzero(~is_excluded)
-    yield f"{name}, before the last hit", binomial_p_value(int(named), int(counting), tails[0])
-    yield f"{name}, hits", binomial_p_value(int(np.count_nonzero(shared)), shared.size, tails[1])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LooksDesign(Design):
-    """looks: of the user, each at an item with `others` others; margin: the threshold less what these add. event: the
-    user is seen if at least so many of its items are named; it is likelier with the user."""
-
-    looks: int
-    others: int
-    weight: int
-    margin: int
-    event: int
-
-
-def design_looks_sampling(
-    mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, most_looks: int
-) -> LooksDesign:
-    """The looks and the event for which so many runs can be expected to show the largest epsilon."""
-    if mechanism.rounds:
-        return max(_designs_in_rounds(mechanism, claim, law, runs), key=lambda design: design.expected_epsilon)
-    weight = mechanism.replay_choice(1)[0]
-    of_event = {"p": 1.0, "q": 1.0, "expected_epsilon": 0.0}
-    certain = LooksDesign(looks=1, others=1, weight=weight, margin=0, event=0, runs=runs, **of_event)
-    tried = (number for number in _LOOKS if number <= most_looks and mechanism.all_count(number))
-    designs = (design for looks in tried for design in _designs(mechanism, claim, law, runs, looks))
-    return max((certain, *designs), key=lambda design: design.expected_epsilon)
-
-
-def _designs(
-    mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, looks: int
-) -> Iterator[LooksDesign]:
-    weight = mechanism.replay_choice(looks)[0]
-    design = functools.partial(LooksDesign, looks=looks, weight=weight)
-    most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
-    for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
-        others = max(1, math.ceil((1 - margin) / mechanism.looks_list.weights[-1]))
-        affordable = min(runs, max(1, most_pairs // (looks * (1 + others))))
-        of_look = (law.tail(margin - weight), law.tail(margin))
-        for event in range(1, looks + 1):
-            p, q = (float(binom.sf(event - 1, looks, probability)) for probability in of_look)
-            bound = expected_bound(affordable, p, q, claim.delta)
-            if bound is not None:
-                yield design(
-                    margin=margin, others=others, event=event, runs=affordable, p=p, q=q, expected_epsilon=bound
-                )
-
-
-def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int) -> Iterator[LooksDesign]:
-    """A pair that all rounds draw for, since its block is next to certain to be named: named in any of them, or
-    not."""
-    threshold, weights = (
-        law.smallest_margin(LARGEST_ERROR),
-        [each.replay_weight(1) for each in mechanism.rounds[1:]],
-    )
-
-    def named(holders: int) -> float:
-        """In any round: from the last one back."""
-        later = 0.0
-        for number, weight in reversed(list(enumerate(weights, 1))):
-            here = law.tail(threshold - holders * weight)
-            lowest = threshold - mechanism.spacing if mechanism.leaves_out(number) else None
-            goes_on = 1.0 if lowest is None else law.tail(lowest - holders * weight)
-            later = here + (goes_on - here) * later
-        return later
-
-    for others in range(1, math.ceil((threshold + 2 * law.scale) / weights[0])):
-        affordable = max(1, min(runs, _PAIRS_OF_ALL_RUNS // (1 + others)))
-        p, q = named(others + 1), named(others)
-        bound = expected_bound(affordable, p, q, claim.delta)
-        yield LooksDesign(
-            looks=1,
-            others=others,
-            weight=weights[-1],
-            margin=threshold - others * weights[-1],
-            event=1,
-            runs=affordable,
-            p=p,
-            q=q,
-            expected_epsilon=0.0 if bound is None else bound,
-        )
-
-
-def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
-    """All looks in one window: so nothing is known of them before."""
-    if mechanism.rounds:
-        threshold = -_FAR * mechanism.scale
-    else:
-        last = (mechanism.rounds or (mechanism.looks_list,))[-1]
-        threshold = design.others * last.replay_weight(1) + design.margin
-    cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
-    scene = scene_of("worst stream", cells, mechanism, threshold=threshold)
-    return dataclasses.replace(scene, false_names=_MANY_NAMES)
-
-
-def sample_names(
-    mechanism: LooksMechanism,
-    claim: LooksClaim,
-    run: PlannedRun,
-    design: LooksDesign,
-    law: NoiseLaw,
-    secret: bytes,
-    on_step: OnStep = lambda text, share: None,
-) -> SampledAudit[LooksDesign]:
-    """Runs the design and the other scenes in both worlds. secret: fresh, at least 32 bytes."""
-    trials, runs = list(_trials(mechanism, run.plan, design, law)), design.runs
-    tests: list[NamedPValue] = []
-    seen: dict[bool, int] = {}
-    sizes_fit = True
-    for number, trial in enumerate(trials):
-        on_step(f"sampled: {trial.scene.name}", number / len(trials))
-        published = run_trial(trial, run, secret)
-        levels = {with_user: each.levels for with_user, each in published.items()}
-        tests += trial.p_values(levels)
-        sizes_fit &= all(each.sizes_fit for each in published.values())
-        if not seen:
-            of_windows = {with_user: _in_windows(mechanism, each) for with_user, each in levels.items()}
-            seen = {with_user: _seen(each, design.event) for with_user, each in of_windows.items()}
-    for with_user, probability in ((True, design.p), (False, design.q)):
-        tests.append((f"the event, {in_world(with_user)}", binomial_p_value(seen[with_user], runs, probability)))
-    audit = judge(design, claim, seen[True], seen[False], tests)
-    if sizes_fit:
-        return audit
-    wrong_sizes = "the real code publishes sizes that do not follow from levels"
-    return dataclasses.replace(audit, violations=(*audit.violations, wrong_sizes))
-
-
-def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: NoiseLaw) -> Iterator[Trial]:
-    """The one of the design first."""
-    scene, slide, runs = scene_of_design(design, mechanism), plan.schedule.slide_seconds, design.runs
-    if mechanism.rounds:
-        yield round_trial(scene, mechanism, law, runs)
-        yield from round_trials(mechanism, law, runs)
-        return
-    yield level_trial(scene, mechanism, law, runs, slide)
-    yield from level_trials(mechanism, law, plan.known_for, slide, runs)
-    if mechanism.tests_lone_items:
-        yield from empty_purse_trials(mechanism, law, runs)
-    yield from exclusion_trials(mechanism, law, plan.hits_from, runs)
-
-
-def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
-    """Of all rounds of looks together, but for those in blocks."""
-    of_rounds = levels[1 : len(mechanism.rounds)]
-    return np.maximum(of_rounds, 0).sum(axis=0) if mechanism.rounds else levels
-
-
-def _seen(levels: Whole, event: int) -> int:
-    """In how many copies so many items were named in the first window."""
-    return int(np.count_nonzero(np.count_nonzero(levels[:, 0], axis=1) >= event))

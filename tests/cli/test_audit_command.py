@@ -15,7 +15,7 @@ from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.cli import audit
 from dp_transforms.cli.audit import command, finish
-from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
+from dp_transforms.cli.audit_report import HitsReport, LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import PlannedRun
@@ -164,16 +164,15 @@ SOUND = [
     {"most_looks": 1},
     {"most_looks": 3_000, "domain": DOMAIN},
     {"forget_after": 0, "schedule": _windows(30, 3600, 600)},
-    {"hits_per_user": 1, "most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
+    {"most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
     {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
     *(
         pytest.param(options, marks=NIGHTLY)
         for options in (
             {"most_looks": 50_000},
-            {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
+            {"most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
             {"most_looks": 2},
             {"domain": DOMAIN},
-            {"hits_per_user": 10, "most_looks": 3_000, "forget_after": 0},
             {"schedule": _windows(20_000, 60, 60)},
             {"epsilon": 0.01, "delta": 1e-6},
         )
@@ -316,9 +315,6 @@ def test_a_run_of_few_windows_with_several_items_in_each():
 IN_ROUNDS = "other counts and weights in rounds"
 LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
 LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
-LIMITS |= {
-    "hits_per_user": "streams in which a user goes from one price list to the other",
-}
 
 
 def test_each_option_is_tried_or_in_the_list():
@@ -329,11 +325,7 @@ def test_each_option_is_tried_or_in_the_list():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [
-        ("hits_per_user", 2),
-        ("forget_after", 0),
-        ("rounds", True),
-    ],
+    [("forget_after", 0), ("rounds", True)],
 )
 def test_the_list_names_what_an_option_leaves_untried(option, value):
     lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]

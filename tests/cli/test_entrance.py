@@ -28,7 +28,7 @@ UNREADABLE = [
     ["stream", *BUDGET],
 ]
 REFUSED = [
-    ["plan", *BUDGET, "--hits-per-user", "0"],
+    ["plan", *BUDGET, "--most-looks", "0"],
     ["plan", *BUDGET, "--output", "taken"],
     ["audit", "--plan", "missing.json"],
     ["show", "missing.avro"],

@@ -12,6 +12,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import run_trial
 from tests.audit.scenes import Trial
+from tests.audit.statistics import NamedPValue
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
@@ -21,8 +22,8 @@ HOURS = 24
 
 
 @functools.cache
-def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0) -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for."""
+def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = ()) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most."""
     return looks_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
         most_looks=most_looks,
@@ -31,7 +32,6 @@ def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[s
         epsilon=2.0,
         delta=1e-4,
         order=8.0,
-        hits=hits,
     )
 
 
@@ -60,10 +60,12 @@ def law_of(mechanism: LooksMechanism) -> NoiseLaw:
     return NoiseLaw.whole(mechanism.shape, mechanism.scale)
 
 
-def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> dict[str, float]:
-    """Of all tests of these trials, with a fixed key."""
-    found: dict[str, float] = {}
+def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> list[NamedPValue]:
+    """Of all tests of these trials, with a fixed key; several have one name. And whether each size is that of its
+    level."""
+    found: list[NamedPValue] = []
     for trial in trials:
         published = run_trial(trial, settings, SECRET)
-        found |= dict(trial.p_values({with_user: each.levels for with_user, each in published.items()}))
+        found += trial.p_values({with_user: each.levels for with_user, each in published.items()})
+        found.append((f"{trial.scene.name}, sizes", float(all(each.sizes_fit for each in published.values()))))
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import pytest
 
 from dp_transforms.runs.ledger import Caps, Ledger
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
-from tests.helpers.ledger_runs import CAPS, cost
+from tests.helpers.ledger_runs import CAPS, cost, part
 
 
 @pytest.mark.parametrize("runs", [8, pytest.param(1000, marks=pytest.mark.nightly)])
@@ -27,3 +28,17 @@ def test_of_eight_processes_one_gets_the_part(folder: pathlib.Path) -> None:
     assert answers.count("new") == 1
     assert set(answers) <= {"new", "busy", "done"}
     assert Ledger.open(folder / "ledger.db").balances()[0].runs == 1
+
+
+def test_a_ledger_that_is_made_while_it_is_looked_for_is_not_taken_for_a_deleted_one(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lstat = folder / "ledger.db", os.lstat
+
+    def look(name: str) -> os.stat_result:
+        monkeypatch.setattr(os, "lstat", lstat)
+        Ledger.open(path).reserve(part(), CAPS)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "lstat", look)
+    assert Ledger.open(path).balances()[0].runs == 1
