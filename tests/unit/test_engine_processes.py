@@ -80,11 +80,6 @@ def test_a_program_on_loopback(tmp_path):
     assert all(is_loopback(host) for host in hosts)
 
 
-def test_without_it_the_program_listens_on_all_addresses(tmp_path):
-    hosts = listens_on(tmp_path, "-m", "servers", *ANY)
-    assert not any(is_loopback(host) for host in hosts)
-
-
 def test_an_address_that_is_named_is_kept(tmp_path):
     hosts = listens_on(tmp_path, "-m", "dp_transforms.beam.on_loopback", "servers", "127.0.0.3:0")
     assert [host.removeprefix("::ffff:") for host in hosts] == ["127.0.0.3"]

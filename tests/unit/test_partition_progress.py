@@ -206,14 +206,6 @@ def test_an_intent_stops_reading_survives_a_restart_and_acts_once():
     assert intent.name != PartitionProgress(SLIDING, CLOCK, SHARDS).intend_clock(at(1021)).name
 
 
-def test_an_intent_never_moves_the_clock_back():
-    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
-    progress.take(polled([(1030, 1040)]), 0)
-    progress.intend_clock(at(1021))
-    progress.act()
-    assert progress.clock_micros == at(1040)
-
-
 def test_the_end_of_the_clock_closes_all_that_is_left():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
     progress.intend_clock(CLOCK_END)

@@ -244,17 +244,3 @@ def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_take
         except EventFileError as error:
             said = str(error)
         assert "numbers are not read by --time-format. Write them as text, or give --time-unit" in said, ending
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("log.csv", b"user,item,timestamp\nM\xfcller,i,2026-01-01\n", "iconv -f latin1 -t utf-8"),
-        ("log.jsonl", b'{"user": "M\xfcller", "item": "i", "timestamp": "2026-01-01"}\n', "iconv -f latin1 -t utf-8"),
-        ("log.json", b'[\n {"user": "u", "item": "i", "timestamp": "2026-01-01"}\n]\n', "jq -c '.[]'"),
-        ("log.json", b'[{"user": "u"}, {"user": "v"}]', "jq -c '.[]'"),
-    ],
-)
-def test_the_remedy_is_hinted_at(tmp_path, name, content, said):
-    (tmp_path / name).write_bytes(content)
-    assert said in (hint_of_log(find_log_chunks([str(tmp_path)], EventFields()), EventFields()) or "")
