@@ -131,9 +131,6 @@ def test_tiny_deltas_keep_their_digits(hits, epsilon):
     assert falls == pytest.approx(np.full(4, falls.mean()), rel=1e-2)
 
 
-# --- The game with a participation cap: against every policy there is, composition, the game without one, and old code.
-
-
 def _histories(participations, hits):
     """All states of the adversary in which there is a call left to make, the empty one first."""
     found = []
@@ -238,8 +235,6 @@ def test_epsilon_is_below_both_limits_and_safe():
     alone = [GameAccountant(0.05, 0.2, 10).epsilon(1e-9), OptimalComposition(0.05, 128).epsilon(1e-9)]
     assert both < 0.97 * min(alone)
 
-
-# --- What all accountants have in common: the interface, and the order among them and those of the benchmarks.
 
 TARGET_CHARGING = (GameAccountant, ExactTailAccountant, ClosedFormAccountant, RenyiAccountant)
 GAME = GameAccountant(0.1, 0.45, 4)

@@ -81,8 +81,6 @@ def test_a_chernoff_tail_holds_with_the_floor_of_the_calls():
             assert (chernoff_tail(np.array([0.0, hits / q / 2]), hits, q) == 1.0).all(), "nothing below the mean"
 
 
-# --- Renyi target charging: the charge against the real sparse vector and all plays; the conversion against integrals.
-
 EPSILONS = (0.02, 0.3, 1.0, 3.0)
 
 
@@ -150,8 +148,6 @@ def test_largest_order():
         1e-3 * 1e-4 * math.expm1(1e-4), rel=1e-3
     )
 
-
-# --- Calls of several kinds: against exact dynamic programs, the game, and Renyi target charging of one kind.
 
 DELTA = 1e-6
 ROUNDS = 80

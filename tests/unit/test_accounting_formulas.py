@@ -45,9 +45,6 @@ def test_advanced_composition_by_hand():
     assert advanced_composition_epsilon(0.5, 1, 1e-9) == exactly(0.5)
 
 
-# --- The game
-
-
 @pytest.mark.parametrize(
     ("each", "q", "hits", "epsilon", "calls"),
     [
@@ -89,9 +86,6 @@ def test_where_no_float_is_a_target_none_is_taken():
         check_target(700.0, 5e-305)
 
 
-# --- Renyi
-
-
 @pytest.mark.parametrize(("each", "q", "lam"), [(0.01, 0.4, 0.5), (0.001, 0.3, 3.0), (0.02, 0.2, 0.01)])
 def test_the_charge_is_rounded_up_twice_and_no_more(each, q, lam):
     """For a small charge two roundings show as their sum; the digits come from the series, which loses none."""
@@ -107,9 +101,6 @@ def test_what_is_converted_is_rounded_toward_more_noise():
     assert delta_from_divergences(orders, divergences, 0.7) == exactly(float(delta) * (1 + ROUNDING), 1e-15)
     epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, raised, 1e-5 * (1 - 10 * ROUNDING))
     assert epsilon_from_divergences(orders, divergences, 1e-5) == exactly(float(epsilon) * (1 + ROUNDING), 1e-15)
-
-
-# --- The monitor
 
 
 def test_the_price_of_a_monitor_by_hand():
@@ -138,9 +129,6 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has():
     direct = 1e-4 * (75 * 8 + 25 * math.log(3 / 1e-6))
     assert accountant.cut(7).epsilon(1e-6) == exactly(direct * (1 + ROUNDING), 1e-11)
     assert np.isclose(accountant.cut(7).delta(direct), 1e-6, rtol=1e-6)
-
-
-# --- Plans
 
 
 @pytest.mark.parametrize("name", ["paid", "open", "sampling", "hash"])

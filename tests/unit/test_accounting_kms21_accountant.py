@@ -24,9 +24,6 @@ from tests.helpers.capped_sum_law import CappedSumLaw
 Decimal = decimal.Decimal
 
 
-# --- The tail of W + min(V, cap)
-
-
 def numbers(wide, narrow, cap):
     """By the names that the code has for them."""
     return {"wide_epsilon": wide, "narrow_epsilon": narrow, "cap": cap}
@@ -105,9 +102,6 @@ def test_the_tail_refuses_noise_that_cannot_be_drawn(args):
         capped_sum_upper_tail(0, **numbers(*args))
 
 
-# --- The steps of the proof, with the least noise that the conditions allow
-
-
 def proof_fails(grid, wide, narrow, cap):
     """Which inequalities of docs/guarantee.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
 
@@ -175,9 +169,6 @@ def test_the_conditions_are_no_weaker_than_the_proof_needs(grid, shift):
     for refused in ((wide * 1.001, narrow, cap), (wide, narrow, cap - 1), (wide, narrow * 0.5 / shift * 1.001, cap)):
         with pytest.raises(ValueError, match="must be at"):
             check_monitor_noise(**numbers(*refused), grid=grid)
-
-
-# --- Calibration
 
 
 def paper_scale(shift):
@@ -254,9 +245,6 @@ def test_the_accountant_is_a_curve_and_its_inverse(hits):
     assert figures == sorted(figures)
     assert figures[-1] == accountant.epsilon(1e-6) <= 1.0
     assert figures[0] == pytest.approx(accountant.narrow_epsilon * (150 + 25 * math.log(3e6)))
-
-
-# --- The same monitor by target charging (docs/guarantee.md, "The same monitor by target charging")
 
 
 def _ends(published, hits, windows):

@@ -54,8 +54,6 @@ def test_no_less_than_the_exact_delta_of_gaussian_noise(deviation, epsilon):
     assert exact < min(proved) < 30 * exact
 
 
-# --- Price lists: reference weights, exact sums, and the best adaptive adversary of two and three looks.
-
 SCALE = 10_000
 EPSILON, DELTA = 1.0, 1e-4  # of the small lists that adversaries attack
 
@@ -101,9 +99,6 @@ def test_a_purse_pays_for_no_more_looks_than_declared():
     assert [reference_list(2.5, 17.0, looks).most_looks for looks in (1, 2, 33, 1000)] == [1, 2, 33, 1000]
 
 
-# --- The best adaptive adversary
-
-
 def small_list(shape, scale, order, looks):
     return make_price_list(ExponentialPower(shape, scale), order, order_budget(order, EPSILON, DELTA), looks)
 
@@ -134,9 +129,6 @@ def test_no_adaptive_adversary_gets_more_than_delta(shape, scale, order, removed
     assert (0.0 if shape == 1 else DELTA * 0.03) <= attained <= DELTA
 
 
-# --- Wrong lists
-
-
 def test_a_list_with_too_low_a_price_cannot_be_built():
     prices = reference_list(2.5, 17.0, 40)
     assert dataclasses.replace(prices) == prices
@@ -152,8 +144,6 @@ def test_a_list_with_too_low_a_price_cannot_be_built():
         with pytest.raises(ValueError, match=r"costs \d+ units, got \d+"):
             dataclasses.replace(prices, **change)
 
-
-# --- The smallest safe threshold: reference values, all ways to spend a purse, and two neighbouring runs to the end.
 
 FINE_SCALE = 16_000
 

@@ -76,9 +76,6 @@ def test_orders_beyond_floats_have_an_infinite_price():
     assert math.isfinite(look_price(ExponentialPower(4.0, 100), 100.0, 1))
 
 
-# --- Planted faults
-
-
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
 def test_the_bound_beyond_the_reach_holds(shape, scale, order, weight):
     """At every reach at which it is finite, for the counts beyond it, both ways and with both outcomes."""
@@ -111,8 +108,6 @@ def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order):
             found = float(look_prices.outcome_excess(np.array([low]), np.array([high]), order)[0])
             assert exact <= found <= exact + 1e-8 * (abs(exact) + first)
 
-
-# --- Prices of levels: reference ratios, the definition with 50 digits, and what closer boundaries cost.
 
 SCALE_OF_LEVELS = 4000
 RATIOS = REFERENCE["joint_price_of_levels_over_single (worst over N)"]
@@ -281,9 +276,6 @@ def test_small_prices_need_no_closer_look():
     assert coarse[2] == pytest.approx(close[2], rel=3e-4)
 
 
-# --- Planted faults
-
-
 @pytest.mark.parametrize(("scale", "spacing"), [(20, 120), (60, 5000), (500, 3000)])
 def test_a_list_that_charges_too_little_is_refused_with_bounds_and_where_prices_are_less_work(scale, spacing):
     noise, weight = ExponentialPower(2.5, scale), scale // 15
@@ -292,8 +284,6 @@ def test_a_list_that_charges_too_little_is_refused_with_bounds_and_where_prices_
     with pytest.raises(ValueError, match="Use make_price_list"):
         PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing=spacing)
 
-
-# --- A plan file that would take minutes to check is refused before any price is computed.
 
 MANY = {"looks.weights": list(range(1, 1001)), "looks.units": [10**12 // 20 + n for n in range(1000)]}
 HIGH = {"threshold": 10**7, "known.threshold": 10**7, "shares.sampling": 1e-15}

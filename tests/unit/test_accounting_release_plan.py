@@ -93,9 +93,6 @@ def test_epsilon_after_hits(plan):
         assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 
 
-# --- The share of sampling, written out again
-
-
 class TenMillion:
     size = 10**7
     fingerprint = "0" * 64
@@ -133,11 +130,6 @@ def test_the_share_of_sampling(mode, domain):
     assert with_changes(plan, {"shares.sampling": float(needed * (1 + close))})
     with pytest.raises(ValueError, match="the share sampling must be >="):
         with_changes(plan, {"shares.sampling": float(needed * (1 - close))})
-
-
-# --- Plans of mode kms21, and plans with a known domain.
-
-# --- kms21
 
 
 def _capped_sum(plan):
@@ -183,9 +175,6 @@ def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits)
         if cut <= hits:
             delta = ThresholdMonitorAccountant(**noise, hits=cut).delta(running[cut - 1])
             assert delta <= plan.shares.paid * (1 + 1e-9)
-
-
-# --- Known domains
 
 
 def test_a_known_domain_gives_all_of_delta_to_the_accountant():

@@ -97,9 +97,6 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added():
     assert audit.adding.delta == 0
 
 
-# --- Planted faults: what is run is not what was accounted for
-
-
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_half_the_noise_is_flagged(mode):
     plan = _plan(mode, 3)
@@ -154,9 +151,6 @@ def test_more_windows_or_items_than_declared_are_flagged():
     plan = _plan("hits-with-counts", 3)
     assert _audit(plan, horizon=2 * plan.schedule.horizon).violations
     assert _audit(plan, max_items_per_user=3).violations
-
-
-# --- Short runs, other modes
 
 
 def test_lone_items_by_the_definition():

@@ -166,9 +166,6 @@ def test_a_schema_that_cannot_serve(tmp_path, types, unit, words):
     assert SECRET not in str(caught.value)
 
 
-# --- files that mean harm
-
-
 def _cell(data):
     return zigzag(len(data)) + data
 

@@ -149,8 +149,6 @@ def test_what_may_be_cells_is_never_listed_as_fields(tmp_path):
         assert "story" not in words
 
 
-# --- A log that is not what was found any more is refused, in whatever format it is and whenever that is noticed.
-
 CHANGED = "it was changed while it was read"
 
 

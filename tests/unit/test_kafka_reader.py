@@ -224,9 +224,6 @@ def test_a_broken_record_passes_on_when_it_arrived(broker, now):
     assert polled.places.tolist() == [1, 2]
 
 
-# --- Positions
-
-
 def position(offset):
     return json.dumps({"next_offset": offset})
 
@@ -333,9 +330,6 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker,
     assert seen[-1][1]
     poll_once(reader, position(7), records=2)
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
-
-
-# --- What it asks
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,6 @@ def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(tmp_path, monkey
     assert users_of(poll(partition.open())) == ["a"]
 
 
-# --- Files that may not be read, are no logs, or change: what stops a stream, and what costs a row alone
-
-
 @contextlib.contextmanager
 def _unprivileged():
     user = os.geteuid()

@@ -57,9 +57,6 @@ ANSWER = LinearQuery([1, 0])
 DATA = [100, 7]
 
 
-# --- Single computations
-
-
 @pytest.mark.parametrize(("query", "units"), [(ANSWER, 1), (LinearQuery([4, 0], grid=4), 4)])
 def test_an_answer_is_what_is_true_and_its_noise(query, units):
     noise = Given(-9, 5)
@@ -84,9 +81,6 @@ def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw, zone):
     assert noise.epsilons == [epsilon_per_unit(0.3, 1)]
     wanted = -math.expm1(-3 * epsilon_per_unit(0.3, 1)) * not_prior_probability(0.3) * (1 - ROUNDING)
     assert test.target.probability(test) == pytest.approx(wanted, rel=1e-15)
-
-
-# --- Sparse vector
 
 
 @pytest.mark.parametrize(
@@ -177,9 +171,6 @@ def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused()
     assert epsilon_per_run(1.0, 0.0, 2**31) > 0
 
 
-# --- Charging
-
-
 class Limit:
     """Notes what it is asked."""
 
@@ -264,9 +255,6 @@ def test_a_release_that_waits_draws_once_and_pays_for_its_delta_once():
     assert limit.calls == [("admits", 0.3, q, 1), ("charge", 0.3, q, 0), ("admits", 0.3, q, 1), ("charge", 0.3, q, 1)]
     with pytest.raises(Halted):
         held.ask(lambda result: True)
-
-
-# --- Linear queries
 
 
 def test_an_online_learner_hands_its_budget_on():

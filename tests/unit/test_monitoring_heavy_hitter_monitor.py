@@ -61,9 +61,6 @@ def cells_of(log, keys):
     )
 
 
-# --- Order of windows
-
-
 def _close(window, state, holders=40, chosen=None):
     """One item held by so many users, far above the threshold at noise of scale 1/8."""
     chosen = chosen or news_settings(epsilon_per_query=8.0)
@@ -85,9 +82,6 @@ def test_windows_close_once_and_in_order():
             _close(window, state)
     assert state.next_window == 6
     assert state.budgets.to_blobs() == before, "a refused window costs nothing"
-
-
-# --- What a report says
 
 
 def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
@@ -240,8 +234,6 @@ def test_two_million_users_in_small_blobs():
     assert not again.hits(everybody + np.uint64(1)).any()
 
 
-# --- The counters of many windows at once: the same as window by window, whatever is closed together.
-
 ITEMS = ("a", "b", "c", "d")
 USERS = [1, 2, 3, 5, 8, 2**32, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1, *range(100, 130)]
 
@@ -268,8 +260,6 @@ def charged(users, hits):
     )
     return budgets
 
-
-# --- Many windows at once
 
 WINDOWS = 30
 

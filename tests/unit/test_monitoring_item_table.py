@@ -107,8 +107,6 @@ def test_more_than_4_gb_of_labels_are_packed_with_wide_offsets():
     assert content(ItemTable.from_arrays(hashes, offsets.astype(np.int64), text)) == [((1, 2), "1-2")]
 
 
-# --- Empty items: a stream draws them window by window, a replay all at once, and both draw the same ones.
-
 # What `ItemHolders` hold, in plain lists.
 
 

@@ -193,14 +193,8 @@ def test_which_pairs_are_dropped_is_uniform():
     assert np.abs(both - share * 4 / 7).max() < 6 * np.sqrt(share * 4 / 7 / users)
 
 
-# --- Sums, known items and named items as columns: merging, cutting, packing, and bytes that are damaged.
-
-
 def table_of(labels):
     return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
-
-
-# --- Known items
 
 
 def known_of(known):
@@ -218,12 +212,6 @@ def test_known_items_fit_in_cells_under_10_mb():
     again = KnownItems.merge([KnownItems.from_bytes(cell) for cell in reversed(cells)])
     assert known_of(again) == dict(zip(labels, range(len(labels)), strict=True))
     assert (np.diff(again.table.hashes[:, 0].astype(object)) >= 0).all()
-
-
-# --- Named items
-
-
-# --- The namer at its edges: levels and sizes by hand, windows out of range, many windows, huge sums.
 
 
 def sums_of(cells, keys):

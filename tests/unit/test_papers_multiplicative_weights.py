@@ -25,8 +25,6 @@ from dp_transforms.mechanisms.papers.synthetic_data import (
 from tests.helpers.branching import attained_epsilon, exact_law
 from tests.helpers.linear_queries import ChosenNoise, random_queries
 
-# --- The lemma of multiplicative weights
-
 
 def _relative_entropy(truth, shares):
     held = truth > 0
@@ -87,9 +85,6 @@ def test_shares_may_become_far_smaller_than_a_float_and_come_back():
 def test_the_limit_of_updates():
     assert update_limit(1024, 0.1) == math.floor(2 * math.log(1024) / 0.01) + 1 == 1387
     assert update_limit(1, 0.5) == 1
-
-
-# --- Online and offline, with noise chosen by hand
 
 
 def _worst(queries, histogram, synthetic):
@@ -190,8 +185,6 @@ def test_offline_rounds_are_limited():
     assert len(offline.measured) == 3
 
 
-# --- Hostile arguments
-
 _ONLINE = {"histogram": [1, 2], "records": 3, "epsilon": 1.0, "accuracy": 0.5}
 
 
@@ -201,11 +194,6 @@ def test_queries_that_do_not_fit_are_refused_and_cost_nothing(query):
     with pytest.raises(ValueError, match=r"a weight for each|grid"):
         online.ask(query)
     assert online.updates == 0
-
-
-# --- The small database: its candidates, their scores, and how many records it needs.
-
-# --- The small database
 
 
 def test_every_database_of_the_size_is_a_candidate_once_and_scored_exactly():
@@ -257,9 +245,6 @@ def test_records_needed_by_the_small_database_are_enough_and_fewest():
         small_database_records_needed(**asked, size=small_database_size(4, 0.5))
     best, candidates = math.sqrt(math.log(8) / (2 * size)), math.comb(size + 2, size)
     assert accuracy(records, size) == pytest.approx(best + 2 * math.log(candidates / 0.1) / records)
-
-
-# --- The exponential mechanism: its weights against the formula, its guarantee at its worst, hostile arguments.
 
 
 def _exponential(x):

@@ -39,9 +39,6 @@ def weights_and_counts(draw):
     return grid, weights, draw(st.lists(counts, min_size=size, max_size=size))
 
 
-# --- Linear queries
-
-
 @given(weights_and_counts())
 def test_a_linear_answer_is_the_sum_of_its_weights(case):
     grid, weights, data = case
@@ -77,8 +74,6 @@ def test_weights_stay_what_was_checked():
         query.weights[0] = 1000
 
 
-# --- Real queries
-
 LARGEST = 2.0**40
 reals = st.floats(-LARGEST, LARGEST)
 
@@ -112,16 +107,10 @@ def test_answers_of_any_type_of_number(value):
     assert type(answer) is int
 
 
-# --- Thresholds
-
-
 @given(reals, grids)
 def test_a_threshold_is_rounded_up_exactly(value, grid):
     units = units_up(value, grid)
     assert units - 1 < fractions.Fraction(value) * grid <= units
-
-
-# --- Epsilon of a unit
 
 
 @given(st.floats(1e-3, 50), st.integers(1, 10_000))
@@ -132,9 +121,6 @@ def test_all_units_together_cost_epsilon_at_most(epsilon, units):
         assert together > fractions.Fraction(epsilon) * (1 - fractions.Fraction(1, 2**51)), "and not less than needed"
     else:
         assert together == MAX_EPSILON * units
-
-
-# --- Marginals
 
 
 @pytest.mark.parametrize(("order", "exactly"), [(0, False), (1, False), (2, True), (3, False), (4, False)])
@@ -152,8 +138,6 @@ def test_marginals_are_what_counting_records_gives(order, exactly):
     assert {name: query.answer(histogram) for name, query in marginals} == expected
     assert len(marginals) == len(expected)
 
-
-# --- Messages
 
 SECRET = 31337
 
@@ -188,9 +172,6 @@ def test_no_message_tells_a_value_of_the_data(raises):
     digits = f"{SECRET}"
     assert digits not in str(raised.value)
     assert str(SECRET * 2**62)[:8] not in str(raised.value)
-
-
-# --- Where a mechanism's checks begin and end, and that it is given the data: each line here was once free to change.
 
 
 @pytest.mark.parametrize(("records", "is_refused"), [(2**40, True), (2**40 - 1, False)])

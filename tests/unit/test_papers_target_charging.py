@@ -309,9 +309,6 @@ def test_a_score_that_raises_is_charged_as_all_hits():
     assert limit.used == 2
 
 
-# --- One-shot top-k
-
-
 def _positions(scores, k, gap=None):
     charging, limit = _charging(hits=10)
     selected = OneShotTopK(charging, k, gap).ask([_Fixed(score) for score in scores])

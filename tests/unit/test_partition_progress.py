@@ -172,9 +172,6 @@ def test_refused_records_move_the_clock_of_arrivals_alone():
         assert progress.clock_micros == clock
 
 
-# --- Intents
-
-
 def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_would_close_something():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
     progress.take(polled([(1001, 1001)]), at(1001))
@@ -279,9 +276,6 @@ def test_progress_of_another_version_or_number_of_shards_is_refused():
 def test_clocks_that_cannot_be_used_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         StreamClock(**arguments)
-
-
-# --- What arrived too early to count may be passed over, and nobody can tell
 
 
 @settings(max_examples=50, deadline=None)

@@ -74,9 +74,6 @@ def content_of(state):
     return state.header, [(row.kind, row.bucket, bytes(state.cell(row))) for row in state.rows]
 
 
-# --- The file
-
-
 @pytest.mark.parametrize("shards", [1, 3, 64, 100])
 def test_what_is_written_is_read_by_shard(tmp_path, shards):
     entries, known = written(tmp_path / "state")
@@ -259,9 +256,6 @@ def test_a_seal_is_of_one_key_and_one_content(tmp_path):
         forge(tmp_path / "forged", end.schema, *batches, end).check_seal(KEY)
 
 
-# --- Cells
-
-
 def purses_of(part):
     users = np.array(sorted(part), dtype=np.uint64)
     ones = np.ones(len(users), np.uint32)
@@ -330,9 +324,6 @@ def test_cells_stay_below_ten_megabytes():
     cells = [cell for _, cell in cells_by_bucket(entries)]
     assert len(cells) > 1
     assert max(map(len, cells)) < state_cells.MOST_CELL_BYTES
-
-
-# --- Parts
 
 
 def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):

@@ -98,9 +98,6 @@ def test_what_was_to_follow_is_forgotten_with_the_intent():
             dataclasses.replace(publishing, **changes)
 
 
-# --- Fingerprints by which a run knows its input and its key again, and the lock beside its state.
-
-
 def test_the_fingerprint_of_a_log_is_that_of_its_content_how_it_is_read_and_the_key(tmp_path):
     for name, content in (("a", b"1"), ("b", b"2"), ("copy of a", b"1")):
         (tmp_path / name).write_bytes(content)

@@ -19,8 +19,6 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import ReportFileError
 from dp_transforms.reports.report_writer import ended_fields, parse_ended
 
-# --- A folder that is read
-
 
 def test_a_folder_is_known_by_its_fields_alone(tmp_path):
     fields = EventFields("u", "i", "t", "ms")
@@ -121,9 +119,6 @@ def test_a_file_of_the_very_moment_since_which_files_count_is_opened(tmp_path, c
     assert (json.loads(polled.position)["name"] == "a.csv") is is_opened
 
 
-# --- The end of a run
-
-
 def test_the_end_of_a_run_to_its_edges():
     for windows, reports in ((0, 0), (126, 127), (2**63 - 1, 2**63 - 1)):
         ended = RunEnded("news", windows, reports)
@@ -135,9 +130,6 @@ def test_the_end_of_a_run_to_its_edges():
     for one in wrong:
         with pytest.raises(ReportFileError, match="must have a stream, windows and reports"):
             parse_ended(one)
-
-
-# --- What is stored of a partition
 
 
 def test_a_partition_begins_with_nothing():
