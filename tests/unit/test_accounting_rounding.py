@@ -35,7 +35,6 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
 
 # The digits that are at stake are the last ones: without them no other test would notice.
-
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
 
 

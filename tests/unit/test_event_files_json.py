@@ -222,8 +222,6 @@ _HOSTILE = [
     b"{}",
     b"[",
 ]
-
-
 _MOMENT_TYPES = st.sampled_from([pa.string(), pa.int64(), pa.float64()])
 _EXACT = (None, 0, "us", 0, (pa.int64(), pa.int64(), pa.float64()))
 

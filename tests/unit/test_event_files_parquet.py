@@ -29,7 +29,6 @@ from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_ch
 UTC = datetime.UTC
 MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)
 MICROS = pa.timestamp("us", "UTC")
-
 ROWS = [
     ("7", "a", MOMENT),
     ("007", "ä€𝄞", MOMENT + datetime.timedelta(seconds=1)),

@@ -32,7 +32,6 @@ from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.s3_server import S3Server, environment
 
 pytestmark = pytest.mark.xdist_group("s3")
-
 FIELDS = EventFields()
 ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
 NAMES = ("user", "item", "timestamp")

@@ -45,8 +45,6 @@ EDGES = [
     160 * MICROS - 1,
     160 * MICROS,
 ]
-
-
 users = st.sampled_from([f"user {number}" for number in range(8)])
 items = st.sampled_from([*(f"item {number}" for number in range(6)), "é", "a" * 50])
 times = st.one_of(st.sampled_from(EDGES), st.integers(95 * MICROS, 165 * MICROS))

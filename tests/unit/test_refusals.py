@@ -77,7 +77,6 @@ OF_OTHERS = {"usual_looks": 1, "most_looks": 1, "forget_after": 1, "known_error"
 PROVED = {"wide_epsilon": 0.0016, "narrow_epsilon": 0.1, "cap": 60, "hits": 1, "grid": 5}
 CALL = {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 3}
 CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE], "hits": WHOLE}
-
 CASES = [
     # Noise and purses.
     (ExponentialPower, {"shape": 2.0, "scale": 10}, {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]}),
@@ -223,8 +222,6 @@ CASES = [
         {"epsilon_per_query": POSITIVE, "target_probability": POSITIVE, "lam": POSITIVE},
     ),
 ]
-
-
 HISTOGRAM = [[], [-1, 2], [0.5, 2], [[1, 2]]]
 FIRST = LinearQuery([1, 0])
 QUERIES = [[], [LinearQuery([1, 0, 1])], [FIRST, LinearQuery([1, 2], grid=2)]]
@@ -235,8 +232,6 @@ SPARSE = {"epsilon": POSITIVE, "threshold": THRESHOLD, "grid": GRID, "sensitivit
 LEARNER = {"histogram": [1, 2], "records": 3, "accuracy": 0.5}
 THEOREM = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 10}
 SIZES = {"accuracy": FRACTION, "beta": FRACTION, "universe": WHOLE, "queries": WHOLE}
-
-
 OF_THE_PAPERS = [
     (
         ExponentialMechanism,

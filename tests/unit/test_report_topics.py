@@ -37,7 +37,6 @@ from tests.helpers.sinks import (
 )
 
 pytestmark = pytest.mark.waits
-
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
 

@@ -22,7 +22,6 @@ from tests.helpers.shh_here import shh
 from tests.helpers.store_contract import CONTRACT
 
 pytestmark = pytest.mark.xdist_group("s3")
-
 SECRET = "kL8secret"
 
 
