@@ -5,7 +5,6 @@ Tests of laws see only what changes a probability by much; a sign, or a share of
 
 import math
 
-import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
@@ -18,7 +17,7 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 )
 from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
-from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit
+from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
 from dp_transforms.mechanisms.papers.synthetic_data import (
     LARGEST_UNIVERSE,
@@ -339,13 +338,3 @@ def test_the_smallest_and_largest_universe():
     for size, universe in ((2**18, 2), (1, 2**16), (2, 2**10)):
         with pytest.raises(ValueError, match="there may be at most"):
             _check_size(size, universe)
-
-
-def test_marginals_keep_their_attributes_whatever_holds_them():
-    names = ["a", "b"]
-    marginals = Marginals(names, order=2)
-    names.append("c")
-    assert (marginals.attributes, len(marginals)) == (("a", "b"), 4)
-    assert hash(marginals) == hash(Marginals(("a", "b"), order=2))
-    assert len(Marginals(tuple(map(str, range(20))), order=0)) == 1
-    assert marginals.histogram(np.zeros((0, 2), dtype=bool)).tolist() == [0, 0, 0, 0]
