@@ -138,23 +138,6 @@ def test_a_plan_with_looks_in_rounds(tmp_path):
     assert 0.99 < exact["lone_items"]["delta"] / plan.delta_open <= 1
 
 
-@pytest.mark.parametrize(
-    ("plan", "rounds", "tried"),
-    [
-        (_hits_plan(), 30, lambda exact: exact["adding"]["stream"]["rounds"]),
-        (audited_plan(domain=("a", "b")), 1, lambda exact: len(exact["adaptive_looks"])),
-    ],
-    ids=["hits", "looks"],
-)
-def test_few_rounds(tmp_path, plan, rounds, tried):
-    output = tmp_path / "audit.json"
-    result = _audit(plan, tmp_path, "--rounds", rounds, "--output", output)
-    assert result.exit_code == 0, result.output
-    record = json.loads(output.read_text())
-    assert tried(record["exact"]) == rounds
-    assert (record["exact"]["lone_items"]["delta"] == 0) == bool(plan.domain_size)
-
-
 def _windows(number, window, slide):
     return WindowSchedule(0, number * slide, window, slide)
 
@@ -212,12 +195,6 @@ def test_what_is_not_a_sound_plan_is_refused(tmp_path, content, said):
     assert done.stderr.startswith("shh: --plan plan.json")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_plan_is_missing(tmp_path):
-    done = shh("audit", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Missing --plan. Write a plan with `shh plan --output" in done.stderr
 
 
 # Violations: a plan cannot hold any, so they come from mechanisms that are not what was planned.
@@ -344,14 +321,3 @@ def test_the_list_names_what_an_option_leaves_untried(option, value):
 
 def _looks_limits(plan, most_looks=1):
     return LooksReport(plan, _exact_looks(plan, most_looks)).not_tried()
-
-
-def test_the_list_says_how_many_looks_were_tried():
-    limits = " ".join(_looks_limits(audited_plan(), 2))
-    assert "more than 2 looks of a user on items of others, of the 20 that are paid" in limits
-    limits = " ".join(_looks_limits(audited_plan(), None))
-    assert "that are paid" not in limits
-    assert limits.startswith("adaptive streams of more than 3 looks")
-    few = " ".join(_looks_limits(audited_plan(most_looks=3), None))
-    assert "looks of a user" not in few
-    assert "adaptive" not in few

@@ -28,7 +28,6 @@ from tests.helpers.small_runs import key_file
 
 pytestmark = pytest.mark.xdist_group("s3")
 
-SECRET = "kL8secret"
 EXPECTED = {hour: [f"heavy-{hour}"] for hour in (0, 1, 3, 5)}
 
 
@@ -143,40 +142,12 @@ def test_the_output_of_another_is_not_replaced(s3, bucket, log, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "flag"),
-    [
-        (["replay", "URL/a.csv", *BUDGET, "--output", "a.avro"], ""),
-        (["replay", "log.csv", *BUDGET, "--output", "URL/a.avro"], "--output: "),
-        (["replay", "log.csv", *BUDGET, "--output", "a.avro", "--dead-letter", "URL/b.jsonl"], "--dead-letter: "),
-        (["replay", "log.csv", "--plan", "URL/plan.json", "--output", "a.avro"], "--plan: "),
-        (["replay", "log.csv", *BUDGET, "--domain-file", "URL/items.txt", "--output", "a.avro"], "--domain-file "),
-        (["plan", *BUDGET, "--output", "URL/plan.json"], "--output: "),
-        (["show", "URL/a.avro"], ""),
-    ],
-)
-def test_a_secret_in_a_url_is_not_printed(tmp_path, words, flag):
-    write_log(tmp_path / "log.csv")
-    url = f"s3://key:{SECRET}@bucket"
-    failed = shh(*(word.replace("URL", url) for word in words), cwd=tmp_path)
-    assert f"{flag}a URL s3://... holds a password or a signature" in error_line(failed)
-    assert SECRET not in failed.stdout + failed.stderr
-
-
-@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["replay", "s3://absent-bucket/a.csv", *BUDGET, "--output", "a.avro"], "there is no such bucket"),
         (
             ["replay", "log.csv", *BUDGET, "--output", "s3://absent-bucket/a.avro"],
             "--output s3://absent-bucket/a.avro cannot be written: there is no such bucket",
-        ),
-        (
-            ["replay", "log.csv", "--plan", "s3://absent-bucket/p.json", "--output", "a.avro"],
-            "--plan s3://absent-bucket/p.json cannot be read: there is no such file in the store",
-        ),
-        (
-            ["replay", "log.csv", *BUDGET, "--domain-file", "s3://absent-bucket/i.txt", "--output", "a.avro"],
-            "--domain-file s3://absent-bucket/i.txt cannot be read: there is no such file in the store",
         ),
         (["show", "s3://absent-bucket/a.avro"], "cannot read 's3://absent-bucket/a.avro': there is no such file"),
         (

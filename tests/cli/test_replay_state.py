@@ -204,27 +204,6 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     nights.taken(3, output="three.jsonl")
 
 
-def test_a_state_that_is_damaged_or_another_file_is_refused(nights):
-    nights.taken(1)
-    path, state = nights.folder / "run.state", nights.state
-    content = path.read_bytes()
-    cell = max((bytes(state.cell(row)) for row in state.rows), key=len)
-    middle = content.index(cell) + len(cell) // 2  # a byte between cells may be one that nobody reads
-    changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    for damaged in (content[:-1], changed, b"", (nights.folder / "0.parquet").read_bytes()):
-        path.write_bytes(damaged)
-        assert "damaged" in nights.refused(2)
-
-
-def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights):
-    (nights.folder / "dangling").symlink_to("nowhere")
-    assert "is a link" in nights.refused(1, state="dangling")
-    assert "does not exist" in nights.refused(1, state="nowhere/run.state")
-    assert "must be a path" in nights.refused(1, state="gs://bucket/run.state")
-    assert "--until needs --state" in nights.refused(1, state="")
-    assert "--run-id begins a run only with a ledger" in nights.refused(1, run_id="mine")
-
-
 def killed_at(nights, at, words):
     """Whether the process was killed before it had ended."""
     ended = shh_process.run_python("-c", KILLED, at, *words, cwd=nights.folder)

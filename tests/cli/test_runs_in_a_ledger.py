@@ -136,16 +136,6 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
     assert "start record" in error_of(refused)
 
 
-def test_caps_that_do_not_go_together(folder):
-    for words, message in (
-        (("--max-epsilon", "2"), "are set together"),
-        ((), "Declare it, once, with --max-epsilon"),
-        (("--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),
-    ):
-        assert message in error_of(replay(folder, "r.avro", *words))
-        assert not (folder / "r.avro").exists()
-
-
 # --- Streams
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dp_transforms.reports import ReportHeader
-from tests.cli.shown_reports import LABELS, NAMES, NAMES_HEADER, legend_of
+from tests.cli.shown_reports import NAMES, NAMES_HEADER, legend_of
 
 pytestmark = pytest.mark.usefixtures("terminal")
 
@@ -31,30 +31,6 @@ def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, endin
         [{**found, "level": level, "at_least_users": users, "rank": rank, "change": change}]
         for level, users, rank, change in ((3, 240, 1, None), (1, 0, 2, "same"))
     ]
-
-
-@pytest.mark.parametrize(
-    ("hits", "said"),
-    [
-        (0, "no report tells. Users paid for looks alone."),
-        (1, "those with many paid less, and for 1 hit each, after which they no longer count."),
-        (10, "those with many paid less, and for 10 hits each"),
-        *((hostile, "") for hostile in (None, True, -1, 10**9, 1.5, "\x1b[31m", [3])),
-    ],
-)
-def test_the_legend_of_names_says_what_users_paid_for(hits, said):
-    shown = legend_of(NAMES, plan={**NAMES_HEADER.plan, **({} if hits == 0 else {"hits": {"per_user": hits}})})
-    assert said in shown
-    assert ("paid" in shown) == bool(said)
-    assert "paid" not in legend_of(LABELS, plan={"hits": {"per_user": 3}})
-
-
-def test_names_without_a_size_need_no_word_on_it():
-    said = legend_of(NAMES[1:], plan=NAMES_HEADER.plan)
-    assert "at least" not in said
-    assert "ε spent: all of 2" in said
-    assert "≥" not in legend_of(LABELS, plan=NAMES_HEADER.plan)
-    assert "running estimate, of 2" in legend_of(LABELS, plan=NAMES_HEADER.plan)
 
 
 @pytest.mark.parametrize(
