@@ -208,18 +208,6 @@ def test_what_looks_like_a_command_is_one(path: pathlib.Path) -> None:
     assert not {line: said for line, said in faults.items() if said}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("shh reply log.csv", "shh replay log.csv --windows 1h", "shh plan --mode best", "shh ledger reserve --all"),
-        *("make everything", "python -m benchmarks.nothing", ".venv/bin/python pipelines/gone.py"),
-    ],
-)
-def test_a_command_that_is_none_would_be_found(line: str) -> None:
-    assert command_lines(f"Text:\n\n    {line}  # why\n") == [line]
-    assert fault(line) is not None
-
-
 def test_the_table_of_budgets_is_what_plans_say() -> None:
     text = (ROOT / "docs" / "choose_a_budget.md").read_text()
     rows = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
@@ -281,17 +269,3 @@ def test_the_sql_says_what_the_report_says(tmp_path: pathlib.Path) -> None:
     assert most == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
     first = [(1, "c"), (3, "a"), (3, "c"), (3, "d'; --")]
     assert [(start.hour, item) for start, item in new] == first
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed"),
-    [
-        (["threshold 454"], ["threshold 455"]),
-        (["a", "b"], ["a", "c", "b"]),
-        (["a"], ["a", "b"]),
-        (["...", "b"], ["a"]),
-        ([" 2026-01-01 20:00   1h       ○story-01573~480                       2"], ["Traceback"]),
-    ],
-)
-def test_a_difference_would_be_found(shown: list[str], printed: list[str]) -> None:
-    assert first_difference(shown, printed) is not None

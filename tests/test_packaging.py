@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import importlib.util
 import os
 import pathlib
 import re
@@ -43,25 +42,6 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
     return folder
-
-
-def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_tree() -> None:
-    """What a tool or an editor sees is what Python imports."""
-    setuptools = pytest.importorskip("setuptools", reason="what builds the package is for developers")
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    found = setuptools.find_namespace_packages(str(ROOT), include=["dp_transforms*"])
-    packages = {name for name in found if list((ROOT / name.replace(".", "/")).glob("*.py"))}
-    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.views"} <= packages
-    for name in packages:
-        place = importlib.util.find_spec(name)
-        assert place is not None
-        assert place.origin == str(ROOT / name.replace(".", "/") / "__init__.py")
-    assert set(declared["tool"]["setuptools"]) == {"packages", "package-data"}, "no package-dir"
-    assert declared["tool"]["setuptools"]["packages"]["find"] == {"include": ["dp_transforms*"]}
-    assert "package" not in (ROOT / "setup.py").read_text(), "setup.py maps nothing"
-    assert not {"mypy_path", "explicit_package_bases"} & set(declared["tool"]["mypy"])
-    assert set(declared["tool"]["mypy"]["files"]) == {"dp_transforms", "pipelines"}
-    assert re.search(r"^\t\$\(BIN\)/mypy$", (ROOT / "Makefile").read_text(), re.MULTILINE), "mypy runs plainly"
 
 
 def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> None:

@@ -24,7 +24,6 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
-    EVENTS_REJECTED,
     EVENTS_WITHOUT_TIME,
 )
 from tests.helpers.beam_pipelines import assert_all_give, local_pipeline
@@ -159,12 +158,6 @@ def test_a_row_that_cannot_be_read_is_left_out_alone() -> None:
     }
 
 
-def test_a_bundle_without_one_readable_time_gives_no_batch(tmp_path, caplog) -> None:
-    counts, warned = ran(tmp_path, caplog, [{"user": "u", "item": "i", "at": "soon"}] * 3, time="at")
-    assert counts == {EVENTS_REJECTED: 3}
-    assert warned == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -235,9 +228,3 @@ def test_a_batch_whose_type_was_lost_is_still_a_batch():
     batch = batch_of([("u", "i", 7)])
     assert list(do_fn.process(batch, Timestamp(2))) == [batch]
     assert list(do_fn.finish_bundle()) == []
-
-
-def test_long_ids_are_rejected():
-    batch, rejected = collected([("u" * 16_384, "i"), ("u" * 16_385, "i"), ("u", "é" * 8193)], USER, ITEM)
-    assert len(batch) == 1
-    assert rejected == {"user is longer than 16,384 bytes": [1], "item is longer than 16,384 bytes": [2]}

@@ -64,11 +64,6 @@ def test_a_stream_of_reports_is_written_once_and_ended(sink):
     assert stored(sink) == before
 
 
-def test_reports_in_windows_of_beam_are_written_too(sink):
-    write(sink, timestamps=True)
-    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
-
-
 def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp_path):
     write(sink, [])
     assert sink.read("run-1") == (HEADER, [], ENDED)

@@ -1,7 +1,4 @@
-"""Pages in a real browser: what they show, by mouse and by keyboard, and that they run and fetch nothing else.
-
-With SHH_SCREENSHOTS=FOLDER the pictures of the pages at three widths are kept there.
-"""
+"""Pages in a real browser: what they show, by mouse and by keyboard, and that they run and fetch nothing else."""
 
 import dataclasses
 import datetime

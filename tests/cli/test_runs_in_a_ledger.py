@@ -208,17 +208,6 @@ def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder)
     assert statuses(folder) == [["finished"], ["finished"]]
 
 
-def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(folder):
-    (folder / "bad.csv").write_text("user,item,timestamp\nu,i,2020-01-01T00:00:00Z\n" + "u,i,never\n" * 9)
-    done = replay(folder, "report.avro", *CAPS, "--dead-letter", "bad.jsonl", log="bad.csv")
-    refused = error_of(done)
-    assert "9 of 10 rows (90.0%) could not be read" in refused
-    assert "no list was written" in refused
-    assert "stays charged" not in done.stderr
-    assert statuses(folder) == []
-    assert not (folder / "bad.jsonl").exists()
-
-
 def test_a_part_without_events_has_its_report(folder):
     """A night without events is a night: nothing that others see depends on it."""
     (folder / "none.csv").write_text("user,item,timestamp\n")

@@ -17,10 +17,8 @@ import pytest
 
 from dp_transforms.reports.report_folder import ReportFolder
 from examples.engines import flink
-from examples.engines.engine_process import free_port, is_port_open
 from tests.engines import needs
 from tests.engines.listening import (
-    ROOT,
     Socket,
     end_all,
     listening,
@@ -143,20 +141,3 @@ def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
         port = int(pool.address.rpartition(":")[2])
         assert not any(start_worker_reaches(host, port, 5.0) for host in outer_addresses())
         assert start_worker_reaches("127.0.0.1", port, 60.0)
-
-
-@pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
-def test_beams_own_pool_is_open_to_strangers(tmp_path: pathlib.Path) -> None:
-    """Why all this is done. Where Beam has mended it, `dp_transforms.beam.on_loopback` can go."""
-    port = free_port()
-    command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
-    with open(tmp_path / "log", "wb") as log:
-        path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env={**os.environ, "PATH": path})
-    try:
-        deadline = time.monotonic() + 120
-        while not is_port_open(port) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert start_worker_reaches(outer_addresses()[0], port, 60.0)
-    finally:
-        end_all(process)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import random
 import threading
 import time
@@ -22,7 +21,6 @@ from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report
 
 pytestmark = needs("kafka")
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
 LABELS = {found.item for found in REPORTS[0].heavy_hitters}
 
 

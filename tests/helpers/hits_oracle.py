@@ -102,11 +102,9 @@ class Wallet:
         return weight, payable
 
 
-def stream_holders(
-    log: Iterable[Event], settings: TrialPlan, keys: StreamKeys, wallets: dict[str, Wallet] | None = None
-) -> Holders:
-    """Window by window, user by user. wallets: to look at what is left afterwards."""
-    wallets = {} if wallets is None else wallets
+def stream_holders(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> Holders:
+    """Window by window, user by user."""
+    wallets: dict[str, Wallet] = {}
     found: Holders = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
