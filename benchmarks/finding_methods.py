@@ -21,7 +21,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
-    "looks": found_names.LOOKS_ALONE,
+    "looks": found_names.LOOKS,
     "looks, rounds": {"usual_looks": (1, 1000), "rounds": True},
     "hits": {"hits_per_user": 3},
     "hits-with-counts": {"hits_per_user": 10},

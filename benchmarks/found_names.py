@@ -20,7 +20,6 @@ from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -30,12 +29,7 @@ from dp_transforms.plan.plan import Plan
 from tests.helpers.trials import trial_of
 
 Whole = npt.NDArray[np.int64]
-# Choices of a plan. Looks alone, also where a plan could choose a price for hits too: `OrderedStream` has no monitor.
-LOOKS_ALONE: dict[str, Any] = {
-    "usual_looks": (1, 1000),
-    "known_error": 1e-5,
-    "hits_per_user": 0,
-}
+LOOKS: dict[str, Any] = {"usual_looks": (1, 1000), "known_error": 1e-5}  # choices of a plan
 
 
 def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
@@ -119,7 +113,7 @@ class OrderedStream:
         order = np.argsort(codes * len(self._table) + positions)
         pairs = UserPairs(self._hashes, codes[order], np.full(len(order), window), positions[order], self._table)
         pairs = pairs.select(slice(None))
-        in_order = weights_of(self._purses.spend_on_lists(pairs, window))
+        in_order = self._purses.spend(pairs, window)
         self._sums.append(ItemSums.of_weights(pairs, in_order, self._keys))
         weights = np.empty(len(order), dtype=np.int64)
         weights[order] = in_order

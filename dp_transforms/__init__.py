@@ -1,6 +1,6 @@
 """Private shifting heavy hitters: which items many users hold right now, window by window, under user-level privacy.
 
-The one idea is a purse for every user, which pays for looks, for hits, or for both. A look is an item that the user has
+The one idea is a purse for every user, which pays for looks or for hits. A look is an item that the user has
 in a window; a hit is a published result about it that is charged. Hits are charged by ThresholdMonitorEvolving, a
 stateful DoFn (`beam.threshold_monitor`), and accounted by target charging (TCT); looks, the default, by a price
 list (`monitor.purses`, docs/guarantee.md, "Looks").

@@ -30,10 +30,6 @@ class PoolError(RuntimeError):
     """A worker process died or could not be started, or what it makes could not be stored. One line, without a cell."""
 
 
-class LastingError(StreamError):
-    """The same with an answer that no restart can change: the third one ends the job of a stream."""
-
-
 def reason_of_machine(traceback_text: str) -> str | None:
     """What the machine lacked, where that explains an error that nobody expected. Holds nothing of its message."""
     try:

@@ -216,8 +216,7 @@ def test_help_loads_no_library_but_that_of_the_command_line() -> None:
 
 
 def test_plan_loads_no_library_that_it_does_not_use() -> None:
-    """With hits beside looks it computes all that it can."""
-    loaded = _loaded_by(["plan", *BUDGET, "--hits-per-user", "2"], "threshold")
+    loaded = _loaded_by(["plan", *BUDGET], "threshold")
     assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro"})
 
 

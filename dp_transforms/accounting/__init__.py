@@ -17,7 +17,7 @@ From a budget to the noise:
 
 - `release_modes`: what each mode needs, with its accountant: one object for each mode; the noise of one count.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
-- `purse`: a package; looks and hits paid from one purse, at one Renyi order. For mode `looks`. What a look costs is in
+- `purse`: a package; looks paid from a purse, at one Renyi order. For mode `looks`. What a look costs is in
   its `look_prices`, and the list of a plan in its `price_list`.
 
 The proofs are in docs/guarantee.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across

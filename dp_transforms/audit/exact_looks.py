@@ -37,7 +37,6 @@ MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
 _STATIC_REACH, _STATIC_STEPS = 3.6, 20  # of their margins, in scales; and for each unit of scale
 _FINELY = 4  # weights whose worst count is searched among all integers, besides the first and the last
-_COUNT_REACH, _COUNT_STEPS = 12, 200  # of that noise, in scales; and outcomes for each unit of scale
 _SPLITS = 8  # of a purse between items that a user holds alone and others
 _PAIRS_IN_ROUNDS = (1, 3, 10)  # of more, all transcripts are too many: each round is tried alone
 
@@ -49,16 +48,12 @@ _MANY = 10_000  # pairs that a round draws for; and so often as many
 
 @dataclasses.dataclass(frozen=True)
 class AuditedPrice:
-    """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains.
-
-    pays_hits: on the hits list, where a hit pays besides.
-    """
+    """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains."""
 
     weight: int
     units: int
     claimed: float
     look: WorstLook
-    pays_hits: bool
 
     @property
     def ratio(self) -> float:
@@ -134,7 +129,7 @@ def audit_looks_exactly(
     together = together_in_rounds if mechanism.rounds else _together
     audit = LooksExactAudit(
         worst_price=worst_price,
-        prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
+        prices=len(mechanism.looks_list.weights),
         purse_delta=claim.delta_of(claim.price(mechanism.units_of_user, mechanism.purse)),
         most_looks=mechanism.most_looks,
         most_paid=mechanism.most_paid,
@@ -153,23 +148,18 @@ def audit_looks_exactly(
 
 def worst_price_of(law: NoiseLaw, mechanism: LooksMechanism, claim: LooksClaim, reach: int) -> AuditedPrice:
     """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
-    found = []
-    for listed in mechanism.lists:
-        for distances in mechanism.spacings:
-            price = functools.partial(_price, LookLaw(law, distances), listed, mechanism.purse, claim, reach)
-            places = range(len(listed.weights))
-            coarse = [price(place, finely=False) for place in places]
-            worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
-            found += [*coarse, *(price(place, finely=True) for place in sorted({0, *worst, places[-1]}))]
+    look_law, listed = LookLaw(law, mechanism.distances), mechanism.looks_list
+    places = range(len(listed.weights))
+
+    def price(place: int, *, finely: bool) -> AuditedPrice:
+        weight, units = listed.weights[place], listed.units[place]
+        look = look_law.worst(weight, claim.order, reach, finely=finely)
+        return AuditedPrice(weight, units, claim.price(units, mechanism.purse), look)
+
+    coarse = [price(place, finely=False) for place in places]
+    worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
+    found = [*coarse, *(price(place, finely=True) for place in sorted({0, *worst, places[-1]}))]
     return max(found, key=lambda each: each.ratio)
-
-
-def _price(
-    look_law: LookLaw, listed: PricesOfUser, purse: int, claim: LooksClaim, reach: int, place: int, *, finely: bool
-) -> AuditedPrice:
-    weight, units, hit_price = listed.weights[place], listed.units[place], claim.price(listed.hit_units, purse)
-    look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
-    return AuditedPrice(weight, units, claim.price(units, purse), look, listed.hits > 0)
 
 
 def _numbers(most: int) -> list[int]:
@@ -179,15 +169,9 @@ def _numbers(most: int) -> list[int]:
 
 
 def _few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -> FewLooks:
-    """The worst of both lists and directions."""
-    return max(
-        (
-            FewLooksAdversary(law, listed, mechanism.boundaries, epsilon, adds_user=adds_user).play(looks)
-            for listed in mechanism.lists
-            for adds_user in (True, False)
-        ),
-        key=lambda each: each.delta,
-    )
+    """The worst of both directions."""
+    adversary = functools.partial(FewLooksAdversary, law, mechanism.looks_list, mechanism.boundaries[0], epsilon)
+    return max((adversary(adds_user=adds_user).play(looks) for adds_user in (True, False)), key=lambda each: each.delta)
 
 
 def _static(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -> StaticLooks:
@@ -199,7 +183,7 @@ def _static(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float
         weight = listed.replay_weight(looks)
         margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
         margins = margins[margins <= highest]
-        delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon, listed.hits)
+        delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon)
         found.append(StaticLooks(looks, weight, margin, delta, adds_user))
     return max(found, key=lambda each: each.delta)
 
@@ -209,15 +193,15 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
 
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
-    best = (0.0, 0)
-    for listed in mechanism.open_looks if mechanism.tests_lone_items else ():
-        looks = np.arange(1, listed.most_looks + 1)
-        places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
-        log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
-        deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
-        worst = int(np.argmax(deltas))
-        best = max(best, (float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])))
-    return best
+    if not mechanism.tests_lone_items:
+        return 0.0, 0
+    listed = mechanism.purses[0]  # in rounds the first one alone makes such looks
+    looks = np.arange(1, listed.most_looks + 1)
+    places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
+    log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
+    deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
+    worst = int(np.argmax(deltas))
+    return float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])
 
 
 def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float:
@@ -247,9 +231,8 @@ def _violations(audit: LooksExactAudit, claim: LooksClaim) -> list[str]:
     found = []
     price = audit.worst_price
     if price.look.divergence > price.claimed:
-        who = " that pays for hits" if price.pays_hits else ""
         found.append(
-            f"a look of weight {price.weight:,}{who} has a divergence of {price.look.divergence:.6g} at order "
+            f"a look of weight {price.weight:,} has a divergence of {price.look.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
         )
     if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
@@ -284,7 +267,7 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     horizon = plan.schedule.horizon
     unheld = plan.domain_size * horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
     if plan.rounds is None:
-        numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
+        numbers = [(weight, mechanism.purse / units) for weight, units in mechanism.looks_list.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     wrong = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
     of_all: list[Callable[..., RoundTerms]] = [of_run.terms_of_second_looks]

@@ -143,44 +143,37 @@ class LookLaw:
                 logs.append(np.where(is_possible, self._law.log_mass(start - moved, end - moved), -math.inf))
         return np.array(with_user), np.array(without)
 
-    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True, hit_price: float = 0.0) -> WorstLook:
+    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True) -> WorstLook:
         """The largest divergence over all counts for which the first boundary is up to `reach` above them.
 
         And down to where one of the later boundaries is at the count: those after it are no other case. finely: with
-        all integers near the worst counts; else on a grid alone, and so a little lower. hit_price: what level 1 pays
-        besides.
+        all integers near the worst counts; else on a grid alone, and so a little lower.
         """
         scale = self._law.scale
         lowest = -min([d for d in self.distances if d > _LATER * scale] or self.distances[-1:]) - scale
         step = max(1, scale // _STEPS)
         margins = np.arange(lowest, reach + 1, step)
-        found = self._divergences(margins, weight, order, hit_price)
+        found = self._divergences(margins, weight, order)
         while finely and step > 1:
             near = margins[np.argsort(-found.max(axis=0), kind="stable")[:_WORST]]
             reached, step = step, max(1, step // 15)
             margins = np.unique(near[:, None] + np.arange(-reached, reached + 1, step))
             margins = margins[margins <= reach]
-            found = self._divergences(margins, weight, order, hit_price)
+            found = self._divergences(margins, weight, order)
         direction, at = np.unravel_index(np.argmax(found), found.shape)
         return WorstLook(float(found[direction, at]) * (1 - ROUNDING), int(margins[at]), bool(direction == 0))
 
-    def _divergences(self, margins: Whole, weight: int, order: float, hit_price: float) -> Values:
+    def _divergences(self, margins: Whole, weight: int, order: float) -> Values:
         """With the user against without, and the reverse: float64[2, n]."""
         with_user, without = self.log_masses(margins, weight)
-        paid = np.zeros((len(with_user), 1))
-        paid[1] = hit_price
-        sides = ((with_user, without), (without, with_user))
-        return np.array([divergence(*side, order, paid) for side in sides])
+        return np.array([divergence(*side, order) for side in ((with_user, without), (without, with_user))])
 
 
-def divergence(log_p: Values, log_q: Values, order: float, paid: Values | float = 0.0) -> Values:
-    """``ln(sum P^order Q^(1 - order) e^((1 - order) paid)) / (order - 1)``, at least 0, over the first axis.
-
-    Both have the same outcomes. paid: for each outcome, what it pays besides.
-    """
+def divergence(log_p: Values, log_q: Values, order: float) -> Values:
+    """``ln(sum P^order Q^(1 - order)) / (order - 1)``, at least 0, over the first axis. Both have the same outcomes."""
     lam = order - 1
     with np.errstate(invalid="ignore", over="ignore"):
-        exponent = lam * (log_p - log_q - paid)
+        exponent = lam * (log_p - log_q)
         far = exponent > 1
         gained = np.where(far, np.exp(log_p + exponent) - np.exp(log_p), np.exp(log_p) * np.expm1(exponent))
     gained[log_p == -math.inf] = 0.0
@@ -194,22 +187,15 @@ def log_choose(n: Whole | int, k: Whole) -> Values:
 
 
 def static_delta(
-    law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float, hits: int = 0
+    law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float
 ) -> tuple[float, int, bool]:
     """The largest delta of so many looks of one weight at one count, exactly, with the margin and the direction.
 
     Of each look only the name is used, not the level: that can but lose. The number of names is binomial in both
-    worlds. hits: above 0, the user no longer counts after so many names: the number of the look that excludes it, or of
-    names if none does, says all that is published about it.
+    worlds.
     """
-    hits = hits or looks + 1
-    names = np.arange(min(hits, looks + 1))
-    last = np.arange(hits, looks + 1)
-    choose = np.concatenate(
-        [log_choose(np.full(len(names), looks), names), log_choose(last - 1, np.full(len(last), hits - 1))]
-    )
-    named = np.concatenate([names, np.full(len(last), hits)])
-    missed = np.concatenate([looks - names, last - hits])
+    named = np.arange(looks + 1)
+    choose, missed = log_choose(looks, named), looks - named
     best = (0.0, int(margins[0]), True)
     for margin in margins.tolist():
         logs = []

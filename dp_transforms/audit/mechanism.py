@@ -156,15 +156,12 @@ class Mechanism:
 class PricesOfUser:
     """A price list, and what a user has to pay its looks with.
 
-    weights, units: rising, and what a look with each costs. purse: in units, without what is taken out for hits.
-    hits: after so many a user on this list no longer counts, 0: hits are free; hit_units: what it pays for each.
+    weights, units: rising, and what a look with each costs. purse: in units.
     """
 
     weights: tuple[int, ...]
     units: tuple[int, ...]
     purse: int
-    hits: int = 0
-    hit_units: int = 0
 
     @property
     def prices(self) -> Iterator[tuple[int, int]]:
@@ -182,7 +179,7 @@ class PricesOfUser:
         return None if place < 0 else place
 
     def replay_weight(self, looks: int) -> int:
-        """Of a user of this list with so many pairs in the whole run."""
+        """Of a user with so many pairs in the whole run."""
         place = self.payable(self.purse // min(looks, self.most_looks))
         assert place is not None
         return self.weights[place]
@@ -190,8 +187,7 @@ class PricesOfUser:
 
 @dataclasses.dataclass(frozen=True)
 class LooksMechanism:
-    """shape, scale: of the noise. looks_list: of users who pay nothing for hits. hits_list: of users who pay for hits;
-    None where nobody does. Level 1 is then a hit, and level 2 is the last one.
+    """shape, scale: of the noise. looks_list: with a full purse.
 
     boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not known and if it is; in
     rounds, of the first round and of later ones, the highest ones that these can have.
@@ -206,19 +202,13 @@ class LooksMechanism:
     boundaries: tuple[int, ...]
     known_boundaries: tuple[int, ...]
     tests_lone_items: bool = True
-    hits_list: PricesOfUser | None = None
     rounds: tuple[PricesOfUser, ...] = ()
     size_error: float = 0.01
     most_of_second: int = 0
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
-        looks, hits = plan.paid_looks, plan.paid_hits
-        levels = range(2 if hits else _LEVELS)
-        hits_list = None
-        if hits is not None:
-            left = PURSE_UNITS - hits.per_user * hits.units
-            hits_list = PricesOfUser(hits.weights, hits.look_units, left, hits.per_user, hits.units)
+        looks, levels = plan.paid_looks, range(_LEVELS)
         known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
@@ -231,7 +221,6 @@ class LooksMechanism:
             boundaries=tuple(plan.threshold + level * looks.spacing for level in levels),
             known_boundaries=tuple(known_threshold + level * looks.spacing for level in levels),
             tests_lone_items=plan.domain is None,
-            hits_list=hits_list,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
             size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
@@ -243,14 +232,9 @@ class LooksMechanism:
         return self.looks_list.purse
 
     @property
-    def lists(self) -> tuple[PricesOfUser, ...]:
-        """The looks list, and the hits list if there is one."""
-        return (self.looks_list,) if self.hits_list is None else (self.looks_list, self.hits_list)
-
-    @property
     def purses(self) -> tuple[PricesOfUser, ...]:
-        """What all looks of a user may be paid from: that of a list, or of each round its own."""
-        return self.rounds or self.lists
+        """What all looks of a user may be paid from: a full one, or of each round its own."""
+        return self.rounds or (self.looks_list,)
 
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
@@ -268,12 +252,6 @@ class LooksMechanism:
         return TO_LEAVE_OUT * self.rounds[-2].purse >= self.rounds[-1].purse
 
     @property
-    def open_looks(self) -> tuple[PricesOfUser, ...]:
-        """What looks at items that the user alone holds may be paid from: one list or the other; in rounds the purse of
-        the first, the only one that makes such looks."""
-        return self.rounds[:1] or self.lists
-
-    @property
     def highest_margins(self) -> tuple[int, ...]:
         """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
         later = self.known_boundaries if self.rounds else self.boundaries
@@ -282,13 +260,12 @@ class LooksMechanism:
     @property
     def units_of_user(self) -> int:
         """A user pays at most this."""
-        return sum(listed.purse for listed in self.purses) if self.rounds else self.purse
+        return sum(listed.purse for listed in self.purses)
 
     @property
     def most_looks(self) -> int:
         """A user pays for no more looks than this."""
-        of_all = [listed.most_looks for listed in self.purses]
-        return sum(of_all) if self.rounds else max(of_all)
+        return sum(listed.most_looks for listed in self.purses)
 
     @property
     def most_paid(self) -> int:
@@ -300,22 +277,11 @@ class LooksMechanism:
         """So many pairs of a user are paid for in each round of looks; 0 without rounds."""
         return min((listed.most_looks for listed in self.rounds), default=0)
 
-    def all_count(self, looks: int) -> bool:
-        """Whether all of so many pairs of a user of a replay count, whatever is named: each is paid for, and it is not
-        on the hits list, or has but one."""
-        return looks <= self.most_paid and (looks == 1 or self.replay_choice(looks)[1] == self.looks_list)
-
     @property
     def spacing(self) -> int:
         return self.boundaries[1] - self.boundaries[0]
 
     @property
-    def spacings(self) -> tuple[tuple[int, ...], ...]:
-        """Each way in which boundaries lie, as distances from the first one. What a look shows depends on these."""
-        both = (self.boundaries, self.known_boundaries)
-        return tuple(dict.fromkeys(tuple(bound - each[0] for bound in each) for each in both))
-
-    def replay_choice(self, looks: int) -> tuple[int, PricesOfUser]:
-        """The weight of a user with so many looks in the whole run, and its list: the one that gives it more."""
-        best = max(self.lists, key=lambda listed: listed.replay_weight(looks))
-        return best.replay_weight(looks), best
+    def distances(self) -> tuple[int, ...]:
+        """Of the boundaries from the first one, those of known items alike. What a look shows depends on these."""
+        return tuple(bound - self.boundaries[0] for bound in self.boundaries)

@@ -3,7 +3,7 @@
 Begin with `threshold_monitor`: its ``ThresholdMonitorEvolvingDoFn`` is the stateful DoFn that tests the items of each
 window against a threshold, charges the counters of the users who hold a hit, and leaves out users that have paid all
 their hits. It runs wherever users pay for hits. All else brings it its candidates, takes its reports, or does the same
-where users pay for looks alone, as they do by default. The way of an event:
+where users pay for looks, as they do by default. The way of an event:
 
 read_events                      a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users

@@ -27,7 +27,7 @@ from dp_transforms.beam.gather import (
 )
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.errors import LastingError
+from dp_transforms.errors import StreamError
 from dp_transforms.monitor.counted_messages import (
     EncodedMessage,
     Group,
@@ -188,7 +188,7 @@ class InOrderDoFn(beam.DoFn):
         if (stored := progress.read()) is not None:
             now = Progress(*Progress.FIELDS.unpack(stored))
             if now.shards != self._shards:  # users would be in other shards, where their purses are full again
-                raise LastingError(
+                raise StreamError(
                     f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same."
                 )
             return now

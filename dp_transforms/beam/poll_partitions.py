@@ -35,7 +35,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
@@ -154,7 +154,7 @@ class _OpenPartitions:
         """One step. If the reader fails, it is closed and the error raised."""
         now = _now_micros()
         if name not in self._polling.partitions:
-            raise LastingError(
+            raise StreamError(
                 f"the source no longer has a partition {name!r}. Use the source that the run was started with."
             )
         if name not in self._readers:
@@ -264,7 +264,7 @@ class PollInTimersDoFn(KeyedDoFn):
     ) -> Iterator[object]:
         started_with, has_now = partitions.read(), len(self._polling.partitions)
         if started_with != has_now:  # otherwise no window would ever be complete
-            raise LastingError(
+            raise StreamError(
                 f"the run was started with {started_with} partitions, and the source has {has_now} now. To go on"
                 f" without the new ones, which do not count, resume it with --partitions {started_with}."
             )

@@ -170,7 +170,6 @@ def _distance_text(distance: int, plan: Plan) -> str:
     return f"{others}, {abs(distance):,} {'more' if distance >= 0 else 'fewer'} than the threshold"
 
 
-_OF_HITS = ("streams in which a user goes from one price list to the other",)
 _OF_ROUNDS = (
     "other counts and weights in rounds than equal ones of up to 10 pairs, and of more than that one round alone; that "
     "no stream attains more than delta_looks is the theorem of docs/guarantee.md",
@@ -191,15 +190,9 @@ class LooksReport(AuditReport):
         known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
         further = ""
         if len(plan.units_of_rounds) > 1:
-            known = "in the first round" if plan.rounds else f"in the first round; {known}"
+            known = "in the first round"
             shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
-        if plan.paid_hits is not None:
-            further = (
-                f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
-                f"{plan.paid_hits.units / looks.purse:.3g} of a purse each, and then for looks of weight "
-                f"{plan.paid_hits.weights[0]:,} to {plan.paid_hits.weights[-1]:,}."
-            )
         return (
             f"Plan {plan.fingerprint[:16]}: looks, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
             f"{looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
@@ -214,9 +207,9 @@ class LooksReport(AuditReport):
 
         add = functools.partial(add_claim, table, error=1e-12)
         price = exact.worst_price
-        who = ", for hits" if price.pays_hits else ""
-        worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
-        add(f"price of a look, {worst}", price.claimed, price.look.divergence)
+        add(
+            f"price of a look, worst of {exact.prices:,}: weight {price.weight:,}", price.claimed, price.look.divergence
+        )
         add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
             add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
@@ -250,8 +243,7 @@ class LooksReport(AuditReport):
         ]
 
     def not_tried(self) -> list[str]:
-        plan, exact = self.plan, self.exact
-        tried = exact.tried
+        exact, tried = self.exact, self.exact.tried
         limits: list[str] = []
         if exact.in_rounds:
             limits += _OF_ROUNDS
@@ -264,7 +256,6 @@ class LooksReport(AuditReport):
             limits.append(
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
-        limits += _OF_HITS if plan.hits_per_user else ()
         return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:
@@ -301,7 +292,6 @@ def _price_record(price: AuditedPrice) -> dict[str, Any]:
         "attained_divergence": finite(look.divergence),
         "margin": look.margin,
         "adds_user": look.adds_user,
-        "pays_hits": price.pays_hits,
     }
 
 

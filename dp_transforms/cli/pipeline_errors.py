@@ -19,7 +19,7 @@ from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
 from dp_transforms.runs.records import StateError
 
-_OURS = "EventFileError|ReportFileError|StreamError|LastingError|StateError|PoolError"  # their messages contain no cell
+_OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
 _PRINTING = (sdk_worker, log_handler)

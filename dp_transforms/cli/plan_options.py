@@ -104,10 +104,8 @@ class StreamPlanOptions:
     )
     hits_per_user: int | None = opt(
         ADVANCED,
-        "Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
-        "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
-        f"Default: {', '.join(f'{RELEASE_MODES[name].default_hits} in {name}' for name in _MODES[:-1])}; in looks "
-        "what finds most.",
+        "Number of charged results after which a user no longer counts. "
+        f"Default: {', '.join(f'{RELEASE_MODES[name].default_hits} in {name}' for name in _MODES[:-1])}.",
     )
     max_items_per_user: int | None = opt(
         ADVANCED, f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."

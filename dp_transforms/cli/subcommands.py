@@ -296,10 +296,11 @@ def _value(where: str, option: click.Option, value: Any) -> Any:
         if not isinstance(value, bool):
             raise UserError(f"{where} must be true or false.")
         return value
-    if option.nargs != 1 or option.multiple:
-        many = option.multiple or (isinstance(value, list) and len(value) == option.nargs)
-        if not (many and isinstance(value, list)):
-            raise UserError(f"{where} must be a list{'' if option.multiple else f' of {option.nargs} values'}.")
+    if option.multiple:  # or one of them
+        return [_text(where, each) for each in (value if isinstance(value, list) else [value])]
+    if option.nargs != 1:
+        if not (isinstance(value, list) and len(value) == option.nargs):
+            raise UserError(f"{where} must be a list of {option.nargs} values.")
         return [_text(where, each) for each in value]
     return _text(where, value)
 

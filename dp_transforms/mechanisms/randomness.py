@@ -237,19 +237,14 @@ class StreamKeys(IdKeys):
         round needs noise of its own."""
         return LookUniforms(derive_key(self._secret, "looks in a round", *self._noise_context, number))
 
-    def look_noise_uniforms(self) -> LookUniforms:
-        """Second stage of a look in two stages, whose first one is of `look_uniforms`: for its active holders."""
-        return LookUniforms(derive_key(self._secret, "look noise", *self._noise_context))
-
     def look_order(self) -> LookOrder:
         """Orders the pairs of a user whose purse cannot pay for all of them."""
         return LookOrder(derive_key(self._secret, "look order", self.stream))
 
-    def widen_holders(self, users: npt.NDArray[np.uint64], terms: npt.NDArray[np.int64]) -> Words:
-        """Users together with their terms as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
-        terms: weights; with hits, numbers that tell the price list too.
+    def widen_holders(self, users: npt.NDArray[np.uint64], weights: npt.NDArray[np.int64]) -> Words:
+        """Users together with their weights as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
 
         The noise is a function of the digest. With the users alone, an item would have the same noise in two logs in
         which one holder has another weight, and the theorem needs a fresh one.
         """
-        return self._weighted_holders(_blocks(users, terms))
+        return self._weighted_holders(_blocks(users, weights))

@@ -13,7 +13,7 @@ item_table             keyed 128-bit hashes of items and their labels
 pairs                  which items each user holds in each window, by user or by item: from events; which of them count
 item_holders           the same pairs by window and item: cells: an item in a window, with its holders
 counted_messages       messages gathered by counting: how a receiver knows that all have come
-query_noise            the noise of one count or sum in each mode, in two stages; the rule that its plan has for hits
+query_noise            the noise of one count in each mode of hits, in two stages; the rule that its plan has
 empty_items            the items of a known domain that are published although nobody holds them
 user_budgets           hits paid by each user that was ever charged, and by the holders of some candidates
 heavy_hitter_monitor   the parallel front, which finds candidates; the sequential stage: one window after the other,
@@ -26,7 +26,6 @@ item_sums         what the users of each item add to it in each window
 replay_weights    the weights of a replay, from all pairs of each user
 pace, purses      the weights of a stream, from each user's own pace, and what it has left
 named_items       what was named, and what is published of it
-named_counts      noisy counts of the largest named items
 round_candidates  in rounds: what a round draws for, a function of what was named before
 round_namer       in rounds: from sums to what each round names
 followed_items    known items, which were named lately; followed down to their lower threshold

@@ -2,25 +2,18 @@
 tests the candidates, charges their holders, and excludes users at their limit.
 
 The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
-accounting of target charging ([CL23] Algorithm 5), or in mode `looks` with that of the purse. Beside it,
-`mechanisms.papers.threshold_monitor` is the algorithm as printed: tests/beam/test_threshold_monitor_evolving.py.
+accounting of target charging ([CL23] Algorithm 5). Beside it, `mechanisms.papers.threshold_monitor` is the algorithm
+as printed: tests/beam/test_threshold_monitor_evolving.py.
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
-items per user; in mode `looks`: with looks that are paid for. Source: docs/guarantee.md, "The mechanism of hits" and
-"Draws in two stages"; in mode `looks` its "Looks and hits in one purse".
+items per user. Source: docs/guarantee.md, "The mechanism of hits" and "Draws in two stages".
 
 **The front.** Candidates are the cells of a shard of items that pass the first stage of their draw (docs/guarantee.md,
 "Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
 below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
 there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
 algorithm's distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
-
-With looks an open domain has known items, which are looked at in every window, held or not. Which items are known, the
-sequential stage alone can tell, since it depends on who is excluded. But what it names has passed the front. So an item
-is known only within `forget_after` windows of a pass, and in all of these windows it is drawn for there, too, where
-nobody holds it. A cell without holders is then tested only if its item is known. What is drawn in the front besides is
-a function of the key alone, and is never published.
 
 **One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
 two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
@@ -38,10 +31,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
-from dp_transforms.monitor.followed_items import NO_ROW, KnownItems, follow
-from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.query_noise import (
-    LookNoise,
     QueryNoise,
     digests_of_groups,
     epsilon_spent,
@@ -60,9 +51,8 @@ _COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
 class WindowQueries:
     """The candidates of one window, and the counters of their holders.
 
-    counters: of exactly the rows of these candidates; `charge` adds to them. is_known: bool[c], whether each candidate
-    is a known item: these are tested even if no holder is active, and have the threshold of known items. None: all of
-    them in a known domain, and none in an open one.
+    counters: of exactly the rows of these candidates; `charge` adds to them. In a known domain they are tested even if
+    no holder is active.
     """
 
     def __init__(
@@ -73,20 +63,17 @@ class WindowQueries:
         plan: Plan,
         keys: StreamKeys,
         noise: QueryNoise,
-        is_known: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self._candidates = candidates
         self._hits_per_user = plan.hits_per_user
         self._keys = keys
         self._draw = noise.draws_of(window)
-        self._is_known = np.full(len(candidates), plan.domain_size > 0) if is_known is None else is_known
-        self._thresholds = np.where(self._is_known, plan.known_threshold, plan.threshold)
+        self._threshold, self._is_domain = plan.threshold, plan.domain_size > 0
         self._user_of_row, self._hits = counters.user_of_row, counters.hits
-        self._pays_hits = None if candidates.terms is None else pays_hits_of(candidates.terms)  # None: all of them
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(slice(0, len(candidates)))
         self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
-        self._is_due = self._noisy_counts >= self._thresholds  # heavy or outdated
+        self._is_due = self._noisy_counts >= self._threshold  # heavy or outdated
 
     def next_heavy(self, cell: int) -> int | None:
         """The first cell from this one on whose noisy count reaches the threshold."""
@@ -96,7 +83,7 @@ class WindowQueries:
                 return None
             if self._is_outdated[cell]:
                 self._noisy_counts[cell] = self._ask(slice(cell, cell + 1))[0]
-            if self._noisy_counts[cell] >= self._thresholds[cell]:
+            if self._noisy_counts[cell] >= self._threshold:
                 return cell
             cell += 1
         return None
@@ -105,12 +92,9 @@ class WindowQueries:
         return int(self._noisy_counts[cell])
 
     def charge(self, cell: int) -> None:
-        """Charges each active holder of a cell that pays for hits one hit. Later cells of users that this excludes
-        become outdated."""
+        """Charges each active holder of a cell one hit. Later cells of users that this excludes become outdated."""
         first_row, next_row = self._candidates.splits[cell : cell + 2]
         holders = self._user_of_row[first_row:next_row]
-        if self._pays_hits is not None:
-            holders = holders[self._pays_hits[first_row:next_row]]
         hits = self._hits[holders]
         is_active = hits < self._hits_per_user
         if not is_active.all():
@@ -140,14 +124,13 @@ class WindowQueries:
         asked = self._candidates.select_range(cells)
         rows = slice(self._candidates.splits[cells.start], self._candidates.splits[cells.stop])
         is_active = self._hits[self._user_of_row[rows]] < self._hits_per_user
-        if self._pays_hits is not None:
-            is_active |= ~self._pays_hits[rows]
         active = asked if is_active.all() else asked.select_rows(is_active)
-        active_sums = active.sums
-        digests = digests_of_groups(active.members(self._keys), active.splits)
-        noisy_counts = active_sums + self._draw(asked.table.hashes[asked.items], digests, asked.sums)
-        # An item that is not known and has no active holder is not tested.
-        return np.where((active_sums > 0) | self._is_known[cells], noisy_counts, self._thresholds[cells] - 1)
+        counts = active.counts
+        digests = digests_of_groups(self._keys.widen_users(active.holders), active.splits)
+        noisy_counts = counts + self._draw(asked.table.hashes[asked.items], digests, asked.counts)
+        if self._is_domain:
+            return noisy_counts
+        return np.where(counts > 0, noisy_counts, self._threshold - 1)
 
 
 def find_candidates(cells: ItemHolders, plan: Plan, keys: StreamKeys) -> ItemHolders:
@@ -157,60 +140,17 @@ def find_candidates(cells: ItemHolders, plan: Plan, keys: StreamKeys) -> ItemHol
     return cells.select(np.flatnonzero(query_noise(plan, keys).may_pass(cells)))
 
 
-class LookCandidates:
-    """Finds the candidates of one shard of items. Holds no state."""
-
-    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
-        self._plan = plan
-        self._noise = LookNoise(plan.paid_looks.noise, plan.known_threshold, keys)
-
-    def find(self, cells: ItemHolders, passed: KnownItems, first: int, end: int) -> ItemHolders:
-        """The candidates of the windows ``first .. end - 1``. They do not depend on how a run is cut.
-
-        cells: all cells of these windows in one shard of items. passed: which of its items passed lately before window
-        ``first``; `KnownItems.after` tells the same for window ``end``, if the candidates are taken as named.
-
-        Raises ValueError for cells of other windows, and for cells without holders in an open domain.
-        """
-        if not 0 <= first < end <= self._plan.schedule.horizon:
-            raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
-        if len(cells) and not first <= cells.windows[0] <= cells.windows[-1] < end:
-            raise ValueError(f"the cells must be of the windows {first} .. {end - 1}.")
-        passes = self._noise.may_pass(cells)
-        held = cells.select(np.flatnonzero(passes))
-        if self._plan.domain_size:
-            return held
-        if len(cells) and not cells.counts.min() > 0:
-            raise ValueError("a cell without holders belongs to a known domain, and the domain is open.")
-        if self._plan.known is None or not (len(held) or len(passed)):
-            return held
-        found, _, items = follow(
-            cells,
-            passed,
-            first,
-            end,
-            self._plan.known_for,
-            names_anew=passes,  # each of them makes its item one that is drawn for
-            reaches=lambda rows: passes[rows],
-            nobody_passes=self._noise.nobody_passes,
-        )
-        found = found.take(found.rows == NO_ROW)
-        nobody = ItemHolders.without_holders(found.windows, found.items, items).select(slice(None))
-        return ItemHolders.merge([held, nobody])
-
-
 @dataclasses.dataclass
 class MonitorState:
     """What one window passes on to the next.
 
     next_window: no window before this one may be closed any more. budgets: hits paid. hit_bound: a bound, from public
-    output alone, on the hits that any one user can have paid. known: what was named lately, where items are followed.
+    output alone, on the hits that any one user can have paid.
     """
 
     next_window: int = 0
     hit_bound: int = 0
     budgets: UserBudgets = dataclasses.field(default_factory=UserBudgets)
-    known: KnownItems = dataclasses.field(default_factory=KnownItems.none)
 
 
 class HeavyHitterMonitor:
@@ -220,7 +160,7 @@ class HeavyHitterMonitor:
         self._plan = plan
         self._keys = keys
         self._noise = query_noise(plan, keys)
-        self._rules = {is_known: release_rule(plan, is_known=is_known) for is_known in (False, True)}
+        self._rule = release_rule(plan)
 
     def close_window(
         self, window: int, candidates: ItemHolders, state: MonitorState
@@ -274,36 +214,23 @@ class HeavyHitterMonitor:
     ) -> WindowReport | None:
         """counters: of the holders of these candidates. The caller adds what they are charged to the budgets."""
         state.next_window = window + 1
-        is_known = self._is_known(window, candidates, state.known)
-        queries = WindowQueries(window, candidates, counters, self._plan, self._keys, self._noise, is_known)
+        queries = WindowQueries(window, candidates, counters, self._plan, self._keys, self._noise)
         heavy_hitters: list[HeavyHitter] = []
-        heavy_cells: list[int] = []
         charged_results = 0
         cell = queries.next_heavy(0)
         while cell is not None:
-            release = self._rules[bool(is_known[cell])](queries.noisy_count(cell))
+            release = self._rule(queries.noisy_count(cell))
             if release is not None:
                 label = candidates.table.labels[int(candidates.items[cell])].as_py()
-                heavy_hitters.append(HeavyHitter(label, *release.published))
-                heavy_cells.append(cell)
+                heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
                 if release.charged:
                     charged_results += 1
                     queries.charge(cell)
             cell = queries.next_heavy(cell + 1)
         state.hit_bound += most_hits(self._plan, charged_results)
-        if self._plan.known is not None:
-            named = candidates.select(np.array(heavy_cells, dtype=np.int64))
-            state.known = state.known.after(named, window + 1, self._plan.known_for)
         if not heavy_hitters:
             return None
         return self._report(window, heavy_hitters, state.hit_bound)
-
-    def _is_known(self, window: int, candidates: ItemHolders, known: KnownItems) -> npt.NDArray[np.bool_]:
-        """Whether each candidate is a known item: by what was named in earlier windows, or by the domain. bool[c]."""
-        if self._plan.domain_size or not len(known):
-            return np.full(len(candidates), self._plan.domain_size > 0)
-        last_named = known.last_named_of(candidates.table)[candidates.items]
-        return (last_named >= 0) & (last_named >= window - self._plan.known_for)
 
     def _report(self, window: int, heavy_hitters: list[HeavyHitter], hit_bound: int) -> WindowReport:
         plan = self._plan

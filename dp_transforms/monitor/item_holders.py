@@ -9,12 +9,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.column_kinds import Column, Items, Narrow, Splits, Windows
 from dp_transforms.monitor.columns import Cells, Rows, cell_keys, used
 from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
+from dp_transforms.monitor.packed_arrays import NARROW
 from dp_transforms.monitor.pairs import Pairs
 
 
@@ -24,7 +23,6 @@ class ItemHolders(Cells):
 
     windows: int64[c], window index. items: int64[c], position in ``table``. splits: int64[c + 1], rows of each cell.
     holders: uint64[n], keyed hashes of the users of each cell; distinct within it, in no particular order.
-    terms: how each holder counts, int64[n], of `terms_of`; None: each has weight 1 and pays for hits.
 
     A cell without holders is one of `empty_items`: an item of a known domain that is published if nobody holds it.
     """
@@ -34,7 +32,6 @@ class ItemHolders(Cells):
     splits: npt.NDArray[np.int64]
     holders: npt.NDArray[np.uint64]
     table: ItemTable
-    terms: npt.NDArray[np.int64] | None = None
 
     SCHEMA: ClassVar = {
         "windows": Windows(),
@@ -42,26 +39,12 @@ class ItemHolders(Cells):
         "splits": Splits(parts="holder"),
         "holders": Column(of="holder"),
         "table": Items(),
-        "terms": Narrow(of="holder", is_optional=True),
     }
-
-    def check(self) -> None:
-        check_unpacked(self.terms is None or bool((weights_of(self.terms) > 0).all()))
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
         """Number of holders of each cell: raw, never to be published. int64[c]."""
         return np.diff(self.splits)
-
-    @property
-    def sums(self) -> npt.NDArray[np.int64]:
-        """The weights of the holders of each cell together: raw, never to be published. int64[c]."""
-        return self.counts if self.terms is None else sums_of_groups(weights_of(self.terms), self.splits)
-
-    def members(self, keys: StreamKeys) -> Words:
-        """Each row as the 128 bits that digests add up: who counts, with which weight, on which price list.
-        Returns uint64[n, 2]."""
-        return keys.widen_users(self.holders) if self.terms is None else keys.widen_holders(self.holders, self.terms)
 
     @classmethod
     def without_holders(
@@ -75,18 +58,7 @@ class ItemHolders(Cells):
         """The same pairs, turned from user order into item order."""
         rows = pairs.windows * len(pairs.table) + pairs.items if len(pairs) else pairs.windows
         order = np.argsort(rows, kind="stable")
-        return cls._of_ordered_rows(rows[order], pairs.users[pairs.codes[order]], None, pairs.table)
-
-    @classmethod
-    def of_terms(cls, pairs: Pairs, terms: npt.NDArray[np.int64]) -> ItemHolders:
-        """These pairs with how each counts. terms: int64[len(pairs)]; pairs without a weight do not count."""
-        counted = np.flatnonzero(weights_of(terms))
-        rows = pairs.windows[counted] * len(pairs.table) + pairs.items[counted]
-        order = np.argsort(rows, kind="stable")
-        counted = counted[order]
-        users = pairs.users[pairs.codes[counted]]
-        cells = cls._of_ordered_rows(rows[order], users, terms[counted], pairs.table)
-        return cells if len(counted) == len(pairs) else cells.select(slice(None))
+        return cls._of_ordered_rows(rows[order], pairs.users[pairs.codes[order]], pairs.table)
 
     @classmethod
     def _merged(cls, parts: Sequence[ItemHolders]) -> ItemHolders:
@@ -96,23 +68,18 @@ class ItemHolders(Cells):
         rows = np.concatenate([np.repeat(cell, part.counts) for cell, part in zip(cells, parts, strict=True)])
         order = np.argsort(rows, kind="stable")
         holders = np.concatenate([part.holders for part in parts])
-        terms = cls._terms_of(parts)
-        held = cls._of_ordered_rows(rows[order], holders[order], None if terms is None else terms[order], table)
+        held = cls._of_ordered_rows(rows[order], holders[order], table)
         empty = np.concatenate([cell[part.counts == 0] for cell, part in zip(cells, parts, strict=True)])
         return held._with_empty_cells(empty) if len(empty) else held
 
     @classmethod
     def _of_ordered_rows(
-        cls,
-        rows: npt.NDArray[np.int64],
-        holders: npt.NDArray[np.uint64],
-        terms: npt.NDArray[np.int64] | None,
-        table: ItemTable,
+        cls, rows: npt.NDArray[np.int64], holders: npt.NDArray[np.uint64], table: ItemTable
     ) -> ItemHolders:
         """rows: ``window * len(table) + item``, ascending."""
         starts = group_starts(rows)
         windows, items = np.divmod(rows[starts], max(1, len(table)))
-        return cls(windows, items, np.append(starts, len(rows)), holders, table, terms)
+        return cls(windows, items, np.append(starts, len(rows)), holders, table)
 
     def _with_empty_cells(self, rows: npt.NDArray[np.int64]) -> ItemHolders:
         """rows: ``window * len(table) + item`` of cells without holders; those that have holders here are left out."""
@@ -123,7 +90,7 @@ class ItemHolders(Cells):
         order = np.argsort(rows)
         windows, items = np.divmod(rows[order], len(self.table))
         splits = np.concatenate([[0], np.cumsum(counts[order])])
-        return ItemHolders(windows, items, splits, self.holders, self.table, self.terms)
+        return ItemHolders(windows, items, splits, self.holders, self.table)
 
     def rows_of(self, cells: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Rows of these cells one after the other, int64[r], and where each begins, int64[k + 1]."""
@@ -135,8 +102,7 @@ class ItemHolders(Cells):
         of_holders, splits = self.rows_of(cells)
         items, places = used(len(self.table), self.items[cells])
         table = self.table if items is None else self.table.take(items)
-        terms = None if self.terms is None else self.terms[of_holders]
-        return ItemHolders(self.windows[cells], places, splits, self.holders[of_holders], table, terms)
+        return ItemHolders(self.windows[cells], places, splits, self.holders[of_holders], table)
 
     def select_range(self, cells: slice) -> ItemHolders:
         """Consecutive cells, as views; the table stays whole."""
@@ -147,14 +113,12 @@ class ItemHolders(Cells):
             self.splits[cells.start : cells.stop + 1] - low,
             self.holders[low:high],
             self.table,
-            None if self.terms is None else self.terms[low:high],
         )
 
     def select_rows(self, rows: npt.NDArray[np.bool_]) -> ItemHolders:
         """All cells with these of their holders alone, perhaps with none. rows: bool[n]."""
         splits = np.concatenate([[0], np.cumsum(rows)])[self.splits]
-        terms = None if self.terms is None else self.terms[rows]
-        return ItemHolders(self.windows, self.items, splits, self.holders[rows], self.table, terms)
+        return ItemHolders(self.windows, self.items, splits, self.holders[rows], self.table)
 
     def halves(self) -> tuple[ItemHolders, ...]:
         """A cell with very many holders is cut too, so two parts may hold the same cell."""
@@ -162,29 +126,3 @@ class ItemHolders(Cells):
             return super().halves()
         which = np.arange(len(self.holders)) < len(self.holders) // 2
         return (self.select_rows(which), self.select_rows(~which)) if which.any() else ()
-
-    @staticmethod
-    def _terms_of(parts: Sequence[ItemHolders]) -> npt.NDArray[np.int64] | None:
-        """Of all holders of the parts; a part that has none may come without."""
-        terms = [part.terms for part in parts if part.terms is not None]
-        if terms and any(part.terms is None and len(part.holders) for part in parts):
-            raise ValueError("holders with weights and holders without cannot be in one cell.")
-        return np.concatenate(terms) if terms else None
-
-
-def terms_of(weights: npt.NDArray[np.int64], pays_hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """How users count: what each adds to an item, and whether it pays for hits. Both, and the result: [n]."""
-    return 2 * weights + pays_hits
-
-
-def weights_of(terms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return terms >> 1
-
-
-def pays_hits_of(terms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    return (terms & 1).astype(np.bool_)
-
-
-def sums_of_groups(values: npt.NDArray[np.int64], splits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The sum of each group of rows. values: int64[n]. splits: int64[k + 1]. Returns int64[k]."""
-    return np.diff(np.concatenate([[0], np.cumsum(values)])[splits])

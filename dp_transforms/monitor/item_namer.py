@@ -35,6 +35,12 @@ class ItemNamer:
         self._uniforms = keys.look_uniforms()
         self._known_threshold = plan.known_threshold
 
+    @property
+    def empty_item_tail(self) -> int:
+        """``floor(2^128 Pr[Z >= known threshold])``: an item that nobody holds passes with this probability."""
+        tails = self._plan.paid_looks.noise.upper_tail_integers()
+        return tails[self._known_threshold - 1] if self._known_threshold <= len(tails) else 0
+
     def name_windows(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
         """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
 

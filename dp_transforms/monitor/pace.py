@@ -41,33 +41,16 @@ class Pace:
                 f"a purse must pay for at most {MOST_LOOKS:,} looks, got {looks.most_looks:,}. Make"
                 " a plan for fewer looks of a user."
             )
-        self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
+        self._listed = looks.listed
         self._horizon = plan.schedule.horizon
         self._most_of_second = 0 if plan.rounds is None else most_of_second_look(plan.rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
-    def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
-        """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
-        these included, who can pay for all hits and then for these looks. Arguments as of `choose`. Returns bool[u]."""
-        if self._hits is None:
-            return np.zeros(len(looks), dtype=np.bool_)
-        joins: npt.NDArray[np.bool_] = np.minimum(looks_before + looks, MOST_LOOKS) >= self._hits_from
-        joins &= (left - self._hits.units_of_all) // self._hits.look_units[0] >= looks
-        return joins
-
-    def choose(
-        self,
-        looks: Whole,
-        left: Whole,
-        looks_before: Whole,
-        first_windows: Whole,
-        window: int,
-        pays_hits: npt.NDArray[np.bool_] | None = None,
-    ) -> Chosen:
+    def choose(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Chosen:
         """looks: of each user in this window, at least 1. left: units in its purse. looks_before: paid in the windows
         before. first_windows: where it paid its first look; this one if it has paid none. All int64[u].
-        window: the last one of those that are paid together. pays_hits: who is on the hits list, bool[u]; None: nobody.
+        window: the last one of those that are paid together.
 
         A purse is spread over the looks of this window and those that are expected later: in each window as many as in
         those so far, this one included, counted over at least a day, or a sixteenth of the run if that is
@@ -76,10 +59,7 @@ class Pace:
         share, and at least the smallest one of the list.
         """
         spread = self._spread(looks, left, looks_before, first_windows, window)
-        weights, units = _largest_or_smallest(self._looks_list, left // spread)
-        if pays_hits is not None and self._hits is not None:
-            hit_weights, hit_look_units = _largest_or_smallest(self._hits.listed, left // spread)
-            weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
+        weights, units = _largest_or_smallest(self._listed, left // spread)
         return Chosen(weights, units, np.minimum(looks, left // units))
 
     def choose_with_second(
@@ -94,9 +74,9 @@ class Pace:
         spread = self._spread(looks * SECOND_LOOKS + second, left, parts_before, first_windows, window)
         paid_now = left // spread * (looks * SECOND_LOOKS + second)
         amounts, of_second = amounts_with_second(paid_now, looks, second, self._most_of_second)
-        weights, units = _largest_or_smallest(self._looks_list, amounts)
+        weights, units = _largest_or_smallest(self._listed, amounts)
         payable = np.minimum(looks, left // units)
-        again, units_again = _largest_or_smallest(self._looks_list, of_second)
+        again, units_again = _largest_or_smallest(self._listed, of_second)
         payable_again = np.minimum(second, (left - payable * units) // units_again)
         return Chosen(weights, units, payable), Chosen(again, units_again, payable_again)
 

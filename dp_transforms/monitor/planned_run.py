@@ -29,7 +29,7 @@ class PlannedRun:
             raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.calibrate(...).")
         # What all windows share of accounting is computed here, once, and travels with the plan. Workers compute what
         # depends on how many pairs a round of looks draws for.
-        _ = self.plan.fingerprint, self.plan.hits_from
+        _ = self.plan.fingerprint
         _ = self.plan.epsilon_after_hits if self.plan.looks is None else self.plan.likely_noise
 
     def stream_keys(self, secret: bytes) -> StreamKeys:

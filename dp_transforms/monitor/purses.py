@@ -1,11 +1,11 @@
 """What each user of a stream has left to pay for looks with.
 
-Guarantee: a user never pays more than one purse for all its looks and hits together, wherever its events fall and
-however often a run is restored. Hits are paid for all at once, when the user goes over to the hits list. What a window
-costs is checked before the looks, and what cannot be paid does not count. A user's weights and its list depend on its
-own events and on declared numbers, and on nothing else. Condition: windows come in order, each once. Unit: a look, one
-item of one user in one window with a positive weight. With sliding windows an event counts in several windows, and each
-one is paid. Source: docs/guarantee.md, "Theorem of the purse"; `pace` chooses the weights.
+Guarantee: a user never pays more than one purse for all its looks together, wherever its events fall and however often
+a run is restored. What a window costs is checked before the looks, and what cannot be paid does not count. A user's
+weights depend on its own events and on declared numbers, and on nothing else. Condition: windows
+come in order, each once. Unit: a look, one item of one user in one window with a positive weight. With sliding windows
+an event counts in several windows, and each one is paid. Source: docs/guarantee.md, "Theorem of the purse"; `pace`
+chooses the weights.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import LEAST, MOST, Column
 from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import places_of
-from dp_transforms.monitor.item_holders import terms_of
 from dp_transforms.monitor.pace import Pace
-from dp_transforms.monitor.packed_arrays import BYTES, WHOLE, WORDS, Packed, check_unpacked
+from dp_transforms.monitor.packed_arrays import WHOLE, WORDS, Packed, check_unpacked
 from dp_transforms.monitor.pairs import Pairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import SECOND_LOOKS
@@ -37,36 +36,32 @@ _SPARE_CELLS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PurseEntries(ByUser):
-    """The purses of u users, 24 bytes each; with hits 25.
+    """The purses of u users, 24 bytes each.
 
     `merge` keeps the newest entry of each user: the one with the least left. A look costs at least one unit, so from
-    entry to entry less is left, and looks rise; and who is on the hits list stays there. So an engine need not keep the
-    order of what is stored, and an entry that is stored twice is not paid twice, as charges that add up would be.
+    entry to entry less is left, and looks rise. So an engine need not keep the order of what is stored, and an entry
+    that is stored twice is not paid twice, as charges that add up would be.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    were paid; in the last of several rounds in parts of `SECOND_LOOKS`.
-    first_windows: uint32[u], the window of the first one. pays_hits: uint8[u], 1 on the hits list; None where there is
-    no such list.
+    were paid; in the last of several rounds in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of the
+    first one.
     """
 
     users: npt.NDArray[np.uint64]
     left: npt.NDArray[np.int64]
     looks: npt.NDArray[np.uint32]
     first_windows: npt.NDArray[np.uint32]
-    pays_hits: npt.NDArray[np.uint8] | None = None
 
     SCHEMA: ClassVar = {
         "users": Column(),
         "left": Column(WHOLE, join=LEAST),
         "looks": Column(WORDS, join=MOST),
         "first_windows": Column(WORDS, join=LEAST),
-        "pays_hits": Column(BYTES, join=MOST, is_optional=True),
     }
     ROWS_OF_CELL = 400_000
 
     def check(self) -> None:
         check_unpacked(bool((self.left >= 0).all()))
-        check_unpacked(self.pays_hits is None or bool((self.pays_hits <= 1).all()))
 
 
 class Purses:
@@ -82,11 +77,8 @@ class Purses:
         ValueError for other bytes."""
         self._full = units
         self._pace = Pace(plan)
-        self._has_hits = plan.paid_hits is not None
-        self._units_of_all_hits = 0 if plan.paid_hits is None else plan.paid_hits.units_of_all
         self._keys = keys
         self._stored = [PurseEntries.from_bytes(cell) for cell in cells]
-        check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
 
     @classmethod
@@ -97,34 +89,27 @@ class Purses:
         no run of this plan can have made: with more than a purse, or paid in this window or later."""
         check_unpacked(bool((entries.left <= units).all() and (entries.first_windows < window).all()))
         purses = cls(plan, keys, units=units)
-        check_unpacked(not len(entries) or (entries.pays_hits is not None) == purses._has_hits)
         purses._stored = [entries] if len(entries) else []
         return purses
 
-    def spend_on_lists(self, pairs: Pairs, window: int, end: int | None = None) -> npt.NDArray[np.int64]:
+    def spend(self, pairs: Pairs, window: int, end: int | None = None) -> Whole:
         """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it. end: the windows
         ``window .. end - 1`` are paid together.
 
-        Returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that cannot be paid.
+        Returns the weight of each pair, 0 for one that cannot be paid.
         Raises ValueError for pairs of other windows, and for a window before the first one that one of these users has
         paid.
         """
         end = window + 1 if end is None else end
         looks, before = pairs.counts, self._before(pairs, pairs.users, window, end)
         looks_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
-        left, pays_hits = before.left, None
-        if before.pays_hits is not None:
-            joins = (before.pays_hits == 0) & self._pace.joins_hits_list(looks, left, looks_before)
-            left, pays_hits = left - joins * self._units_of_all_hits, joins | (before.pays_hits == 1)
-        chosen = self._pace.choose(looks, left, looks_before, first_windows, end - 1, pays_hits)
-        self._pay(before, left - chosen.payable * chosen.units, chosen.payable, pays_hits)
-        kept = keep_by_hash(pairs, chosen.payable, self._keys)
-        terms = terms_of(chosen.weights, np.zeros(len(looks), dtype=np.bool_) if pays_hits is None else pays_hits)
-        return np.asarray(terms[pairs.codes] * kept)
+        chosen = self._pace.choose(looks, before.left, looks_before, first_windows, end - 1)
+        self._pay(before, before.left - chosen.payable * chosen.units, chosen.payable)
+        return np.asarray(chosen.weights[pairs.codes] * keep_by_hash(pairs, chosen.payable, self._keys))
 
-    def spend_with_second(self, pairs: Pairs, window: int, end: int) -> npt.NDArray[np.int64]:
+    def spend_with_second(self, pairs: Pairs, window: int, end: int) -> Whole:
         """The last round of looks in the windows ``window .. end - 1``, with second looks at what is named already:
-        those pairs are kept `Pairs.apart`. Returns how each counts, as `spend_on_lists`."""
+        those pairs are kept `Pairs.apart`. Returns their weights, as `spend`."""
         (looks, again), users = pairs.counts.reshape(-1, 2).T, pairs.users[::2]
         before = self._before(pairs, users, window, end)
         parts_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
@@ -133,7 +118,7 @@ class Purses:
         self._pay(before, left, first.payable * SECOND_LOOKS + second.payable)
         weights = np.stack([first.weights, second.weights], axis=1).reshape(-1)
         kept = keep_by_hash(pairs, np.stack([first.payable, second.payable], axis=1).reshape(-1), self._keys)
-        return np.asarray(terms_of(weights, np.zeros(len(weights), dtype=np.bool_))[pairs.codes] * kept)
+        return np.asarray(weights[pairs.codes] * kept)
 
     @property
     def entries(self) -> int:
@@ -142,8 +127,8 @@ class Purses:
 
     @property
     def entry_bytes(self) -> int:
-        """What all entries take: `ENTRY_BYTES` each, and one more for the list where users may pay for hits."""
-        return (ENTRY_BYTES + self._has_hits) * self.entries
+        """What all entries take."""
+        return ENTRY_BYTES * self.entries
 
     def changed_cells(self) -> list[bytes]:
         """What was spent since the cells were read, as cells to append to them."""
@@ -173,7 +158,7 @@ class Purses:
             raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
         return before
 
-    def _pay(self, before: PurseEntries, left: Whole, looks: Whole, pays_hits: Whole | None = None) -> None:
+    def _pay(self, before: PurseEntries, left: Whole, looks: Whole) -> None:
         """left: then, in the purses before. looks: paid now."""
         paid = np.flatnonzero(looks)
         self._append(
@@ -182,7 +167,6 @@ class Purses:
                 left[paid],
                 (before.looks + looks)[paid].astype(np.uint32),
                 before.first_windows[paid],
-                None if pays_hits is None else pays_hits[paid].astype(np.uint8),
             )
         )
 
@@ -194,11 +178,8 @@ class Purses:
         left = np.full(len(users), self._full, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
         first_windows = np.full(len(users), window, dtype=np.uint32)
-        pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None
         left[at], looks[at], first_windows[at] = found.left, found.looks, found.first_windows
-        if pays_hits is not None and found.pays_hits is not None:
-            pays_hits[at] = found.pays_hits
-        return PurseEntries(users, left, looks, first_windows, pays_hits)
+        return PurseEntries(users, left, looks, first_windows)
 
     def _append(self, entries: PurseEntries) -> None:
         """Joins what has at most twice the length, so that there are few parts, and each entry is seldom joined."""

@@ -1,5 +1,5 @@
-"""The noise of one count in each mode: which cells are tested at all, and what is drawn for them. And what else the
-sequential stage needs of a plan whose users pay for hits, alone or beside looks: its rule, its hits, what they cost.
+"""The noise of one count in each mode of hits: which cells are tested at all, and what is drawn for them. And what else
+the sequential stage needs of a plan: its rule, its hits, what they cost.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_integer, upper_tail_integers
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import (
     WideDiscreteLaplace,
     discrete_laplace,
-    noise_bounds,
     wide_discrete_laplace,
 )
 from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.mechanisms.release_rule import (
     BetweenThresholds,
     CountsAboveThreshold,
-    HitOrAbove,
     NamesAboveThreshold,
     ReleaseRule,
 )
@@ -33,14 +30,14 @@ from dp_transforms.plan.plan import Plan
 class Draw(Protocol):
     """The noise of items of one window."""
 
-    def __call__(self, hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. sums: int64[n], of the
-        weights of all their holders, as in the first stage. Returns int64[n]."""
+    def __call__(self, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. counts: int64[n], of all
+        their holders, as in the first stage. Returns int64[n]."""
         ...
 
 
 class QueryNoise(Protocol):
-    """What a mode adds to a count, or to a sum of weights, as a function of window, item and holders.
+    """What a mode adds to a count, as a function of window, item and holders.
 
     A cell without holders is an item of a known domain. Its noise is known to reach the threshold by itself.
     """
@@ -73,7 +70,7 @@ class SingleNoise:
 
     def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
         counts = cells.counts
-        digests = digests_of_groups(cells.members(self._keys), cells.splits)
+        digests = digests_of_groups(self._keys.widen_users(cells.holders), cells.splits)
         hashes = cells.table.hashes[cells.items]
         passed: npt.NDArray[np.bool_] = counts == 0
         for window, part in cells.by_window():
@@ -84,8 +81,8 @@ class SingleNoise:
     def draws_of(self, window: int) -> Draw:
         function = self._keys.noise_uniforms(window)
 
-        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            return self._noise.sample_given_pass(function.of_pairs(hashes, digests), self._threshold - sums)
+        def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return self._noise.sample_given_pass(function.of_pairs(hashes, digests), self._threshold - counts)
 
         return draw
 
@@ -119,62 +116,16 @@ class CappedSumNoise:
         each = WideDiscreteLaplace.UNIFORMS
         functions = [self._keys.noise_pair_uniforms(window, number) for number in range(2 * each)]
 
-        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             uniforms = np.stack([function.of_pairs(hashes, digests) for function in functions], axis=1)
             wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
             # An item that nobody holds is known to pass; the value of its noise is never published.
-            return np.where(sums > 0, wide + np.minimum(narrow, self._cap), self._threshold)
+            return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
 
         return draw
 
     def empty_item_tail(self) -> int:
         return self._tail(self._threshold)
-
-
-class LookNoise:
-    """The noise of looks, for runs in which users pay for hits too, in two stages.
-
-    Stage one is the bit "the full sum and the noise together reach the known threshold", the lowest one that can apply.
-    Stage two draws the noise given that bit, for the holders that are active when the item has its turn. They add no
-    more than all holders do, so an item that fails stage one fails whoever is active. The two together have the law of
-    one draw (docs/guarantee.md, "Draws in two stages").
-
-    A draw is a function of its window, item, and holders with their weights and price lists, and of the key."""
-
-    def __init__(self, noise: ExponentialPower, known_threshold: int, keys: StreamKeys) -> None:
-        self._noise = noise
-        self._table = noise_bounds(noise)
-        self._known_threshold = known_threshold
-        self._keys = keys
-        self._pass_uniforms, self._noise_uniforms = keys.look_uniforms(), keys.look_noise_uniforms()
-
-    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
-        """First stage. A cell without holders is known to pass. bool[c]."""
-        digests = digests_of_groups(cells.members(self._keys), cells.splits)
-        hashes = cells.table.hashes.take(cells.items, axis=0)
-        uniforms = self._pass_uniforms(cells.windows, hashes, digests)
-        passed: npt.NDArray[np.bool_] = cells.counts == 0
-        passed |= self._table.passes(uniforms, self._known_threshold - cells.sums)
-        return passed
-
-    def nobody_passes(self, windows: npt.NDArray[np.int64], hashes: Words) -> npt.NDArray[np.bool_]:
-        """The same of items that nobody holds. windows: int64[n]. hashes: uint64[n, 2]. Returns bool[n]."""
-        uniforms = self._pass_uniforms(windows, hashes, np.zeros_like(hashes))
-        return self._table.passes(uniforms, np.full(len(windows), self._known_threshold))
-
-    def draws_of(self, window: int) -> Draw:
-        """Second stage, for items that passed the first one."""
-
-        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            uniforms = self._noise_uniforms(np.full(len(sums), window), hashes, digests)
-            return self._table.sample_given_pass(uniforms, self._known_threshold - sums)
-
-        return draw
-
-    def empty_item_tail(self) -> int:
-        """``floor(2^128 Pr[Z >= known threshold])``."""
-        tails = self._noise.upper_tail_integers()
-        return tails[self._known_threshold - 1] if self._known_threshold <= len(tails) else 0
 
 
 def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:
@@ -187,9 +138,7 @@ def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:
 
 
 def query_noise(plan: Plan, keys: StreamKeys) -> QueryNoise:
-    """What is added to the count, or the sum of weights, of an item in a window."""
-    if plan.looks is not None:
-        return LookNoise(plan.looks.noise, plan.known_threshold, keys)
+    """What is added to the count of an item in a window."""
     hits = plan.charged_hits
     if hits.wide is None:
         return SingleNoise(hits.epsilon_per_query, plan.threshold, keys)
@@ -202,28 +151,22 @@ def query_noise(plan: Plan, keys: StreamKeys) -> QueryNoise:
     )
 
 
-def release_rule(plan: Plan, *, is_known: bool = False) -> ReleaseRule:
+def release_rule(plan: Plan) -> ReleaseRule:
     """What is published of a noisy count, and whether it is a hit."""
-    threshold = plan.known_threshold if is_known else plan.threshold
-    if plan.looks is not None:
-        return HitOrAbove(threshold, plan.looks.spacing, plan.likely_noise, plan.looks.weights[-1])
     if plan.mode == "hits":
-        return BetweenThresholds(threshold, plan.charged_hits.zone_width)
-    return CountsAboveThreshold(threshold) if plan.mode == "hits-with-counts" else NamesAboveThreshold(threshold)
+        return BetweenThresholds(plan.threshold, plan.charged_hits.zone_width)
+    return (CountsAboveThreshold if plan.mode == "hits-with-counts" else NamesAboveThreshold)(plan.threshold)
 
 
 def most_hits(plan: Plan, charged: int) -> int:
     """So many of a window's charged results can be of one user."""
-    return charged if plan.looks is not None else min(plan.charged_hits.max_items_per_user, charged)
+    return min(plan.charged_hits.max_items_per_user, charged)
 
 
 def epsilon_spent(plan: Plan, hit_bound: int) -> float:
     """The running estimate, if no user can have paid more hits than this.
 
     Results without a hit leak a little too and belong to the next hit: the estimate is that of hit_bound + 1 hits,
-    entry hit_bound of the table (docs/guarantee.md, "Claim (running figure)"). Where users pay for looks too it is all
-    of epsilon: public output does not say how much of a purse is left.
+    entry hit_bound of the table (docs/guarantee.md, "Claim (running figure)").
     """
-    if plan.looks is not None:
-        return plan.epsilon
     return plan.epsilon_after_hits[min(hit_bound, plan.charged_hits.per_user - 1)]

@@ -25,8 +25,8 @@ class HeavyHitter(NamedTuple):
         None in `hits-with-counts` and kms21.
     noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
         theorem; and in mode `looks`.
-    level: in mode `looks` the boundaries that the noisy sum of its holders' weights reaches, from 1; with a price for
-        hits 1 (a hit) or 2. Else None.
+    level: in mode `looks` the boundaries that the noisy sum of its holders' weights reaches, from 1. Else
+        None.
     at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run
         is wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
     """

@@ -34,7 +34,6 @@ from dp_transforms.plan.records import (
     Hits,
     Known,
     Looks,
-    PaidHits,
     Shares,
     WideNoise,
     check_hits,
@@ -55,25 +54,19 @@ DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 DEFAULT_KNOWN_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
-HITS_TO_TRY = (3, 10, 30)  # where a plan chooses, besides looks alone
 
 
-class PerUser(TypedDict, total=False):
-    """hits_per_user: after so many a user no longer counts. 3 in hits, 10 in hits-with-counts, 20 in kms21 by default;
-    in looks a number that users may pay for beside looks, of which by default the best is chosen, 0 among them."""
+class HitsChoices(TypedDict, total=False):
+    """What `Plan.calibrate` takes in modes `hits`, `hits-with-counts` and `kms21`.
 
-    hits_per_user: int | None
-
-
-class HitsChoices(PerUser, total=False):
-    """What `Plan.calibrate` takes in modes `hits`, `hits-with-counts` and `kms21`, beside hits_per_user.
-
+    hits_per_user: after so many a user no longer counts. 3 in hits, 10 in hits-with-counts, 20 in kms21 by default.
     max_items_per_user: distinct items of a user that count in one window, 3 by default.
     threshold: by default the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger one
         leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the smallest at
         which the whole run is expected to publish at most 0.05 items that nobody holds.
     """
 
+    hits_per_user: int | None
     max_items_per_user: int | None
     threshold: int | None
 
@@ -119,8 +112,8 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
     }
 
 
-class LooksChoices(PerUser, total=False):
-    """What `Plan.calibrate` takes in mode `looks`, beside hits_per_user.
+class LooksChoices(TypedDict, total=False):
+    """What `Plan.calibrate` takes in mode `looks`.
 
     usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up to
         most_looks if that is less. The noise is chosen for them; other users are served too.
@@ -131,9 +124,9 @@ class LooksChoices(PerUser, total=False):
         domain as small as 0.05 false names in the whole run need.
     size_error: the probability that any size that the run states is too large, 0.01 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. For replays, without hits, counts, known items or a known domain. By default False: an item
-        of a single window needs more users. In place of True, which percent of what
-        is left of a purse each round pays with: (10, 5, 20, 100).
+        were named. For replays, without known items or a known domain. By default False: an item of a single window
+        needs more users. In place of True, which percent of what is left of a purse each round pays with:
+        (10, 5, 20, 100).
     block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
         whole run where windows are a day or longer.
     """
@@ -161,7 +154,6 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
     hash_share = hash_delta(budget.max_users, budget.max_items)
-    hits_per_user = 0 if units else given.get("hits_per_user")
     # With the widest noise; still far below 1e-20.
     variation = most_looks * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
@@ -170,7 +162,6 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
         usual_looks=usual_looks,
         most_looks=most_looks,
-        hits=_hits_to_try(hits_per_user, most_looks),
         level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
         amounts=amounts_of_rounds(units, most_looks) if units else None,
@@ -180,7 +171,6 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     return {
         "threshold": choice.threshold,
         "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR)),
-        "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
@@ -201,10 +191,6 @@ def looks_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float 
         spacing=prices.spacing,
         size_error=DEFAULT_SIZE_ERROR if size_error is None else size_error,
     )
-
-
-def paid_hits_of(prices: PriceList) -> PaidHits:
-    return PaidHits(per_user=prices.hits, units=prices.hit_units, weights=prices.weights, look_units=prices.units)
 
 
 def known_of(prices: PriceList, threshold: int, known_error: float, forget_after: int) -> Known | None:
@@ -247,9 +233,3 @@ def _known(budget: Budget, given: LooksChoices) -> tuple[int, float]:
         known_error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_KNOWN_ERROR
     check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
     return forget_after, known_error
-
-
-def _hits_to_try(given: int | None, most_looks: int) -> tuple[int, ...]:
-    if given is not None:
-        return (check_whole("hits_per_user", given, 0, most_looks),)
-    return (0, *(hits for hits in HITS_TO_TRY if hits <= most_looks))

@@ -16,7 +16,6 @@ from typing import Any, Unpack, cast
 import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
-from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.checks import exact, nearest, shown
 from dp_transforms.html_tables import html_table
@@ -30,7 +29,6 @@ from dp_transforms.plan.records import (
     Known,
     KnownDomain,
     Looks,
-    PaidHits,
     Rounds,
     Shares,
 )
@@ -69,7 +67,7 @@ class Plan(Record):
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. Stated sizes are wrong
         more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
-    looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
+    looks: where users pay for looks. hits: where users pay for hits.
     known: where named items are followed; in a known domain all items are known, and have the threshold.
     rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
@@ -83,7 +81,7 @@ class Plan(Record):
     max_items: int
     threshold: int
     looks: Looks | None = None
-    hits: PaidHits | Hits | None = None
+    hits: Hits | None = None
     known: Known | None = None
     rounds: Rounds | None = None
     shares: Shares
@@ -164,15 +162,10 @@ class Plan(Record):
 
     @property
     def charged_hits(self) -> Hits:
-        """`hits` where users are charged for hits alone. Raises ValueError for another plan."""
-        if not isinstance(self.hits, Hits):
+        """`hits`. Raises ValueError for a plan without them."""
+        if self.hits is None:
             raise ValueError("a plan of mode looks charges no hits. Make one of another mode.")
         return self.hits
-
-    @property
-    def paid_hits(self) -> PaidHits | None:
-        """`hits` where users pay for hits beside looks."""
-        return self.hits if isinstance(self.hits, PaidHits) else None
 
     @property
     def paid_rounds(self) -> Rounds:
@@ -243,17 +236,6 @@ class Plan(Record):
         return self.domain_size * self.schedule.horizon * self.known_error if self.domain else 0.0
 
     @functools.cached_property
-    def hit_prices(self) -> PriceList | None:
-        """The hits list, with every price computed again when this is first read; None where nobody has it."""
-        return None if self.paid_hits is None else self.paid_hits.prices(self.paid_looks)
-
-    @functools.cached_property
-    def hits_from(self) -> int:
-        """Users with fewer looks are better off on the looks list. In a stream a user joins the other with its look of
-        this number; 0 where there is no other."""
-        return 0 if self.hit_prices is None else hits_from(self.paid_looks.prices, self.hit_prices)
-
-    @functools.cached_property
     def likely_noise(self) -> int:
         """What a stated size allows the noise of one sum to be, with at most `max_users` users in the run.
 
@@ -261,9 +243,7 @@ class Plan(Record):
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         looks = self.paid_looks
-        return smallest_size_margin(
-            looks.prices, looks.size_error, self.max_users, self._most_unheld, hit_prices=self.hit_prices
-        )
+        return smallest_size_margin(looks.prices, looks.size_error, self.max_users, self._most_unheld)
 
     @property
     def _most_unheld(self) -> int:
@@ -318,16 +298,15 @@ class Plan(Record):
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2. With hits:
-        while none of the users is excluded. With rounds: an item that is held in this window alone; known: one that was
-        named in its block.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. With rounds:
+        an item that is held in this window alone; known: one that was named in its block.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
             return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
         threshold = self.known_threshold if known else self.threshold
         prices = self.paid_looks.prices
-        return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices))
+        return max(1, found_from(prices, threshold, looks, probability))
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -15,8 +15,7 @@ from dp_transforms.accounting.purse.price_list import check_price_work
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.records import Hits, Looks, PaidHits
+from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
@@ -71,14 +70,12 @@ def check_most_looks(most_looks: int) -> None:
 
 def _check_records(plan: Plan) -> None:
     """Which records go together."""
-    if isinstance(plan.hits, PaidHits) != (plan.looks is not None and plan.hits is not None):
-        raise ValueError("hits of a plan with looks must be paid out of the purse, and of one without them be charged.")
-    if plan.looks is None and plan.hits is None:
-        raise ValueError("a plan must have looks, hits, or both.")
+    if (plan.looks is None) == (plan.hits is None):
+        raise ValueError("a plan must have looks or hits, and not both.")
     if plan.looks is None and plan.known:
         raise ValueError("known must be left out of a plan without looks.")
-    if plan.rounds is not None and (plan.looks is None or plan.hits or plan.known or plan.domain):
-        raise ValueError("rounds need looks, and cannot be used with hits, known items or a known domain.")
+    if plan.rounds is not None and (plan.looks is None or plan.known or plan.domain):
+        raise ValueError("rounds need looks, and cannot be used with known items or a known domain.")
     if plan.domain is not None and plan.known is not None:
         raise ValueError("known must be left out in a known domain, where every item is known.")
 
@@ -143,23 +140,10 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
         raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")
     if min(plan.units_of_rounds) < looks.units[0]:
         raise ValueError(f"each round must pay for a look, {looks.units[0]} units. Calibrate the plan again.")
-    paid = plan.paid_hits
-    check_price_work(looks.noise, looks.order, (*looks.weights, *(paid.weights if paid else ())), looks.spacing)
-    if paid is not None:
-        _check_paid_hits(paid, looks)
-    # The price lists are checked when they are built; this checks the rest: budget and threshold.
+    check_price_work(looks.noise, looks.order, looks.weights, looks.spacing)
+    # The price list is checked when it is built; this checks the rest: budget and threshold.
     units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
-    PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, plan.hit_prices, open_units=units)
-    if paid is not None and not plan.hits_from:
-        raise ValueError("the hits list makes no user's weight larger. Calibrate the plan again.")
-
-
-def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
-    check_whole("hits_per_user", paid.per_user, 1, looks.most_looks)
-    if paid.weights[-1] > looks.weights[-1]:
-        raise ValueError(f"each weight of the hits list must be at most {looks.weights[-1]}, the largest of looks.")
-    if (PURSE_UNITS - paid.units_of_all) // paid.look_units[0] != looks.most_looks:
-        raise ValueError(f"a purse must pay for {looks.most_looks} looks on the hits list too: its look_units differ.")
+    PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)
 
 
 def _check_known(plan: Plan) -> None:

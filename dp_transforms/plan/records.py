@@ -150,9 +150,7 @@ class Looks(Record):
     shape, scale: the noise of one sum, an `ExponentialPower`.
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse.
-        The looks list: its users pay nothing for hits.
-    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
-        are two levels.
+    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
     size_error: the probability that any size that the run states is larger than the number of users.
 
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
@@ -170,7 +168,13 @@ class Looks(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_price_list(self.weights, "units", self.units)
+        if not self.weights or len(self.weights) != len(self.units):
+            raise ValueError(f"weights and units must have one length, got {len(self.weights)} and {len(self.units)}.")
+        for name, values in (("weights", self.weights), ("units", self.units)):
+            if any(low >= high for low, high in itertools.pairwise(values)):
+                raise ValueError(f"{name} must rise.")
+        if self.units[-1] > PURSE_UNITS:
+            raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
             raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
@@ -194,61 +198,13 @@ class Looks(Record):
 
     @functools.cached_property
     def prices(self) -> PriceList:
-        """The looks list, with every price computed again when this is first read."""
+        """The price list, with every price computed again when this is first read."""
         return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
 
     @functools.cached_property
     def listed(self) -> PricedWeights:
-        """The looks list as workers look weights up."""
+        """The price list as workers look weights up."""
         return PricedWeights.of(self.weights, self.units)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PaidHits(Record):
-    """Users may pay for hits beside looks, out of one purse: a name at level 1 is a *hit*, a larger sum is level 2.
-
-    There is a second list for users who pay less for looks, and besides for up to per_user hits; these are taken out of
-    their purses beforehand, and after them they no longer count.
-
-    units: what each of these hits costs.
-    weights, look_units: the hits list, as weights and units of `Looks` are the looks list.
-    """
-
-    per_user: int
-    units: int
-    weights: tuple[int, ...]
-    look_units: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("per_user", self.per_user, 1)
-        check_whole("units", self.units, 1)
-        check_price_list(self.weights, "look_units", self.look_units)
-        if self.units_of_all + self.look_units[0] > PURSE_UNITS:
-            raise ValueError("hits leave less of a purse than a look costs. Use fewer, or a smaller price.")
-
-    @property
-    def units_of_all(self) -> int:
-        """What a user pays to be on the hits list."""
-        return self.per_user * self.units
-
-    def prices(self, looks: Looks) -> PriceList:
-        """The hits list, with every price computed again."""
-        return PriceList(
-            looks.noise,
-            looks.order,
-            looks.budget,
-            self.weights,
-            self.look_units,
-            hit_units=self.units,
-            hits=self.per_user,
-            spacing=looks.spacing,
-        )
-
-    @functools.cached_property
-    def listed(self) -> PricedWeights:
-        """The hits list as workers look weights up, for what is left when the hits are paid."""
-        return PricedWeights.of(self.weights, self.look_units)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -297,13 +253,3 @@ def check_hits(hits: int) -> None:
     check_whole("hits_per_user", hits, 1)
     if hits > MOST_HITS:
         raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
-
-
-def check_price_list(weights: tuple[int, ...], units_name: str, units: tuple[int, ...]) -> None:
-    if not weights or len(weights) != len(units):
-        raise ValueError(f"weights and {units_name} must have one length, got {len(weights)} and {len(units)}.")
-    for name, values in (("weights", weights), (units_name, units)):
-        if any(low >= high for low, high in itertools.pairwise(values)):
-            raise ValueError(f"{name} must rise.")
-    if units[-1] > PURSE_UNITS:
-        raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")

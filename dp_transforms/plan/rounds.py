@@ -37,7 +37,7 @@ LIKELY_DRAWN = 10**6  # pairs, in a run
 _LEFT_OUT = 0.05  # of the probability with which a pair is missed
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
-_REFUSED = ("hits_per_user", "forget_after", "known_error")
+_REFUSED = ("forget_after", "known_error")
 _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 

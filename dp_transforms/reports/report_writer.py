@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple, TypeAlias
 
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.json_lines import encode_report
@@ -172,7 +172,7 @@ class ReportWriter:
                 self._check_count(record)
                 is_same = self.place.put_first(record)
         if not is_same:
-            raise LastingError(f"{self.place.name}: {_second(record)}")
+            raise StreamError(f"{self.place.name}: {_second(record)}")
         return key_of(record)
 
     def _check_count(self, record: Answer) -> None:
@@ -182,13 +182,13 @@ class ReportWriter:
             return
         held = self.place.count()
         if ended is not record and held >= ended.reports:
-            raise LastingError(
+            raise StreamError(
                 f"{self.place.name}: the run has ended with {ended.reports} reports, and all are there; nothing was"
                 " written. Start a new run."
             )
         if held > ended.reports:
             # Another attempt at the run gave answers that this one does not give: the two have read other records.
-            raise LastingError(
+            raise StreamError(
                 f"{self.place.name}: it holds {held} reports, and the run ends with {ended.reports}; its end was not"
                 " written. The log has lost or changed records since an earlier attempt, or a clock was set back. Bring"
                 " the log back as it was; if that cannot be, this run ends here."
@@ -289,21 +289,21 @@ def _second(record: Answer) -> str:
 
 
 def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:
-    """Raises LastingError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
+    """Raises StreamError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
     for name in ("run_id", "stream"):
         here, given = getattr(found, name), getattr(header, name)
         if here != given:
-            raise LastingError(
+            raise StreamError(
                 f"{place} belongs to another run: its {name} is {here!r}, and this run has {given!r}. Name another"
                 " place, or give this run the same one to continue it."
             )
     if found.plan != header.plan:
-        raise LastingError(
+        raise StreamError(
             f"{place} belongs to run {header.run_id!r} with another plan. A run keeps its plan to the end: start a new"
             " run, with a new run id and another place."
         )
     if found.of_blocks != header.of_blocks:
-        raise LastingError(
+        raise StreamError(
             f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
             f" {header.unit}s. Name another place."
         )

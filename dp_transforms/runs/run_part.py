@@ -66,11 +66,11 @@ class RunPart:
     def hit_bound(self) -> int:
         return max((hit_bound_of_cell(cell) for cell in self._cells(Kind.HIT_BOUND, [0])), default=0)
 
-    def known(self, kind: Kind, shard: int = 0, shards: int = 1) -> KnownItems:
-        """The known items of a shard, or those that passed lately. kind: of KNOWN or PASSED."""
+    def known(self, shard: int = 0, shards: int = 1) -> KnownItems:
+        """The known items of a shard."""
         parts = []
         for bucket in buckets_of_shard(shard, shards):
-            for cell in self._cells(kind, [bucket]):
+            for cell in self._cells(Kind.KNOWN, [bucket]):
                 known = KnownItems.from_bytes(cell)
                 hashes = known.table.hashes[:, 1]
                 check_unpacked(are_of_bucket(hashes, bucket))

@@ -34,8 +34,7 @@ _HEAD_BYTES = 2
 
 class Kind(enum.StrEnum):
     """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the `Hits`
-    that users have paid. known: items that were named lately. passed: items that passed the first stage of a look
-    lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
+    that users have paid. known: items that were named lately. hit_bound: of `MonitorState`, one number."""
 
     PURSES = "purses"
     PURSES_1 = "purses_1"
@@ -43,7 +42,6 @@ class Kind(enum.StrEnum):
     PURSES_3 = "purses_3"
     BUDGETS = "budgets"
     KNOWN = "known"
-    PASSED = "passed"
     HIT_BOUND = "hit_bound"
     PURSES_4 = "purses_4"
 
@@ -61,7 +59,7 @@ _KINDS = tuple(Kind)
 _TABLES: dict[Kind, type[ByUser] | type[KnownItems]] = {
     **{Kind.purses_of_round(number): PurseEntries for number in range(MOST_ROUNDS + 1)},
     Kind.BUDGETS: Hits,
-    **dict.fromkeys((Kind.KNOWN, Kind.PASSED), KnownItems),
+    Kind.KNOWN: KnownItems,
 }
 
 
@@ -78,7 +76,7 @@ def unpack_cell(data: bytes) -> tuple[Kind, int, memoryview]:
 def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> list[bytes]:
     """The entries of these cells, each user or item once: a function of the entries alone; none for no entry.
 
-    named_from: known and passed items whose window lies before this one are left out: they are forgotten.
+    named_from: known items whose window lies before this one are left out: they are forgotten.
     Raises ValueError for other bytes.
     """
     if kind is Kind.HIT_BOUND:

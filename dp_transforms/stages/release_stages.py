@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
+from dp_transforms.stages.items import FindCandidates, NameItems
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
 from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
@@ -58,8 +58,6 @@ def stages_of(
     works: tuple[type[StageWork], type[StageWork], type[StageWork]]
     if run.plan.looks is None:
         works = BoundUsers, FindCandidates, MonitorWindows
-    elif run.plan.hits is not None:
-        works = WeighReplay if is_replay else SpendPurses, FindLooks, MonitorWindows
     elif run.plan.rounds is not None:
         works = WeighRound, NameRound, ReleaseNames
     else:

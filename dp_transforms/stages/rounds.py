@@ -16,7 +16,6 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
@@ -88,10 +87,10 @@ class WeighRound(_RoundWork):
             pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_second=self.has_second)
         else:
             pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
-        spend = state.spend_with_second if self.has_second else state.spend_on_lists
-        terms = spend(pairs, span.first, span.end)
-        counts[PAIRS_UNPAID] += int((terms == 0).sum())
-        return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
+        spend = state.spend_with_second if self.has_second else state.spend
+        weights = spend(pairs, span.first, span.end)
+        counts[PAIRS_UNPAID] += int((weights == 0).sum())
+        return ItemSums.of_weights(pairs, weights, self.keys)
 
     def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
         return ((self._kind, cell) for cell in state.rewritten_cells())

@@ -10,19 +10,19 @@ import numpy.typing as npt
 
 from dp_transforms.monitor.columns import used
 from dp_transforms.monitor.equal_rows import group_slices
-from dp_transforms.monitor.item_holders import ItemHolders, weights_of
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID, PURSE_STATE_BYTES
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs, bound_contributions
 from dp_transforms.monitor.purses import Purses
-from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
+from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind
 from dp_transforms.stages.stage import Span, StageWork
 
 
 class BoundUsers(StageWork):
-    """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits alone."""
+    """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits."""
 
     takes_turns = keeps_state = False
     TAKES = UserPairs
@@ -32,22 +32,21 @@ class BoundUsers(StageWork):
 
 
 class WeighReplay(StageWork):
-    """`ItemPairs` of the whole run -> `ItemSums`, or `ItemHolders` where users pay for hits too: each user spends its
-    purse evenly on all its pairs of the run, also on later ones (`monitor.replay_weights`)."""
+    """`ItemPairs` of the whole run -> `ItemSums`: each user spends its purse evenly on all its pairs of the run, also
+    on later ones (`monitor.replay_weights`)."""
 
     takes_turns = keeps_state = False
     TAKES = ItemPairs
 
-    def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
+    def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
         in_run = columns.counts
         counts[PAIRS_UNPAID] += int((in_run - choose_replay(in_run, self.plan).looks).sum())
-        weigh = weigh_replay_with_hits if self.plan.paid_hits else weigh_replay
-        return weigh(columns, self.plan, self.keys)
+        return weigh_replay(columns, self.plan, self.keys)
 
 
 class SpendPurses(StageWork):
-    """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
-    own pace (`monitor.pace`). The state is what each user has left."""
+    """`UserPairs` -> `ItemSums`: window after window, each user at its own pace (`monitor.pace`). The state is what
+    each user has left."""
 
     TAKES = UserPairs
 
@@ -57,14 +56,12 @@ class SpendPurses(StageWork):
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
         return Purses(self.plan, self.keys, [cell for _, cell in cells])
 
-    def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
-        terms = np.zeros(len(columns), dtype=np.int64)
+    def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums:
+        weights = np.zeros(len(columns), dtype=np.int64)
         for window, rows, of_window in pairs_by_window(columns):
-            terms[rows] = state.spend_on_lists(of_window, window)
-        counts[PAIRS_UNPAID] += int((terms == 0).sum())
-        if self.plan.paid_hits:
-            return ItemHolders.of_terms(columns, terms)
-        return ItemSums.of_weights(columns, weights_of(terms), self.keys)
+            weights[rows] = state.spend(of_window, window)
+        counts[PAIRS_UNPAID] += int((weights == 0).sum())
+        return ItemSums.of_weights(columns, weights, self.keys)
 
     def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
         return ((Kind.PURSES, cell) for cell in state.rewritten_cells())

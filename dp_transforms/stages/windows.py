@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS
+from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell, known_of_cells
+from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell
 from dp_transforms.stages.stage import Reported, Span, StageWork
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
@@ -34,14 +33,12 @@ class _Read(MonitorState):
 class MonitorWindows(StageWork):
     """Candidates -> reports: ThresholdMonitorEvolving (`monitor.heavy_hitter_monitor`), wherever users pay for hits.
 
-    The state has a counter of hits for each user that ever paid one, the items that were named lately where items are
-    followed, and a bound on hits from public output alone.
+    The state has a counter of hits for each user that ever paid one, and a bound on hits from public output alone.
     """
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
         self._monitor = HeavyHitterMonitor(plan, keys)
-        self._are_followed = plan.known is not None
 
     def unpacked(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
         return [ItemHolders.from_bytes(blob) for blob in blobs]
@@ -51,8 +48,7 @@ class MonitorWindows(StageWork):
         if part.state_path is not None:
             holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
             blobs = part.hits(np.unique(np.concatenate(holders))).to_cells()
-        known = part.known(Kind.KNOWN) if self._are_followed else KnownItems.none()
-        return MonitorState(part.first, part.hit_bound, UserBudgets(blobs), known)
+        return MonitorState(part.first, part.hit_bound, UserBudgets(blobs))
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Read:
         by_kind: dict[Kind, list[Cell]] = {}
@@ -63,7 +59,6 @@ class MonitorWindows(StageWork):
             first,
             hit_bound,
             UserBudgets(by_kind.get(Kind.BUDGETS, ()), are_noted=True),
-            known_of_cells(by_kind.get(Kind.KNOWN, ()), first - self.plan.known_for),
             hit_bound,
         )
 
@@ -76,9 +71,6 @@ class MonitorWindows(StageWork):
         yield Kind.HIT_BOUND, hit_bound_cell(state.hit_bound)
         for blob in state.budgets.to_blobs():
             yield Kind.BUDGETS, blob
-        if self._are_followed:
-            for cell in state.known.to_cells():
-                yield Kind.KNOWN, cell
 
     def changed(self, state: _Read, span: Span) -> Iterator[tuple[Kind, bytes]]:
         """A hit that nobody paid, of an item that nobody holds, counts for the bound all the same."""
@@ -86,13 +78,9 @@ class MonitorWindows(StageWork):
             yield Kind.BUDGETS, blob
         if state.hit_bound != state.bound_before:
             yield Kind.HIT_BOUND, hit_bound_cell(state.hit_bound)
-        if self._are_followed:
-            for cell in state.known.since(span.first).to_cells():
-                yield Kind.KNOWN, cell
 
     def measures(self, state: MonitorState) -> dict[str, int]:
-        known = {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
-        return {BUDGET_STATE_BYTES: sum(map(len, state.budgets.to_blobs())), **known}
+        return {BUDGET_STATE_BYTES: sum(map(len, state.budgets.to_blobs()))}
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
@@ -128,7 +116,7 @@ def _joined(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
 
 
 class ReleaseNames(StageWork):
-    """`NamedItems` -> reports, where users pay for looks alone: what is named is published."""
+    """`NamedItems` -> reports, where users pay for looks: what is named is published."""
 
     keeps_state = False
     TAKES = NamedItems

@@ -102,31 +102,6 @@ def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
-def open_private_end(path: Path) -> BinaryIO:
-    """A file of this user alone, open for reading, and for writing at its end; a new one if there is none. Raises
-    OSError, also for a link. The open file is checked, not its name."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        descriptor = os.open(path, flags)
-    if problem := _not_private(os.fstat(descriptor)):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, problem, os.fspath(path))
-    return open(descriptor, "a+b")
-
-
-def _not_private(found: os.stat_result) -> str | None:
-    if not stat.S_ISREG(found.st_mode):
-        return NOT_REGULAR
-    if found.st_nlink > 1:
-        return "it is a link"
-    if found.st_uid != os.geteuid():
-        return "it belongs to another user"
-    mode = stat.S_IMODE(found.st_mode)
-    return f"others can use it (mode {mode:04o})" if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
-
-
 @contextlib.contextmanager
 def draft_of(output: Path) -> Iterator[pathlib.Path]:
     """While the block runs, a folder for the files that will be published as ``output``, on the same file system.

@@ -15,7 +15,6 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, LOOKS_NEW, FoundFrom, in_a_sentence, why
-from dp_transforms.views.report_words import counted
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
@@ -166,7 +165,6 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
             f"looks, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} pairs in the run",
         ),
         ("pairs that count", counted_pairs),
-        ("prices", prices_in_words(plan)),
         (
             "noise",
             f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one pair; Renyi order"
@@ -176,21 +174,9 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
         ("known items", known),
         (
             "sizes",
-            f"in {'two ' if plan.hits_per_user else ''}steps of {looks.spacing / largest:.1f}; all are right but for"
-            f" {looks.size_error:.2g}",
+            f"in steps of {looks.spacing / largest:.1f}; all are right but for {looks.size_error:.2g}",
         ),
     ]
-
-
-def prices_in_words(plan: Plan) -> str:
-    """What users pay for: looks alone, or looks and hits."""
-    if plan.paid_hits is None:
-        return "looks alone"
-    share = plan.paid_hits.units_of_all / plan.paid_looks.purse
-    return (
-        f"looks and {counted(plan.hits_per_user, 'hit')}, {share:.0%} of a purse, for users with {plan.hits_from:,}"
-        " pairs or more; looks alone for others"
-    )
 
 
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:

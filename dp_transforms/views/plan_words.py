@@ -54,7 +54,7 @@ def why(plan: Plan) -> str:
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
         return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
-    given = {"usual_looks": plan.looks.usual_looks, "hits_per_user": plan.hits}
+    given = {"usual_looks": plan.looks.usual_looks}
     return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
 
 

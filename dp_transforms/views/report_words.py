@@ -36,7 +36,6 @@ _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
 _CHANGES = {NEW: ("★", "!"), RISING: ("▲", "+"), FALLING: ("▼", "-")}
 _ASCII_SIGNS = tuple(signs[1] for signs in (_SYMBOLS[ABOVE], _SYMBOLS[BETWEEN], *_CHANGES.values()))
-_MOST_HITS = 10**6  # of a plan that is worth a word
 _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
 _AT_LEAST = ("≥", ">=")
 NOT_STATED = "many users, too few for a number that is safe to state"
@@ -137,7 +136,6 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     epsilon = "epsilon" if ascii_only else "ε"
     if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{epsilon} spent: all of {totals} in every window. A user may have spent it; no report tells.")
-        parts.append(_what_was_paid(plan or {}))
     else:
         all_spent = "" if tells_epsilon(rows) else f"all of {totals} in each of these windows; a "
         parts.append(f"{epsilon} spent: {all_spent}running estimate, of {totals} for the whole run.")
@@ -182,17 +180,6 @@ def _most_hits_of(epsilon_spent: float, after_hits: Sequence[float]) -> int:
     """By the estimate alone: it is that of one more, where there is one."""
     paid = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
     return paid if paid == len(after_hits) else max(0, paid - 1)
-
-
-def _what_was_paid(plan: Mapping[str, Any]) -> str:
-    """Of a run of mode `looks`; nothing where the plan does not say."""
-    hits = _record(plan, "hits").get("per_user", 0)
-    if "looks" not in plan or not isinstance(hits, int) or isinstance(hits, bool) or not 0 <= hits <= _MOST_HITS:
-        return ""
-    if not hits:
-        return "Users paid for looks alone."
-    paid = f"for {counted(hits, 'hit')} each"
-    return f"Users paid for looks; those with many paid less, and {paid}, after which they no longer count."
 
 
 def is_ascii_only(console: Console) -> bool:

@@ -54,11 +54,6 @@ class FlinkRest:
         """How many task managers are alive, as far as the job manager knows."""
         return int(self.get("/overview")["taskmanagers"])
 
-    def slots_of_task_manager(self) -> int:
-        """Of one of them, if all have as many."""
-        overview = self.get("/overview")
-        return int(overview["slots-total"]) // max(1, int(overview["taskmanagers"]))
-
     def jobs(self) -> list[FlinkJob]:
         """All jobs that the cluster remembers, the newest first."""
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
@@ -82,24 +77,10 @@ class FlinkRest:
             time.sleep(_POLL_SECONDS)
         return state
 
-    def now_millis(self, job_id: str) -> int:
-        """By the clock of Flink's job manager, as all its times are."""
-        return int(self.get(f"/jobs/{job_id}")["now"])
-
-    def failures(self, job_id: str, after_millis: int = 0) -> list[str]:
-        """All that Flink remembers of each failure of the job after a time, the newest first. May contain cells of the
-        data."""
+    def failures(self, job_id: str) -> list[str]:
+        """All that Flink remembers of each failure of the job, the newest first. May contain cells of the data."""
         entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
-        return [str(entry["stacktrace"]) for entry in entries if int(entry["timestamp"]) > after_millis]
-
-    def fullest_heap(self) -> float | None:
-        """How full the fullest heap of a task manager is, from 0 to 1; None where Flink does not know, as without a
-        limit."""
-        names = [f"Status.JVM.Memory.Heap.{each}" for each in ("Used", "Max")]
-        found = self.get(f"/taskmanagers/metrics?agg=max&get={','.join(names)}")
-        values = {each["id"]: float(each["max"]) for each in found}
-        used, limit = (values.get(name, -1.0) for name in names)
-        return used / limit if used >= 0 and limit > 0 else None
+        return [str(entry["stacktrace"]) for entry in entries]
 
     def cancel(self, job_id: str) -> None:
         """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
@@ -112,11 +93,6 @@ class FlinkRest:
     def completed_checkpoints(self, job_id: str) -> int:
         """How many checkpoints the job completed since it was submitted."""
         return int(self.checkpoints(job_id)["counts"]["completed"])
-
-    def checkpoint_millis(self, job_id: str) -> int:
-        """When the newest checkpoint was complete; 0 while there is none."""
-        newest = self.checkpoints(job_id)["latest"]["completed"]
-        return 0 if newest is None else int(newest["latest_ack_timestamp"])
 
     def restarts(self, job_id: str) -> int:
         """How often Flink has restarted the job, by restored checkpoints: its metric numRestarts can stand still."""

@@ -21,7 +21,6 @@ from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
@@ -246,36 +245,19 @@ Named = tuple[Whole, Whole, Whole, Whole]
 def _name_pairs(
     pairs: ItemPairs | UserPairs, plan: TrialPlan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
 ) -> Iterator[Named]:
-    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream.
-
-    The last stage goes window by window in a replay, too, so that what it carries is stored and read.
-    """
+    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
     stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
-    users, items, windows = (stage.work(plan, keys, domain) for stage in stages)
-    last, counts = Carried(windows), collections.Counter[str]()
-    for span, found in _found(pairs, users, items, in_order=in_order):
-        if isinstance(found, NamedItems):  # which the last stage publishes as they are
-            yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
-            continue
-        for window in range(span.first, span.end):
-            here = found.select(np.flatnonzero(found.windows == window))
-            last.over_to(window, [here])
-            for _, report in windows.advance(last.state, [here], Span(window, window + 1), counts):
-                columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
-                yield tuple(np.array(columns, dtype=np.int64).T)
-            last.keep(Span(window, window + 1))
+    users, items, _ = (stage.work(plan, keys, domain) for stage in stages)
+    for found in _found(pairs, users, items, in_order=in_order):
+        yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
 
 
-def _found(
-    pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, in_order: bool
-) -> Iterator[tuple[Span, NamedItems | ItemHolders]]:
-    """What the first two stages find."""
+def _found(pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, in_order: bool) -> Iterator[NamedItems]:
     horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
     if not in_order:
         span = Span(0, horizon)
-        of_users, of_items = users.read([], 0), items.read([], 0)
-        sums = users.advance(of_users, users.told(pairs), span, counts)
-        yield span, items.advance(of_items, items.told([sums]), span, counts)
+        sums = users.advance(users.read([], 0), pairs, span, counts)
+        yield items.advance(items.read([], 0), [sums], span, counts)
         return
     purses, known = Carried(users), Carried(items)
     for window in range(horizon):
@@ -285,6 +267,6 @@ def _found(
         sent = users.advance(purses.state, come, span, counts)
         told = items.told([sent])
         known.over_to(window, told)
-        yield span, items.advance(known.state, told, span, counts)
+        yield items.advance(known.state, told, span, counts)
         purses.keep(span)
         known.keep(span)

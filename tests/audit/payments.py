@@ -13,7 +13,6 @@ import collections
 import dataclasses
 import secrets
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +20,11 @@ import numpy.typing as npt
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
+from dp_transforms.monitor.replay_weights import weigh_replay
 from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -53,14 +51,7 @@ _OF_BLOCKS = 224  # of 256 items are named in a block
 Cells = collections.Counter[tuple[int, int]]  # numbers by window and item
 
 
-class Paid(NamedTuple):
-    """A look: its weight, and whether the user is on the hits list."""
-
-    weight: int
-    pays_hits: bool
-
-
-Weights = dict[tuple[int, int, int], Paid]  # by user, window and item
+Weights = dict[tuple[int, int, int], int]  # by user, window and item
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +86,7 @@ def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) ->
             found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
         if shares[-1] > 1:
             found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
-    added_up = run.plan.hits is not None or code.sums(rows) == _added_up(replayed)
-    if _changed(replayed, code.replay(fewer)) or not added_up:
+    if _changed(replayed, code.replay(fewer)) or code.sums(rows) != _added_up(replayed):
         found.append("in a replay, weights of a user change with the events of others")
     if is_refused and not found:
         found.append("in a stream, what users have left is refused where it is read again")
@@ -134,17 +124,8 @@ class _RealCode:
         self._plan, self._keys = plan, keys
 
     def replay(self, rows: Rows) -> Weights:
-        """Each user by itself: then the sums are its weights. Where users pay for hits there are holders instead."""
-        if self._plan.hits is not None:
-            cells = weigh_replay_with_hits(user_pairs_of(rows, self._keys), self._plan, self._keys)
-            assert cells.terms is not None
-            windows, items = np.repeat(cells.windows, cells.counts), np.repeat(cells.items, cells.counts)
-            return _weights(Rows(cells.holders, windows, numbers_of(cells.table, items)), cells.terms)
-        return {
-            (user, *cell): Paid(weight, False)
-            for user, own in _by_user(rows)
-            for cell, weight in self.sums(own).items()
-        }
+        """Each user by itself: then the sums are its weights."""
+        return {(user, *cell): weight for user, own in _by_user(rows) for cell, weight in self.sums(own).items()}
 
     def sums(self, rows: Rows) -> Cells:
         return _cells(weigh_replay(user_pairs_of(rows, self._keys), self._plan, self._keys))
@@ -157,9 +138,9 @@ class _RealCode:
         for window in range(_WINDOWS):
             here = pairs.select(pairs.windows == window)
             carried.over_to(window, carried.work.told(here))
-            terms = carried.state.spend_on_lists(here, window)
+            weights = carried.state.spend(here, window)
             carried.keep(Span(window, window + 1))
-            found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), terms)
+            found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), weights)
         return found, carried.is_refused
 
 
@@ -173,33 +154,25 @@ def _cells(sums: ItemSums) -> Cells:
     return collections.Counter(dict(zip(cells, sums.sums.tolist(), strict=True)))
 
 
-def _weights(rows: Rows, terms: Whole) -> Weights:
+def _weights(rows: Rows, weights: Whole) -> Weights:
     places = zip(*(column.tolist() for column in rows), strict=True)
-    paid = map(Paid, weights_of(terms).tolist(), pays_hits_of(terms).tolist())
-    return {place: each for place, each in zip(places, paid, strict=True) if each.weight}
+    return {place: weight for place, weight in zip(places, weights.tolist(), strict=True) if weight}
 
 
 def _added_up(weights: Weights) -> Cells:
     found = Cells()
-    for (_, window, item), paid in weights.items():
-        found[window, item] += paid.weight
+    for (_, window, item), weight in weights.items():
+        found[window, item] += weight
     return found
 
 
 def _spent(weights: Weights, mechanism: LooksMechanism) -> tuple[dict[int, int], list[int]]:
-    """Units by user, at the prices of the lists, with all its hits if it pays for any; and weights that are on none."""
-    units = {
-        Paid(weight, listed.hits > 0): price
-        for listed in mechanism.lists
-        for weight, price in zip(listed.weights, listed.units, strict=True)
-    }
+    """Units by user, at the prices of the list; and weights that are not on it."""
+    units = dict(mechanism.looks_list.prices)
     spent: dict[int, int] = collections.Counter()
-    for (user, _, _), paid in weights.items():
-        spent[user] += units.get(paid, mechanism.purse + 1)
-    if mechanism.hits_list is not None:
-        for user in {user for (user, _, _), paid in weights.items() if paid.pays_hits}:
-            spent[user] += mechanism.hits_list.hits * mechanism.hits_list.hit_units
-    return spent, [paid.weight for paid in weights.values() if paid not in units]
+    for (user, _, _), weight in weights.items():
+        spent[user] += units.get(weight, mechanism.purse + 1)
+    return spent, [weight for weight in weights.values() if weight not in units]
 
 
 def _changed(weights: Weights, fewer: Weights) -> bool:

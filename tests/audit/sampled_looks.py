@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from scipy.stats import binom
 
 from dp_transforms.audit.look_law import NoiseLaw, Whole
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from tests.audit.copies import run_trial
@@ -47,27 +47,22 @@ _STEPS = 10  # of margins tried, for each unit of scale
 _PAIRS_OF_ALL_RUNS = 2_000_000  # some ten seconds for each world
 _FAR = 20  # scales below all sums: what is held is named in its block
 _MANY_NAMES = 1e6  # of a later round: so its threshold does not follow how many pairs are drawn for
-_PAIRS_WITH_HITS = 60_000  # the sequential monitor takes its time for each name
 
 OnStep = Callable[[str, float], None]
 
 _PASS = 0.3  # probability with which noise alone reaches the lowest threshold of a scene
 _SURE = 1e-4  # probability with which an item that must become known does not
 _PAIRS = 400_000  # of all copies of a scene; of users that hold many items:
-_PAIRS_OF_USERS, _PAIRS_OF_GROUPS = 40_000, 200_000
-_MOST_COPIES, _MOST_COPIES_WITH_HITS, _MOST_COPIES_OF_GROUPS = 5_000, 1_500, 300
-_GROUP = 5.0  # what the users of a group add together, in scales: far more than any noise
-_HIT = 0.9  # probability with which an item that they share is a hit
-_MISSED = 0.3  # scales by which they are above the threshold
+_PAIRS_OF_USERS = 40_000
+_MOST_COPIES = 5_000
 
 
 def level_trials(
     mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int, runs: int
 ) -> Iterator[Trial]:
     """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
-    most = _MOST_COPIES if mechanism.hits_list is None else _MOST_COPIES_WITH_HITS
     for scene in (new_items(mechanism), *known_items(mechanism, law, forget_after, slide_seconds)):
-        copies = max(1, min(runs, most, _PAIRS // scene.pairs))
+        copies = max(1, min(runs, _MOST_COPIES, _PAIRS // scene.pairs))
         yield level_trial(scene, mechanism, law, copies, slide_seconds)
 
 
@@ -99,7 +94,7 @@ def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, sli
 
 def _held(mechanism: LooksMechanism) -> range:
     """The user holds so many of the cells, those that show most, since it may have no looks for others."""
-    return range(max(looks for looks in range(1, 6) if mechanism.all_count(looks)))
+    return range(min(5, mechanism.most_paid))
 
 
 def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
@@ -114,8 +109,6 @@ def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> I
         "stream": (listed.weights[0], listed.most_looks),
         "replay": (listed.replay_weight(pairs), listed.most_looks),
     }
-    if mechanism.replay_choice(pairs)[1] != listed:
-        del kinds["replay"]  # on the hits list, and named no more after its hits (`exclusion_trials`)
     for kind, (weight, most) in kinds.items():
         threshold = weight + max(1, law.smallest_margin(_PASS))
         cells = [Cell(window, window * pairs, 0, USER, pairs) for window in range(1 + (kind == "stream"))]
@@ -129,49 +122,6 @@ def _empty_purse_p_values(name: str, drawn: int, tail: float, levels: Mapping[bo
     named = np.count_nonzero(levels[True], axis=(0, 2))
     yield name, binomial_p_value(int(named[0]), drawn, tail)
     yield f"{name}, next window", 0.0 if named[1:].any() else 1.0
-
-
-def exclusion_trials(mechanism: LooksMechanism, law: NoiseLaw, hits_from: int, runs: int) -> Iterator[Trial]:
-    """Users who have no hits left: the real code must name an item as if they did not hold it.
-
-    In each copy a group of users pays for hits, and shares items that are likely to be hits, as many as each of them
-    may have; then they alone hold one more item. If all were hits, nobody counts there any more. If one was not, all
-    count. Each holds items of its own besides, so many that it is on the hits list.
-    """
-    listed = mechanism.hits_list
-    looks = max(listed.hits + 1, hits_from) if listed else 1
-    weight, chosen = mechanism.replay_choice(looks)
-    if listed is None or chosen != listed:
-        return
-    group = range(max(2, math.ceil(_GROUP * law.scale / weight)))
-    threshold = len(group) * weight - math.ceil(_MISSED * law.scale)
-    # With them, a shared item is a hit with about this probability, and next to never above.
-    heaviest = mechanism.replay_choice(1)[0]
-    others = max(0, round((threshold + law.smallest_margin(1 - _HIT) - len(group) * weight) / heaviest))
-    own = looks - listed.hits - 1
-    cells = [Cell(0, 0, others, group, listed.hits), Cell(1, listed.hits, 0, group)]
-    cells += [Cell(0, listed.hits + 1 + user * own, 0, range(user, user + 1), own) for user in group if own]
-    scene = dataclasses.replace(
-        scene_of("users without hits left", cells, mechanism, threshold=threshold),
-        known_threshold=max(1, min(threshold, law.smallest_margin(1e-3))),
-        is_domain=False,
-    )
-    margins = (threshold - len(group) * weight, threshold - len(group) * weight - others * heaviest)
-    copies = max(1, min(runs, _MOST_COPIES_OF_GROUPS, _PAIRS_OF_GROUPS // (len(group) * looks)))
-    tails = [law.tail(margin) for margin in margins]
-    yield Trial(scene, copies, functools.partial(_exclusion_p_values, scene.name, listed, tails), worlds=(True,))
-
-
-def _exclusion_p_values(
-    name: str, listed: PricesOfUser, tails: Sequence[float], levels: Mapping[bool, Whole]
-) -> Iterator[NamedPValue]:
-    """tails: that the last item is named while all count, and that a shared one is."""
-    shared, last = levels[True][:, 0, : listed.hits], levels[True][:, 1, listed.hits] > 0
-    is_excluded = np.count_nonzero(shared == 1, axis=1) == listed.hits
-    yield name, 0.0 if last[is_excluded].any() else 1.0
-    named, counting = np.count_nonzero(last & ~is_excluded), np.count_nonzero(~is_excluded)
-    yield f"{name}, before the last hit", binomial_p_value(int(named), int(counting), tails[0])
-    yield f"{name}, hits", binomial_p_value(int(np.count_nonzero(shared)), shared.size, tails[1])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,10 +142,10 @@ def design_looks_sampling(
     """The looks and the event for which so many runs can be expected to show the largest epsilon."""
     if mechanism.rounds:
         return max(_designs_in_rounds(mechanism, claim, law, runs), key=lambda design: design.expected_epsilon)
-    weight = mechanism.replay_choice(1)[0]
+    weight = mechanism.looks_list.replay_weight(1)
     of_event = {"p": 1.0, "q": 1.0, "expected_epsilon": 0.0}
     certain = LooksDesign(looks=1, others=1, weight=weight, margin=0, event=0, runs=runs, **of_event)
-    tried = (number for number in _LOOKS if number <= most_looks and mechanism.all_count(number))
+    tried = (number for number in _LOOKS if number <= min(most_looks, mechanism.most_paid))
     designs = (design for looks in tried for design in _designs(mechanism, claim, law, runs, looks))
     return max((certain, *designs), key=lambda design: design.expected_epsilon)
 
@@ -203,12 +153,11 @@ def design_looks_sampling(
 def _designs(
     mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, looks: int
 ) -> Iterator[LooksDesign]:
-    weight = mechanism.replay_choice(looks)[0]
+    weight = mechanism.looks_list.replay_weight(looks)
     design = functools.partial(LooksDesign, looks=looks, weight=weight)
-    most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
     for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
         others = max(1, math.ceil((1 - margin) / mechanism.looks_list.weights[-1]))
-        affordable = min(runs, max(1, most_pairs // (looks * (1 + others))))
+        affordable = min(runs, max(1, _PAIRS_OF_ALL_RUNS // (looks * (1 + others))))
         of_look = (law.tail(margin - weight), law.tail(margin))
         for event in range(1, looks + 1):
             p, q = (float(binom.sf(event - 1, looks, probability)) for probability in of_look)
@@ -309,7 +258,6 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
     yield from level_trials(mechanism, law, plan.known_for, slide, runs)
     if mechanism.tests_lone_items:
         yield from empty_purse_trials(mechanism, law, runs)
-    yield from exclusion_trials(mechanism, law, plan.hits_from, runs)
 
 
 def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:

@@ -42,9 +42,9 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """in_order: as a stream, window by window; else as a replay. threshold ... spacing: of the run, as in
-    `Plan`. is_domain: all items of all copies are a known domain. many_levels: False where level 2 is the
-    last one. false_names: as in `Rounds`, where looks come in rounds; all windows are then one block.
+    """in_order: as a stream, window by window; else as a replay. threshold ... spacing: of the run, as in `Plan`.
+    is_domain: all items of all copies are a known domain. false_names: as in `Rounds`, where looks come in rounds; all
+    windows are then one block.
     """
 
     name: str
@@ -55,7 +55,6 @@ class Scene:
     forget_after: int = 0
     in_order: bool = False
     is_domain: bool = False
-    many_levels: bool = True
     false_names: float = 0.0
 
     @property
@@ -120,9 +119,9 @@ class SceneWeights:
             if cell.by_user:
                 looks[cell.window] = looks.get(cell.window, 0) + cell.items
         if not scene.in_order:
-            weight = mechanism.replay_choice(max(1, sum(looks.values())))[0]
+            weight = mechanism.looks_list.replay_weight(max(1, sum(looks.values())))
             windows = range(scene.windows)
-            return cls(dict.fromkeys(windows, weight), dict.fromkeys(windows, mechanism.replay_choice(1)[0]))
+            return cls(dict.fromkeys(windows, weight), dict.fromkeys(windows, mechanism.looks_list.replay_weight(1)))
         paced = functools.partial(paced_weights, mechanism, windows=scene.windows, slide_seconds=slide_seconds)
         return cls(paced(looks), {window: paced({window: 1})[window] for window in range(scene.windows)})
 
@@ -200,8 +199,6 @@ def _masses(scene: Scene, law: NoiseLaw, total: int, is_known: bool) -> Values:
         return np.eye(1, _LEVELS, dtype=np.float64).reshape(-1)  # not drawn
     first = scene.known_threshold if is_known else scene.threshold
     tails = np.exp(law.log_tail(first - total + scene.spacing * np.arange(_LEVELS - 1)))
-    if not scene.many_levels:
-        tails[2:] = 0.0
     return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
 
@@ -230,7 +227,6 @@ def scene_of(
         threshold if is_domain else max(1, threshold - gap) if known is None else known,
         mechanism.spacing,
         is_domain=is_domain,
-        many_levels=mechanism.hits_list is None,
     )
 
 

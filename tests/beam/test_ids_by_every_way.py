@@ -22,7 +22,6 @@ from tests.helpers.event_files_oracle import read_all
 
 Pair = tuple[Any, Any]
 TIME = "2017-10-01T03:00:00Z"
-MICROS = 1_506_826_800_000_000
 AVRO_SCHEMA = {
     "type": "record",
     "name": "Event",

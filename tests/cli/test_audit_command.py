@@ -197,9 +197,6 @@ def test_faults_in_what_workers_get_are_refused(name, tmp_path, monkeypatch):
 IN_ROUNDS = "other counts and weights in rounds"
 LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
 LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
-LIMITS |= {
-    "hits_per_user": "streams in which a user goes from one price list to the other",
-}
 
 
 def test_each_option_is_tried_or_in_the_list():
@@ -210,11 +207,7 @@ def test_each_option_is_tried_or_in_the_list():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [
-        ("hits_per_user", 2),
-        ("forget_after", 0),
-        ("rounds", True),
-    ],
+    [("forget_after", 0), ("rounds", True)],
 )
 def test_the_list_names_what_an_option_leaves_untried(option, value):
     lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]

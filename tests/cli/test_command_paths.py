@@ -25,7 +25,6 @@ from tests.cli.command_paths import (
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import run_python
 
-ROOT = pathlib.Path(__file__).parents[2]
 LINKS = ["link", "dangling link", "hard link"]
 
 

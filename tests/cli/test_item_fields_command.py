@@ -60,7 +60,7 @@ def report_of_table(folder, table, like, **more):
     """Of a replay of a table with the noise of that other one."""
     key, run_id = folder / "noise.key", json.loads(like.splitlines()[0])["header"]["run_id"]
     (folder / "table.jsonl").unlink(missing_ok=True)
-    replay(table, noise_key=key, run_id=run_id, **WORDS, **more).write(folder / "table.jsonl")
+    replay(table, noise_key=key, run_id=run_id, resume=True, **WORDS, **more).write(folder / "table.jsonl")
     return (folder / "table.jsonl").read_bytes()
 
 
@@ -134,6 +134,16 @@ def test_a_job_has_them():
     for words, item in ((FIELDS, ("country", "page")), (("--item_field=page",), "page"), ((), "item")):
         ours, _ = job_words.parse_words(parser, ["--plan", "plan.json", *words])
         assert job_words.fields_of(ours).item == item
+
+
+@pytest.mark.parametrize("given", ['"page"', '["page"]', '["country", "page"]'])
+def test_a_file_of_options_names_one_or_several(folder, given):
+    (folder / "own.toml").write_text(f"[replay]\nitem-field = {given}\n")
+    out = f"{len(given)}.jsonl"
+    done = shh("--config", "own.toml", "replay", "log.csv", *BUDGET, "--output", out, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = {hitter.item for window in read_report(folder / out) for hitter in window.heavy_hitters}
+    assert found == (LABELS if "country" in given else {"even", "odd"})
 
 
 def test_the_command_that_is_proposed_has_them(folder):

@@ -48,9 +48,6 @@ MODES = {
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
-    "looks-with-hits-sliding": Mode("looks", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
-    "looks-with-hits-from-noise": Mode("looks", {**_NOISE, "hits_per_user": 2}),
-    "looks-with-hits-domain": Mode("looks", {**_KNOWN, "hits_per_user": 2}, domain=True),
     "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
     "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
 }

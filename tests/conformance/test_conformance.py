@@ -23,21 +23,17 @@ from tests.transcripts.transcript import lines_of, stored
 
 AT_ONCE_TABLE = """
                                 | replay          | pool            | batch
-looks                           | ~crumbs csv     | twice parquet   | again
+looks                           | ~crumbs csv     | twice parquet   | back
 looks-sliding                   | back parquet    | ~early avro     | crumbs csv
 looks-domain                    | twice avro      | ~nothing jsonl  | nothing
-looks-with-hits                 | ~early jsonl    | crumbs csv      | twice parquet
 hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
 hits-with-counts                | twice parquet   | ~nothing avro   | again
-looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
+looks-from-noise                | early jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro
 looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
-looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
-looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
-looks-with-hits-domain          | ~twice csv      | ~early parquet   | ~early
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
 """
@@ -45,9 +41,8 @@ hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs cs
 IN_ORDER_TABLE = """
                                 | parts           | stream          | watermark
 looks                           | twice two       | late            | back
-looks-sliding                   | again two       | crumbs          | late
-looks-domain                    | crumbs two      | again           | twice
-looks-with-hits                 | early two       | back            | crumbs
+looks-sliding                   | again two       | crumbs parquet  | late
+looks-domain                    | crumbs each     | again           | twice
 hits                            | nothing five    | twice           | late
 hits-sliding                    | whole two       | early avro      | nothing
 hits-domain                     | twice two       | whole jsonl     | whole
@@ -56,10 +51,7 @@ looks-from-noise                | early five      | ~early avro     | ~early
 looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -
 looks-domain-sliding            | ~back two       | back            | ~crumbs
-looks-with-hits-sliding         | ~nothing five   | ~nothing csv    | ~early
-looks-with-hits-from-noise      | ~early two      | ~early parquet  | late
-looks-with-hits-domain          | twice five      | ~early avro     | ~nothing
-hits-from-noise-domain          | ~crumbs two     | ~late           | ~back
+hits-from-noise-domain          | ~crumbs two     | ~nothing csv    | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | late
 """
 
@@ -129,7 +121,7 @@ def test_the_tables_cover_what_there_is() -> None:
     "mode",
     [
         pytest.param(mode, marks=[pytest.mark.xdist_group(mode), *([pytest.mark.nightly] if at_night else [])])
-        for mode, at_night in (("looks-with-hits-domain", False), ("looks", True), ("hits-sliding", True))
+        for mode, at_night in (("looks-domain", False), ("looks", True), ("hits-sliding", True))
     ],
 )
 def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, mode: str) -> None:

@@ -151,7 +151,7 @@ def _streamed_on_flink(run: Run, source):
 
 
 @needs("flink")
-@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("looks", "looks-with-hits")))
+@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("looks",)))
 def test_a_stream_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
     run = prepared(tmp_path, mode, reader)
     with _streamed_on_flink(run, LogFolder(str(run.logs), EventFields())) as left:

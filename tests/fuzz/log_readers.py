@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, EventFileError, ReadBlock, find_log_chunks, read_log_chunk
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.log_folder import LogFolder
@@ -23,7 +23,7 @@ from tests.fuzz import format_mutators, log_samples
 from tests.fuzz.reader import CELL_MARKS, FaultError, Reader, Sample, check_words, place_file
 
 _FIRST_MICROS, _END_MICROS = -62_135_596_800_000_000, 253_402_300_800_000_000
-_UNREAD = (LastingError, StreamError)
+_UNREAD = (StreamError,)
 _ID_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -256,5 +256,5 @@ def log_readers() -> list[Reader]:
         Reader("json", log_samples.json_samples, read=read_log, cost=1, **of_file),
         Reader("gzip", log_samples.gzip_samples, read=read_log, cost=0.5, **of_file),
         Reader("folder", _folder_samples, _UNREAD, _place_folder, _read_folder, settle_seconds=0.12, cost=10),
-        Reader("folder-position", _position_samples, (LastingError,), _place_position, _read_position, cost=0.5),
+        Reader("folder-position", _position_samples, (StreamError,), _place_position, _read_position, cost=0.5),
     ]

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.errors import LastingError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_holders import ItemHolders, weights_of
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -160,17 +160,11 @@ def _naming_samples() -> list[Sample]:
     keys = settings.stream_keys(SECRET)
     purses, parts, schedule = Purses(settings, keys), [], small_plan().schedule
     for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
-        parts.append(ItemSums.of_weights(pairs, weights_of(purses.spend_on_lists(pairs, window)), keys))
+        parts.append(ItemSums.of_weights(pairs, purses.spend(pairs, window), keys))
     sums = ItemSums.merge(parts)
     named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, schedule.horizon)
     known = KnownItems.none().after(named, schedule.horizon, schedule.horizon)
-    with_hits = settings_of(small_looks_plan(hits=1))
-    purses_with_hits, held = Purses(with_hits, keys), []
-    for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
-        held.append(ItemHolders.of_terms(pairs, purses_with_hits.spend_on_lists(pairs, window)))
     return [
-        *(Sample("purses with hits", cell, "", (), "purses") for cell in purses_with_hits.changed_cells()),
-        *(Sample(f"held {n}", blob, "", (), "held") for n, blob in enumerate(ItemHolders.merge(held).messages(400))),
         *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
         *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sums.messages(400))),
         *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named.messages())),
@@ -185,10 +179,6 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
         if len(entries) and entries.left.min() < 0:
             raise FaultError("purses", "less than nothing is left")
         return entries.to_cells()
-    if sample.context == "held":
-        cells = ItemHolders.from_bytes(data)
-        _check_table(cells.table, cells.items)
-        return ItemHolders.merge([cells, ItemHolders.from_bytes(sample.data)]).to_bytes()
     if sample.context == "sums":
         sums = ItemSums.from_bytes(data)
         _check_table(sums.table, sums.items)
@@ -211,7 +201,7 @@ def _run_state_samples() -> list[Sample]:
     purses = Purses(settings, settings.stream_keys(SECRET))
     for pairs in _pairs()[:1]:
         window = int(pairs.windows[0])
-        purses.spend_on_lists(pairs.select(pairs.windows == window), window)
+        purses.spend(pairs.select(pairs.windows == window), window)
     entries = PurseEntries.from_bytes(purses.changed_cells()[0])
     cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries))]
     samples = []
@@ -245,7 +235,7 @@ def _read_run_state(sample: Sample, path: str) -> Any:
 def state_readers() -> list[Reader]:
     own = {"place": place_bytes, "marks": ()}
     return [
-        Reader("progress", _progress_samples, (LastingError,), read=_read_progress, cost=0.5, **own),
+        Reader("progress", _progress_samples, (StreamError,), read=_read_progress, cost=0.5, **own),
         Reader("batch", _batch_samples, (ValueError,), read=_read_batch, cost=0.3, **own),
         Reader("packed", _packed_samples, (ValueError,), read=_read_packed, cost=0.3, **own),
         Reader("run-state", _run_state_samples, (StateError,), _place_private, _read_run_state, marks=()),

@@ -21,8 +21,8 @@ HOURS = 24
 
 
 @functools.cache
-def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0) -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for."""
+def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = ()) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most."""
     return looks_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
         most_looks=most_looks,
@@ -31,7 +31,6 @@ def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[s
         epsilon=2.0,
         delta=1e-4,
         order=8.0,
-        hits=hits,
     )
 
 

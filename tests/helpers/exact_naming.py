@@ -24,7 +24,6 @@ from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
-from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
@@ -134,7 +133,7 @@ def _transcripts(
         cells = dict(totals)
         if domain:
             table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
-            empty_items = EmptyItems(table, query_noise(settings, keys).empty_item_tail(), keys)  # type: ignore[arg-type]
+            empty_items = EmptyItems(table, ItemNamer(settings, keys).empty_item_tail, keys)  # type: ignore[arg-type]
             drawn_windows = empty_items.without_sums(0, horizon).windows.tolist()
             cells = {(window, domain[0]): 0 for window in drawn_windows} | cells
         sums = _copies(cells, labels, len(chosen))

@@ -9,9 +9,8 @@ from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of, paid_hits_of
+from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Shares
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -30,13 +29,12 @@ def small_looks_plan(
     forget_after: int = 3,
     known_error: float = 0.05,
     domain: tuple[str, ...] = (),
-    hits: int = 0,
 ) -> Plan:
-    """Schedule and domain as in `small_plan`. hits: for so many a user can pay, with a third of its purse."""
+    """Schedule and domain as in `small_plan`."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
     return looks_plan_of(
-        schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain, hits=hits
+        schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain
     )
 
 
@@ -51,7 +49,6 @@ def looks_plan_of(
     delta: float = 0.1,
     order: float = 1.6,
     most_ids: int = 1000,
-    hits: int = 0,
 ) -> Plan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
@@ -63,13 +60,8 @@ def looks_plan_of(
     delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     budget, spacing = order_budget(order, epsilon, delta_looks), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
     prices = make_price_list(_NOISE, order, budget, most_looks, spacing=spacing)
-    hit_prices = None
-    if hits:
-        hit_prices = make_price_list(
-            _NOISE, order, budget, most_looks, hits=hits, hit_units=PURSE_UNITS // (3 * hits), spacing=spacing
-        )
     known_threshold = _NOISE.smallest_margin(known_error)
-    safe = 0 if known else smallest_open_threshold(prices, delta_open, hit_prices)
+    safe = 0 if known else smallest_open_threshold(prices, delta_open)
     threshold = max(known_threshold, safe)
     return Plan(
         epsilon=epsilon,
@@ -80,7 +72,6 @@ def looks_plan_of(
         max_items=most_ids,
         threshold=threshold,
         looks=looks_of(prices, (1, most_looks), size_error=0.01),
-        hits=paid_hits_of(hit_prices) if hit_prices else None,
         known=None if known else known_of(prices, threshold, known_error, forget_after),
         shares=Shares(paid=delta_looks, open=delta_open or None, sampling=sampling, hash=delta_hash),
     )

@@ -70,8 +70,7 @@ def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) 
             pairs.setdefault(user, []).extend((window, item) for item in items)
     found: Weights = {}
     for user, of_user in pairs.items():
-        counts = settings.counts
-        purse = settings.looks.purse - (min(len(of_user), counts.per_user) * counts.units if counts else 0)
+        purse = settings.looks.purse
         looks = min(len(of_user), purse // settings.looks.units[0])
         weight = max(
             w for w, units in zip(settings.looks.weights, settings.looks.units, strict=True) if looks * units <= purse

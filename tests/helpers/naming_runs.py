@@ -10,7 +10,7 @@ from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
 from tests.helpers.trial_plan import TrialPlan
-from tests.helpers.trials import changed, looks_trial
+from tests.helpers.trials import looks_trial
 
 
 @functools.cache
@@ -54,28 +54,6 @@ def naming_settings(
         forget_after=forget_after,
         spacing=spacing,
         likely_noise=likely_noise,
-    )
-
-
-def with_hits(
-    settings: TrialPlan, hits: int = 2, *, share: float = 0.3, cheaper: float = 0.5, hits_from: int = 4
-) -> TrialPlan:
-    """The same with a second list, whose looks cost less. Its prices are made up: they protect nobody.
-
-    share: of a purse, for all hits together. cheaper: a look costs this much of what it costs on the looks list, but no
-    less than the least of that list.
-    """
-    least = settings.looks.units[0]
-    prices = zip(settings.looks.weights, settings.looks.units, strict=True)
-    listed = [(weight, max(least, int(units * cheaper))) for weight, units in prices]
-    rising = [pair for pair, after in zip(listed, [*listed[1:], (0, 0)], strict=True) if pair[1] != after[1]]
-    return changed(
-        settings,
-        hits_per_user=hits,
-        hit_units=int(settings.looks.purse * share) // hits,
-        hit_weights=tuple(weight for weight, _ in rising),
-        hit_look_units=tuple(units for _, units in rising),
-        hits_from=hits_from,
     )
 
 

@@ -1,7 +1,7 @@
 """What a run must publish: the slow reference of the whole algorithm, dicts and loops, for every mode.
 
-Its parts are beside it: oracle.py (hits), naming_oracle.py (looks), rounds_oracle.py (looks in rounds), hits_oracle.py
-(looks and hits), and pace_oracle.py (purses in the order of windows). They were written from the design, and share the
+Its parts are beside it: oracle.py (hits), naming_oracle.py (looks), rounds_oracle.py (looks in rounds),
+and pace_oracle.py (purses in the order of windows). They were written from the design, and share the
 keyed functions alone with the code.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dp_transforms import Plan, WindowReport
-from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
 from tests.helpers.naming_oracle import oracle_names, replay_weights, reports_of
 from tests.helpers.oracle import Event, oracle_transcript
 from tests.helpers.pace_oracle import stream_weights
@@ -37,9 +36,6 @@ def reference(
     known = _known(log, domain)
     if settings.looks is None:
         return oracle_transcript(known, settings, SECRET, domain).reports
-    if settings.hits_per_user:
-        holders = (stream_holders if in_order else replay_holders)(known, settings, keys)
-        return reports_of(oracle_hits(holders, settings, keys, domain).named, settings)
     if settings.rounds is not None:
         return reports_of(RoundsOracle(known, settings, keys).names(ends), settings)
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)

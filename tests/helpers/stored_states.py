@@ -17,7 +17,7 @@ from tests.helpers.small_runs import key_file
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "states_0.1.0"
 HALVES = {"first": range(6), "second": range(6, 12)}  # hours
 CHOICES = {
-    "looks-and-hits": ("--hits-per-user", "3"),
+    "looks": (),
     "hits-with-counts": ("--mode", "hits-with-counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
     "rounds": ("--rounds", "--block", "3h"),
 }

@@ -14,7 +14,7 @@ from dp_transforms.plan.plan import Plan
 class TrialPlan(Plan):
     """Any records, unchecked together; and what else a `PlannedRun` has, so that it can stand for one.
 
-    likely_noise, hits_from, epsilon_after_hits: as in `Plan`, given instead of computed.
+    likely_noise, epsilon_after_hits: as in `Plan`, given instead of computed.
     """
 
     stream: str = "trial"
@@ -22,7 +22,6 @@ class TrialPlan(Plan):
     part: str = ""
     fingerprint: str = ""
     likely_noise: int = 0
-    hits_from: int = 0
     epsilon_after_hits: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -35,7 +34,7 @@ class TrialPlan(Plan):
         derived = (
             {"epsilon_after_hits": plan.epsilon_after_hits}
             if plan.looks is None
-            else {"likely_noise": plan.likely_noise, "hits_from": plan.hits_from}
+            else {"likely_noise": plan.likely_noise}
         )
         fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Plan)}
         names = {"stream": run.stream, "run_id": run.run_id, "fingerprint": plan.fingerprint}

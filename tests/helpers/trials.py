@@ -8,7 +8,7 @@ from typing import Any
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Hits, Known, Looks, PaidHits, Shares, WideNoise
+from dp_transforms.plan.records import Domain, Hits, Known, Looks, Shares, WideNoise
 from tests.helpers.trial_plan import TrialPlan
 
 _SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
@@ -64,10 +64,6 @@ def looks_trial(
     known_threshold: int,
     forget_after: int = 0,
     domain_size: int = 0,
-    hits_per_user: int = 0,
-    hit_units: int = 0,
-    hit_weights: tuple[int, ...] = (),
-    hit_look_units: tuple[int, ...] = (),
     **others: Any,
 ) -> TrialPlan:
     """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
@@ -82,11 +78,9 @@ def looks_trial(
         spacing=spacing,
         size_error=0.01,
     )
-    paid = {"per_user": hits_per_user, "units": hit_units, "weights": hit_weights, "look_units": hit_look_units}
     is_followed = forget_after > 0 and not domain_size
     return _trial(
         looks=looks,
-        hits=PaidHits(**paid) if hits_per_user else None,
         known=Known(threshold=known_threshold, forget_after=forget_after) if is_followed else None,
         threshold=known_threshold if domain_size else threshold,
         domain_size=domain_size,
@@ -110,15 +104,12 @@ def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
 def _flat(trial: TrialPlan) -> dict[str, Any]:
     records = {"looks", "hits", "known", "domain"}
     flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
-    flat |= {"domain_size": trial.domain_size, "hits_per_user": trial.hits_per_user}
+    flat |= {"domain_size": trial.domain_size}
     if trial.looks is None:
         hits = trial.charged_hits
+        flat |= {"hits_per_user": hits.per_user}
         of_noise = {name: getattr(hits.noise, name) for name in ("wide_epsilon_per_query", "noise_cap")}
         names = ("mode", "max_items_per_user", "epsilon_per_query", "zone_width")
         return flat | of_noise | {name: getattr(hits, name) for name in names}
     flat |= {name: getattr(trial.looks, name) for name in ("weights", "units", "noise", "spacing")}
-    flat |= {"known_threshold": trial.known_threshold, "forget_after": trial.known_for}
-    if trial.paid_hits is not None:
-        hit = trial.paid_hits
-        flat |= {"hit_units": hit.units, "hit_weights": hit.weights, "hit_look_units": hit.look_units}
-    return flat
+    return flat | {"known_threshold": trial.known_threshold, "forget_after": trial.known_for}

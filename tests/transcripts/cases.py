@@ -45,7 +45,6 @@ MODES = {
     "looks": Mode("looks", _LOOKS),
     "looks-sliding": Mode("looks", _LOOKS, window_hours=3),
     "looks-domain": Mode("looks", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
-    "looks-with-hits": Mode("looks", {**_LOOKS, "hits_per_user": 2}),
     "hits": Mode("hits", _HITS),
     "hits-sliding": Mode("hits", _HITS, window_hours=3),
     "hits-domain": Mode("hits", _HITS, domain=True),

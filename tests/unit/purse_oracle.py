@@ -52,16 +52,15 @@ def bit(shape, scale, margin):
     return [tail(shape, scale, margin), tail(shape, scale, 1 - margin)]
 
 
-def price(shape, scale, order, weight, margins, hit_price=0.0):
-    """The largest divergence over these margins, both ways; a hit is worth its price."""
+def price(shape, scale, order, weight, margins):
+    """The largest divergence over these margins, both ways."""
     largest = mpmath.mpf(0)
     with mpmath.workdps(DIGITS):
-        worth = mpmath.exp(-mpmath.mpf(hit_price) * (mpmath.mpf(order) - 1))
         for margin in margins:
             worlds = [bit(shape, scale, margin - weight), bit(shape, scale, margin)]
             for first, second in (worlds, worlds[::-1]):
                 (hit_p, miss_p), (hit_q, miss_q) = first, second
-                found = hit_p * (hit_p / hit_q) ** (mpmath.mpf(order) - 1) * worth
+                found = hit_p * (hit_p / hit_q) ** (mpmath.mpf(order) - 1)
                 largest = max(largest, found + miss_p * (miss_p / miss_q) ** (mpmath.mpf(order) - 1) - 1)
         return float(mpmath.log1p(largest) / (mpmath.mpf(order) - 1))
 

@@ -6,7 +6,6 @@ import functools
 import pytest
 
 from dp_transforms.accounting.calibration import sampling_delta
-from dp_transforms.accounting.purse import purse_search
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import (
     order_budget,
@@ -63,40 +62,6 @@ def test_no_other_shape_finds_more(usual):
 def test_the_scale_grows_with_the_root_of_the_looks():
     """So that the smallest weight is not rounded down to little or nothing."""
     assert chosen(usual_looks=(1, 10), most_looks=40_000, shapes=(3.0,)).prices.noise.scale == 20_000
-
-
-def test_hits_pay_on_long_streams():
-    """10,000 looks and 10 hits: the reference has 361 users (shape 2.5) or 369 (shape 2); looks alone some 1,000."""
-    activity = {"usual_looks": (10_000, 10_000), "most_looks": 10_000, "level_spacing": 5.5}
-    with_hits, alone = chosen(**activity, hits=(10,)), chosen(**activity)
-    assert with_hits.hit_prices is not None
-    assert with_hits.hit_prices.hits == 10
-    assert 355 < with_hits.threshold / with_hits.hit_prices.replay_weight(10_000) < 375
-    assert with_hits.prices.hits == 0
-    assert alone.hit_prices is None
-    assert alone.threshold / alone.prices.replay_weight(10_000) > 900
-
-
-def test_ten_hits_and_as_many_looks_as_there_are_windows():
-    """1,152 looks and 10 hits: the reference has 242 users at shape 2.5, where looks alone have 437."""
-    activity = {"usual_looks": (1152, 1152), "level_spacing": 5.5, "hits": (10,)}
-    at_shape, free = chosen(**activity, shapes=(2.5,)), chosen(**activity)
-    users = [c.threshold / c.hit_prices.replay_weight(1152) for c in (at_shape, free) if c.hit_prices is not None]
-    assert 240 < users[0] < 250
-    assert 225 < users[1] < users[0]
-
-
-def test_hits_are_chosen_where_few_looks_are_hits(monkeypatch):
-    """And looks alone where each tenth is one, as a plan takes it: the hits are used up too early."""
-    activity = {"usual_looks": (100, 200), "most_looks": 200, "level_spacing": 5.5, "hits": (0, 3, 10)}
-    assert choose_purse(**BUDGET, **activity).hit_prices is None
-    monkeypatch.setattr(purse_search, "HIT_SHARE", 0.01)
-    with_hits = choose_purse(**BUDGET, **activity)
-    assert with_hits.hit_prices is not None
-    assert with_hits.hit_prices.hits == 3
-    alone = choose_purse(**BUDGET, **{**activity, "hits": (0,)})
-    users = [found_from(c.prices, c.threshold, 200, hit_prices=c.hit_prices) for c in (with_hits, alone)]
-    assert users[0] < users[1] * 0.97
 
 
 def test_what_is_chosen_adds_up_to_delta():

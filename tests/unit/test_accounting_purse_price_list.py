@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
-from dp_transforms.accounting.purse.look_prices import look_price, zone_price
-from dp_transforms.accounting.purse.open_threshold import fewest_users, found_from, smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import hits_from, make_price_list, order_budget, replay_weight
+from dp_transforms.accounting.purse.look_prices import level_price, look_price
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.unit import purse_oracle
@@ -82,39 +82,22 @@ def test_reference_weights(row):
         assert wanted * (1 - slack) - 1 / SCALE < found < wanted * 1.001
 
 
-@pytest.mark.parametrize(("spacing", "hits"), [(0, 0), (4000, 0), (4000, 3)])
-def test_every_price_pays_for_its_look(spacing, hits):
-    noise, hit_units = ExponentialPower(2.5, 2000), 10**11 if hits else 0
-    prices = make_price_list(noise, 17.0, 0.9, 40, hit_units=hit_units, hits=hits, spacing=spacing)
+@pytest.mark.parametrize("spacing", [0, 4000])
+def test_every_price_pays_for_its_look(spacing):
+    noise = ExponentialPower(2.5, 2000)
+    prices = make_price_list(noise, 17.0, 0.9, 40, spacing=spacing)
     assert prices.weights[0] > 50
     assert prices.most_looks == 40
     for weight, units in zip(prices.weights, prices.units, strict=True):
         price = units * 0.9 / PURSE_UNITS
-        assert price >= look_price(noise, 17.0, weight, hit_price=hit_units * 0.9 / PURSE_UNITS)
+        assert price >= look_price(noise, 17.0, weight)
         if spacing:
-            assert price >= zone_price(noise, 17.0, weight, spacing, hit_price=hit_units * 0.9 / PURSE_UNITS)
+            assert price >= level_price(noise, 17.0, weight, spacing)
     for looks in (1, 7, 32, 40, 10_000):
         weight = prices.replay_weight(looks)
         paid = min(looks, 40) * prices.units[prices.weights.index(weight)]
         assert weight > 0
-        assert paid + hits * hit_units <= PURSE_UNITS
-
-
-def test_with_hits_looks_cost_less_and_all_hits_are_set_aside():
-    noise, hit_units = ExponentialPower(2.5, 2000), 5 * 10**10
-    alone = make_price_list(noise, 17.0, 0.9, 500, spacing=8000)
-    with_hits = make_price_list(noise, 17.0, 0.9, 500, fewest_looks=20, hit_units=hit_units, hits=4, spacing=8000)
-    assert with_hits.purse == PURSE_UNITS - 4 * hit_units
-    assert with_hits.most_looks == alone.most_looks == 500
-    assert with_hits.weights[-1] < alone.weights[-1], "made for 20 looks and more"
-    for looks in (1, 10, 100, 500):
-        assert replay_weight(alone, with_hits, looks) == max(alone.replay_weight(looks), with_hits.replay_weight(looks))
-    least = hits_from(alone, with_hits)
-    assert 1 < least < 500
-    assert all(with_hits.replay_weight(looks) <= alone.replay_weight(looks) for looks in range(1, least))
-    assert with_hits.replay_weight(least) > alone.replay_weight(least)
-    costly = make_price_list(noise, 17.0, 0.9, 500, hit_units=2495 * 10**8, hits=4, spacing=8000)
-    assert hits_from(alone, costly) == 0
+        assert paid <= PURSE_UNITS
 
 
 def test_a_purse_pays_for_no_more_looks_than_declared():
@@ -319,21 +302,7 @@ def test_found_from_is_the_smallest_number_of_users():
         assert passes[0] < probability <= passes[1]
 
 
-def test_found_from_with_hits():
-    noise = ExponentialPower(2.5, 5000)
-    prices = make_price_list(noise, 17.0, 0.9, 500, spacing=20_000)
-    hit_prices = make_price_list(noise, 17.0, 0.9, 500, hit_units=PURSE_UNITS // 20, hits=4, spacing=20_000)
-    assert found_from(prices, 20_000, 500, hit_prices=hit_prices) == found_from(hit_prices, 20_000, 500)
-    assert found_from(prices, 20_000, 500, hit_prices=hit_prices) < found_from(prices, 20_000, 500)
-    assert found_from(prices, 20_000, 1, hit_prices=hit_prices) == found_from(prices, 20_000, 1)
+def test_what_is_found_less_often_than_not_is_not_asked_for():
+    prices = make_price_list(ExponentialPower(2.5, 5000), 17.0, 0.9, 500, spacing=20_000)
     with pytest.raises(ValueError, match="probability must lie in"):
         found_from(prices, 20_000, 50, 0.4)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.03])
-@pytest.mark.parametrize("needed", [1, 2, 40])
-def test_fewest_users_of_a_sharp_threshold(share, needed):
-    """Found once `needed` users count."""
-    users = fewest_users(lambda counted: (counted >= needed).astype(float), share, 0.95)
-    for number, is_found in ((users, True), (users - 1, False)):
-        assert (binom.sf(needed - 1, number, share) >= 0.95) == is_found

@@ -1,6 +1,5 @@
-"""Prices of looks, of levels and of looks with hits: references, the definition with 50 digits, faults."""
+"""Prices of looks and of levels: references, the definition with 50 digits, faults."""
 
-import functools
 import itertools
 import math
 
@@ -11,7 +10,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.purse import look_prices
-from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, level_price, look_price, zone_price
+from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, level_price, look_price
 from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
@@ -22,11 +21,6 @@ CASES = [
     for entry in REFERENCE["prices"]
     for weight, price in entry["price_of_weight"].items()
 ]
-HITS = [
-    (entry["p"], entry["alpha"], round(float(weight) * SCALE), price)
-    for entry in REFERENCE["prices"]
-    for weight, price in entry["look_price_with_hit_price_0.1"].items()
-]
 SMALL = [(1.0, 6, 2.0, 1), (1.5, 5, 9.0, 2), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3), (3.0, 6, 17.0, 1), (4.0, 9, 1.5, 4)]
 
 
@@ -36,35 +30,20 @@ def test_reference_prices(shape, order, weight, price):
     assert look_price(ExponentialPower(shape, SCALE), order, weight) == pytest.approx(price, rel=6e-6)
 
 
-@pytest.mark.parametrize(("shape", "order", "weight", "price"), HITS)
-def test_reference_prices_with_a_hit_price(shape, order, weight, price):
-    found = look_price(ExponentialPower(shape, SCALE), order, weight, hit_price=0.1)
-    assert found == (pytest.approx(price, rel=1e-5) if price else SMALLEST_PRICE)
-
-
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
-@pytest.mark.parametrize("hit_price", [0.0, 0.02, 0.5])
-def test_prices_are_those_of_the_definition(shape, scale, order, weight, hit_price):
+def test_prices_are_those_of_the_definition(shape, scale, order, weight):
     """Over counts to 12 scales on both sides, with 50 digits; rounded up, and by less than 1e-8."""
-    found = look_price(ExponentialPower(shape, scale), order, weight, hit_price=hit_price)
-    exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale), hit_price)
+    found = look_price(ExponentialPower(shape, scale), order, weight)
+    exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
     assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
 
 
 @pytest.mark.parametrize("shape", [1.0, 2.5, 4.0])
-@pytest.mark.parametrize("hit_price", [0.0, 0.1])
-def test_a_weight_costs_more_than_a_smaller_one(shape, hit_price):
+def test_a_weight_costs_more_than_a_smaller_one(shape):
     noise = ExponentialPower(shape, 50)
-    prices = [look_price(noise, 12.0, weight, hit_price=hit_price) for weight in (1, 2, 3, 5, 8, 13, 21)]
+    prices = [look_price(noise, 12.0, weight) for weight in (1, 2, 3, 5, 8, 13, 21)]
     assert prices == sorted(prices)
     assert prices[0] < prices[-1]
-
-
-def test_a_hit_price_can_only_lower_the_price():
-    noise = ExponentialPower(2.5, 100)
-    prices = [look_price(noise, 17.0, 3, hit_price=hit) for hit in (0.0, 0.01, 0.1, 1.0)]
-    assert prices == sorted(prices, reverse=True)
-    assert prices[-1] < prices[0] / 2
 
 
 @pytest.mark.parametrize("order", [2, 8, 17, 64])
@@ -215,105 +194,3 @@ def test_levels_cost_more_than_one_bit_and_less_with_more_space():
 
 def test_infinite_where_one_bit_is():
     assert level_price(ExponentialPower(4.0, 100), 900.0, 80, 300) == math.inf
-
-
-# --- Prices of looks with hits: the definition with 50 digits, the reference, limits, the bound for all counts, faults.
-
-
-def spacing_of(noise, deviations):
-    return math.ceil(deviations * noise.standard_deviation)
-
-
-@functools.cache
-def outcomes(shape, scale, margin, spacing):
-    """Below, hit, above."""
-    return [
-        purse_oracle.tail(shape, scale, 1 - margin),
-        purse_oracle.between(shape, scale, margin, margin + spacing),
-        purse_oracle.tail(shape, scale, margin + spacing),
-    ]
-
-
-def excess(first, second, order, hit_price):
-    with mpmath.workdps(purse_oracle.DIGITS):
-        lam = mpmath.mpf(order) - 1
-        worth = [mpmath.exp(-lam * mpmath.mpf(hit_price)) if o == 1 else 1 for o in range(3)]
-        return mpmath.fsum(p * (p / q) ** lam * c for p, q, c in zip(first, second, worth, strict=True)) - 1
-
-
-def exact_price(shape, scale, order, weight, spacing, hit_price):
-    """Over all counts to 12 scales on both sides of both boundaries."""
-    largest = mpmath.mpf(0)
-    for margin in range(-12 * scale - spacing, 12 * scale):
-        worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
-        for first, second in (worlds, worlds[::-1]):
-            largest = max(largest, excess(first, second, order, hit_price))
-    return float(mpmath.log1p(largest) / (order - 1))
-
-
-@pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
-@pytest.mark.parametrize("deviations", [2, 5.5])
-def test_prices_with_hits_are_those_of_the_definition(shape, scale, order, weight, deviations):
-    """With 50 digits, both ways, counts below, between and above the boundaries; rounded up, by less than 1e-8."""
-    noise = ExponentialPower(shape, scale)
-    spacing = max(weight, spacing_of(noise, deviations))
-    for hit_price in (0.0, 0.02, 0.5):
-        found = zone_price(noise, order, weight, spacing, hit_price=hit_price)
-        exact = exact_price(shape, scale, order, weight, spacing, hit_price)
-        assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
-
-
-@pytest.mark.parametrize(("shape", "order", "weight", "price"), HITS)
-def test_far_boundaries_cost_what_the_reference_says(shape, order, weight, price):
-    """Beyond the far one a hit is on the other side, which is the other direction of the reference."""
-    noise = ExponentialPower(shape, SCALE)
-    found = zone_price(noise, order, weight, 20 * SCALE, hit_price=0.1)
-    assert found == (pytest.approx(price, rel=1e-5) if price else pytest.approx(0, abs=1e-8))
-    assert found >= look_price(noise, order, weight, hit_price=0.1) * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("shape", [1.0, 2.0, 2.5, 3.5])
-def test_between_the_price_of_a_bit_and_the_price_of_levels(shape):
-    noise = ExponentialPower(shape, 1000)
-    for weight in (5, 30, 120):
-        for deviations in (2, 3, 5.5):
-            spacing = spacing_of(noise, deviations)
-            alone = zone_price(noise, 17.0, weight, spacing)
-            assert look_price(noise, 17.0, weight) * (1 - 1e-9) <= alone
-            assert alone <= level_price(noise, 17.0, weight, spacing) * (1 + 1e-9)
-            with_hits = [zone_price(noise, 17.0, weight, spacing, hit_price=hit) for hit in (0.0, 0.01, 0.1, 1.0)]
-            assert with_hits == sorted(with_hits, reverse=True)
-
-
-def test_small_weights_are_free_with_laplace_noise_and_a_large_price_of_a_hit():
-    """Target charging: below a weight of some 0.042 scales at order 17, beyond what the far boundary adds."""
-    noise = ExponentialPower(1.0, 1000)
-    free, not_free = (zone_price(noise, 17.0, weight, 20_000, hit_price=1.0) for weight in (41, 43))
-    assert free < 1e-8
-    assert not_free > 1e-4
-
-
-@pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
-def test_the_bound_beyond_the_reach_holds_with_hits(shape, scale, order, weight):
-    """For counts far above both boundaries and far below both, both ways, whatever a hit pays."""
-    noise, finite = ExponentialPower(shape, scale), 0
-    spacing = max(weight, spacing_of(noise, 2))
-    for reach in range(weight + 1, 9 * scale, 3):
-        bound = 2 * beyond_reach(noise, order, weight, reach)
-        if bound == math.inf:
-            continue
-        finite += 1
-        lowest = weight + 1 - spacing - reach
-        for margin in (reach + 1, reach + 2, reach + scale, lowest - 1, lowest - 2, lowest - scale):
-            worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
-            for hit_price in (0.0, 0.3):
-                assert excess(*worlds, order, hit_price) <= bound
-                assert excess(*worlds[::-1], order, hit_price) <= bound
-    assert finite > 3
-
-
-# --- Planted faults
-
-
-def test_prices_beyond_floats_are_infinite():
-    assert zone_price(ExponentialPower(4.0, 100), 900.0, 80, 300, hit_price=0.1) == math.inf

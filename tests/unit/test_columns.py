@@ -84,22 +84,18 @@ def pairs_of(pairs):
     return {(users[code], window, labels[item]): True for code, window, item in zip(*rows.values(), strict=True)}
 
 
-def build_holders(rows, *, have_terms):
+def build_holders(rows):
     def columns(cells):
-        held = [holder for cell in cells for holder in cell.items()]
-        terms = numbers(term for _, term in held) if have_terms else None
-        splits = np.cumsum([0, *map(len, cells)])
-        return {"splits": splits, "holders": numbers((user for user, _ in held), "uint64"), "terms": terms}
+        held = [user for cell in cells for user in sorted(cell)]
+        return {"splits": np.cumsum([0, *map(len, cells)]), "holders": numbers(held, "uint64")}
 
     return build_cells(ItemHolders, rows, columns)
 
 
 def holders_of(cells):
-    terms = [2] * len(cells.holders) if cells.terms is None else cells.terms.tolist()
-    held = list(zip(cells.holders.tolist(), terms, strict=True))
-    found = [dict(held[low:high]) for low, high in zip(cells.splits[:-1], cells.splits[1:], strict=True)]
+    held = cells.holders.tolist()
+    found = [frozenset(held[low:high]) for low, high in zip(cells.splits[:-1], cells.splits[1:], strict=True)]
     assert [*map(len, found)] == cells.counts.tolist()
-    assert cells.sums.tolist() == [sum(term // 2 for term in cell.values()) for cell in found]
     return cells_of(cells, found)
 
 
@@ -129,21 +125,19 @@ def build_known(rows):
     return KnownItems(table, numbers(rows[label] for label in sorted(rows, key=place.__getitem__)))
 
 
-def build_purses(rows, *, have_hits):
+def build_purses(rows):
     columns = [numbers((rows[user][at] for user in sorted(rows)), dtype) for at, dtype in enumerate(["i8", "u4", "u4"])]
-    lists = numbers((rows[user][3] for user in sorted(rows)), "uint8") if have_hits else None
-    return PurseEntries(numbers(sorted(rows), "uint64"), *columns, lists)
+    return PurseEntries(numbers(sorted(rows), "uint64"), *columns)
 
 
 def purses_of(entries):
-    lists = [0] * len(entries) if entries.pays_hits is None else entries.pays_hits.tolist()
-    columns = (entries.left.tolist(), entries.looks.tolist(), entries.first_windows.tolist(), lists)
+    columns = (entries.left.tolist(), entries.looks.tolist(), entries.first_windows.tolist())
     assert entries.users.tolist() == sorted(set(entries.users.tolist()))
     return dict(zip(entries.users.tolist(), zip(*columns, strict=True), strict=True))
 
 
 def newest(one, other):
-    return tuple(which(pair) for which, pair in zip((min, max, min, max), zip(one, other, strict=True), strict=True))
+    return tuple(which(pair) for which, pair in zip((min, max, min), zip(one, other, strict=True), strict=True))
 
 
 user = st.sampled_from([0, 7, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 40)
@@ -151,19 +145,11 @@ window = st.integers(0, 5) | st.sampled_from([300, 2**31 - 1])
 label = st.sampled_from([*"abcdefgh", "é", "long " * 60])
 cell, pair = st.tuples(window, label), st.tuples(user, window, label)
 word = st.integers(0, 2**32 - 1)
-terms = st.dictionaries(user, st.sampled_from([2, 3, 2**40]), max_size=4)
 purse = st.tuples(st.integers(0, 2**62), word, word)
 CASES = {
     "user pairs": Case(pair, st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max),
     "item pairs": Case(pair, st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max),
-    "holders": Case(
-        cell,
-        st.dictionaries(user, st.just(2), max_size=4),
-        lambda rows: build_holders(rows, have_terms=False),
-        holders_of,
-        dict.__or__,
-    ),
-    "holders with terms": Case(cell, terms, lambda rows: build_holders(rows, have_terms=True), holders_of, dict.__or__),
+    "holders": Case(cell, st.frozensets(user, max_size=4), build_holders, holders_of, frozenset.union),
     "sums": Case(
         cell,
         st.tuples(st.sampled_from([0, 2**32 - 1, 2**32]) | st.integers(0, 10**15), st.integers(0, ONE - 1)),
@@ -185,16 +171,7 @@ CASES = {
         lambda known: dict(zip(known.table.labels.to_pylist(), known.last_named.tolist(), strict=True)),
         max,
     ),
-    "purses": Case(
-        user, purse.map(lambda entry: (*entry, 0)), lambda rows: build_purses(rows, have_hits=False), purses_of, newest
-    ),
-    "purses with hits": Case(
-        user,
-        st.builds(lambda entry, on_list: (*entry, on_list), purse, st.integers(0, 1)),
-        lambda rows: build_purses(rows, have_hits=True),
-        purses_of,
-        newest,
-    ),
+    "purses": Case(user, purse, build_purses, purses_of, newest),
     "hits": Case(
         user,
         word,
@@ -215,9 +192,9 @@ def drawn(data, case):
 @settings(max_examples=15, deadline=None)
 def test_parts_are_packed_and_merged_in_any_order(case, data, order):
     parts = [drawn(data, case) for _ in range(data.draw(st.integers(1, 4)))]
-    if case.join is dict.__or__:  # parts have different users
+    if case is CASES["holders"]:  # parts have different users
         parts = [
-            {key: {user ^ (at << 50): term for user, term in held.items()} for key, held in part.items()}
+            {key: frozenset(user ^ (at << 50) for user in held) for key, held in part.items()}
             for at, part in enumerate(parts)
         ]
     if case is CASES["named"]:  # parts have different cells
@@ -232,7 +209,7 @@ def test_parts_are_packed_and_merged_in_any_order(case, data, order):
     merged = kind.merge([kind.from_bytes(blob) for blob in blobs])
     assert case.rows_of(merged) == expected
     assert len(merged) == len(expected)
-    if case.join not in (dict.__or__, CASES["sums"].join):  # else it would be of other users
+    if case not in (CASES["holders"], CASES["sums"]):  # else it would be of other users
         again = kind.merge([merged, *(kind.from_bytes(blob) for blob in blobs), merged])
         assert case.rows_of(again) == expected, "a part that is there twice changes nothing"
 
@@ -276,7 +253,7 @@ def test_rows_are_selected_with_what_they_name_alone(case, data):
         assert list(case.rows_of(found).items()) == expected
 
 
-@pytest.mark.parametrize("name", ["holders", "holders with terms", "sums", "named"])
+@pytest.mark.parametrize("name", ["holders", "sums", "named"])
 @given(data=st.data(), windows=st.integers(1, 4), shards=st.integers(1, 4))
 @settings(max_examples=15, deadline=None)
 def test_cells_are_cut_by_window_and_by_shard_of_items(name, data, windows, shards):
@@ -315,16 +292,15 @@ def test_no_rows_are_a_table_too(case):
 
 LARGE = {
     "user pairs": {(user, window, label): True for user in (3, 9) for window in (2, 4) for label in "ab"},
-    "holders": {(window, label): {3: 2, 9: 2} for window in (2, 4) for label in "ab"},
+    "holders": {(window, label): {3, 9} for window in (2, 4) for label in "ab"},
     "sums": {(window, label): (5, 7) for window in (2, 4) for label in "ab"},
     "named": {(window, label): (1, 3) for window in (2, 4) for label in "ab"},
     "known": {"a": 3, "b": 4},
-    "purses": dict.fromkeys((3, 9), (5, 6, 7, 0)),
+    "purses": dict.fromkeys((3, 9), (5, 6, 7)),
     "hits": {3: 1, 9: 2},
 }
-LARGE |= {"item pairs": LARGE["user pairs"], "purses with hits": dict.fromkeys((3, 9), (5, 6, 7, 1))}
-LARGE["holders with terms"] = LARGE["holders"]
-WRONG = {"left": -1, "pays_hits": 2, "sums": -1, "terms": 1}
+LARGE["item pairs"] = LARGE["user pairs"]
+WRONG = {"left": -1, "sums": -1}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -346,7 +322,7 @@ def test_damaged_bytes_are_refused(name):
         if kind.SCHEMA[column].into is not None and name != "user pairs":
             damages += [(number, array + array.dtype.type(3))]
         if column in WRONG:
-            damages.append((number, np.full(len(array), WRONG[column], "u1" if column == "pays_hits" else "i8")))
+            damages.append((number, np.full(len(array), WRONG[column], "i8")))
         if column == "users":
             damages += [(number, array[::-1].copy()), (number, array[[0, 0]]), (number, array.astype("i8"))]
     for number, damaged in damages:
@@ -367,12 +343,6 @@ def test_counts_of_more_rows_than_there_are_bytes_are_refused_before_memory_is_t
     users, counts, *rest = unpack_arrays(build_pairs(UserPairs, LARGE["user pairs"]).to_bytes())
     with pytest.raises(ValueError, match="damaged"):
         UserPairs.from_bytes(pack_arrays(users, np.full(len(counts), 2**32 - 1, dtype=np.uint32), *rest))
-
-
-def test_a_table_with_an_optional_column_is_not_merged_with_one_without():
-    with_hits, without = (build_purses(LARGE["purses"], have_hits=have_hits) for have_hits in (True, False))
-    with pytest.raises(ValueError, match="damaged"):
-        PurseEntries.merge([with_hits, without])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["u1", "u2", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_reader
 from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME
@@ -462,8 +462,8 @@ def test_an_error_that_no_waiting_mends_ends_at_once(broker, now):
 @pytest.mark.parametrize(
     ("watermarks", "raised", "said"),
     [
-        ((7, 9), LastingError, "the Kafka partition t:3 no longer has the offset 0"),
-        ((0, 9), LastingError, "the Kafka partition t:3 ends before the offset 0"),
+        ((7, 9), StreamError, "the Kafka partition t:3 no longer has the offset 0"),
+        ((0, 9), StreamError, "the Kafka partition t:3 ends before the offset 0"),
         (confluent_kafka.KafkaException(error("_TRANSPORT")), StreamError, r"no Kafka broker answers .*_TRANSPORT"),
         (None, StreamError, "no Kafka broker answers"),
     ],

@@ -64,41 +64,6 @@ class TestReading:
         assert local_files.read_regular(tmp_path / "file", 3) == CONTENT[:4]
 
 
-class TestPrivateEnds:
-    def test_one_descriptor_reads_what_is_there_and_writes_behind_it(self, tmp_path):
-        with local_files.open_private_end(tmp_path / "file") as file:
-            file.write(b"a")
-        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
-        with local_files.open_private_end(tmp_path / "file") as file:
-            file.seek(0)
-            assert file.read() == b"a"
-            file.seek(0)
-            file.write(b"b")
-        assert (tmp_path / "file").read_bytes() == b"ab"
-
-    @pytest.mark.parametrize(
-        ("make", "said"),
-        [
-            (lambda path: path.write_bytes(CONTENT) and path.chmod(0o666), r"others can use it \(mode 0666\)"),
-            (lambda path: path.write_bytes(CONTENT) and path.chmod(0o640), r"others can use it \(mode 0640\)"),
-            (lambda path: path.symlink_to("/dev/null"), "symbolic links"),
-            (lambda path: os.mkfifo(path, 0o600), "not a regular file"),
-            (lambda path: path.mkdir(), "Is a directory"),
-        ],
-    )
-    def test_a_file_that_is_not_of_this_user_alone_is_refused(self, tmp_path, make, said):
-        make(tmp_path / "file")
-        with pytest.raises(OSError, match=said):
-            local_files.open_private_end(tmp_path / "file")
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-    def test_a_file_of_another_user_is_refused(self, tmp_path):
-        (tmp_path / "file").touch(0o600)
-        os.chown(tmp_path / "file", 65_534, -1)
-        with pytest.raises(OSError, match="it belongs to another user"):
-            local_files.open_private_end(tmp_path / "file")
-
-
 def planted(kind, path, victim):
     """A name that is taken by an attacker. Returns what is at the end of the link."""
     if kind == "link":

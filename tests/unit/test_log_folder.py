@@ -12,7 +12,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, read_log_chunk, text_files
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.folder_files import system_error
@@ -356,7 +356,7 @@ def test_a_file_that_a_file_system_does_not_show_just_now_is_read_later(tmp_path
         poll(reader, begun.position)
     assert failed.type is StreamError
     folder.unlink()
-    with pytest.raises(LastingError, match="changed or disappeared"):
+    with pytest.raises(StreamError, match="changed or disappeared"):
         poll(reader, begun.position)
     moved.rename(folder)
     assert users_of(begun) + users_of(poll(reader, begun.position)) == [str(user) for user in range(50)]

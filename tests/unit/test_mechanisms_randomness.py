@@ -234,11 +234,6 @@ CASES = {
         ("looks in a round", *RUN, 2),
         (9 << 64, *PAIR),
     ),
-    "look noise": (
-        lambda keys: keys.look_noise_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
-        ("look noise", *RUN),
-        (9 << 64, *PAIR),
-    ),
     "look order": (
         lambda keys: keys.look_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
         ("look order", "stream"),

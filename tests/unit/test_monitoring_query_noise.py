@@ -1,6 +1,5 @@
 """What a mode adds to a count, cell by cell, against the oracle's draws: any mix of holders, active or not."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -8,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.monitor.heavy_hitter_monitor import WindowQueries
-from dp_transforms.monitor.item_holders import ItemHolders, terms_of
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.query_noise import SingleNoise, digests_of_groups, query_noise
 from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
@@ -141,57 +140,6 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     assert charges.users.tolist() == sorted(charges.users.tolist())
     assert charges.hits.dtype == np.uint32
     assert budgets.hits(np.array(list(paid), dtype=np.uint64)).tolist() == list(paid.values())
-
-
-class _NoNoise:
-    """Adds nothing, and notes what it is asked for."""
-
-    def __init__(self):
-        self.digests = []
-        self.sums = []
-
-    def draws_of(self, window):
-        def draw(hashes, digests, sums):
-            self.digests += map(integer_of, digests)
-            self.sums += sums.tolist()
-            return np.zeros(len(sums), dtype=np.int64)
-
-        return draw
-
-
-def test_users_who_do_not_pay_for_hits_count_whatever_was_paid_and_pay_nothing():
-    """Each third row pays for hits; half of the users have paid all of theirs."""
-    chosen = monitor_settings(threshold=6, hits=2)
-    keys = chosen.stream_keys(SECRET)
-    held = cells().select_range(slice(0, 50))
-    weights = 1 + np.arange(len(held.holders)) % 4
-    pays = np.arange(len(held.holders)) % 3 == 0
-    held = dataclasses.replace(held, terms=terms_of(weights, pays))
-    users = np.unique(held.holders)
-    before = {int(user): number % 4 for number, user in enumerate(users)}
-    budgets, noise = UserBudgets(), _NoNoise()
-    budgets.charge(users, np.array(list(before.values()), dtype=np.uint32))
-    counters = HolderCounters.of([held], budgets)
-    queries = WindowQueries(2, held, counters, chosen, keys, noise)
-    members = [integer_of(row) for row in held.members(keys)]
-    paid, heavy = dict(before), queries.next_heavy(0)
-    for cell in range(50):
-        rows = range(held.splits[cell], held.splits[cell + 1])
-        active = [row for row in rows if not pays[row] or before[int(held.holders[row])] < 2]
-        assert noise.digests[cell] == sum(members[row] for row in active) % ONE
-        assert noise.sums[cell] == sum(weights[rows])
-        now = [row for row in rows if not pays[row] or paid[int(held.holders[row])] < 2]
-        if sum(weights[now]) >= chosen.threshold:
-            assert heavy == cell
-            assert queries.noisy_count(cell) == sum(weights[now])
-            queries.charge(cell)
-            for user in {int(held.holders[row]) for row in now if pays[row]}:
-                paid[user] += 1
-            heavy = queries.next_heavy(cell + 1)
-    assert heavy is None
-    assert counters.hits.tolist() == [paid[int(user)] for user in counters.users]
-    assert sum(paid[user] > before[user] for user in paid) > 10
-    assert len(noise.sums) > 50, "cells were asked again, since others were charged"
 
 
 def test_digests_are_sums_and_an_empty_group_has_none():

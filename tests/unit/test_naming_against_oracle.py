@@ -14,7 +14,6 @@ from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
@@ -40,7 +39,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     by_items = {shard: [] for shard in range(shards)}
     table = domain_table(domain, keys)
     if table is not None:
-        empty_items = EmptyItems(table, query_noise(chosen, keys).empty_item_tail(), keys)
+        empty_items = EmptyItems(table, ItemNamer(chosen, keys).empty_item_tail, keys)
         for shard in range(shards):
             by_items[shard] += empty_items.without_sums(0, horizon, shard, shards).messages(most_bytes)
     for batch in batches_of(log, batch_size):

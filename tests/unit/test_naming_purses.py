@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitor.item_holders import weights_of as weights_of_terms
 from dp_transforms.monitor.pace import MOST_LOOKS, Pace
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.monitor.purses import ENTRY_BYTES, PurseEntries, Purses
@@ -50,7 +49,7 @@ class Store:
     def spend(self, pairs, window):
         """One window by a worker that has just started."""
         purses = Purses(self.chosen, self.keys, self.cells)
-        weights = weights_of_terms(purses.spend_on_lists(pairs, window))
+        weights = purses.spend(pairs, window)
         if self.source.random() < 0.2:
             self.cells = purses.rewritten_cells()
         else:
@@ -160,7 +159,7 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
     window = 0
     while window < 2_500:
         pairs = windows[window]
-        weights = weights_of_terms(purses.spend_on_lists(pairs, window))
+        weights = purses.spend(pairs, window)
         assert np.array_equal(answers.setdefault(window, weights), weights)
         window += 1
         event_now = source.random()
@@ -217,7 +216,7 @@ def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key
     for secret in (SECRET, bytes(range(60, 100))):
         keys = chosen.stream_keys(secret)
         (pairs,) = pairs_by_window(log, chosen, keys).values()
-        weights = weights_of_terms(Purses(chosen, keys).spend_on_lists(pairs, 0))
+        weights = Purses(chosen, keys).spend(pairs, 0)
         assert sorted(weights.tolist()) == [0] * 92 + [chosen.looks.weights[0]] * 8
         kept.append(set(pairs.table.labels.take(pairs.items[weights > 0]).to_pylist()))
     assert kept[0] != kept[1], "the same eight with probability 1 / binomial(100, 8) < 1e-11"
@@ -239,14 +238,14 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
         pairs, users=everybody, codes=np.arange(500_000), windows=np.full(500_000, 1), items=np.zeros(500_000, np.int64)
     )
     purses = Purses(chosen, keys)
-    weights = weights_of_terms(purses.spend_on_lists(crowd, 1))
+    weights = purses.spend(crowd, 1)
     cells = purses.changed_cells()
     assert max(map(len, cells)) < 10_000_000
     assert sum(map(len, cells)) < ENTRY_BYTES * 500_000 + 1_000
     assert purses.entry_bytes == ENTRY_BYTES * 500_000
     assert Purses(chosen, keys, cells).rewritten_cells() == cells
     again = Purses(chosen, keys, cells)
-    assert (again.spend_on_lists(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
+    assert (again.spend(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
     after = PurseEntries.of_messages(again.rewritten_cells())
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
@@ -260,7 +259,7 @@ def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
     cells, rewritten, most = [], 0, 0
     for window, pairs in pairs_by_window(log, chosen, keys).items():
         purses = Purses(chosen, keys, cells)
-        purses.spend_on_lists(pairs, window)
+        purses.spend(pairs, window)
         if purses.is_scattered(rewritten):
             cells, rewritten = purses.rewritten_cells(), purses.entries
             assert len(cells) == rewritten == 1
@@ -280,10 +279,10 @@ def test_what_cannot_be_paid_or_read_is_an_error():
     (pairs,) = pairs_by_window([event("u", "i", 3, chosen)], chosen, keys).values()
     purses = Purses(chosen, keys)
     with pytest.raises(ValueError, match="must lie in window 2"):
-        purses.spend_on_lists(pairs, 2)
-    purses.spend_on_lists(pairs, 3)
+        purses.spend(pairs, 2)
+    purses.spend(pairs, 3)
     with pytest.raises(ValueError, match="a later window was paid before"):
-        purses.spend_on_lists(dataclasses.replace(pairs, windows=np.array([1])), 1)
+        purses.spend(dataclasses.replace(pairs, windows=np.array([1])), 1)
     with pytest.raises(ValueError, match="not packed arrays"):
         Purses(chosen, keys, [b"something else"])
     for damaged in (
@@ -304,7 +303,6 @@ def test_what_cannot_be_paid_or_read_is_an_error():
         ({}, True),
         ({"left": 1}, False),  # more than a purse
         ({"first_windows": 3}, False),  # paid in the window that is to come
-        ({"pays_hits": np.zeros(2, dtype=np.uint8)}, False),  # of a run with a price for hits
     ],
 )
 def test_purses_that_no_run_of_these_settings_can_have_made_are_refused(changes, is_right):
@@ -316,7 +314,6 @@ def test_purses_that_no_run_of_these_settings_can_have_made_are_refused(changes,
         np.full(2, chosen.looks.purse + changes.get("left", 0), dtype=np.int64),
         np.ones(2, dtype=np.uint32),
         np.full(2, changes.get("first_windows", 2), dtype=np.uint32),
-        changes.get("pays_hits"),
     )
     if is_right:
         assert Purses.of_entries(chosen, keys, entries, 3) is not None

@@ -18,7 +18,6 @@ from tests.helpers.calibrated_plans import (
     LABELS,
     START,
     calibrated_plan,
-    looks_plan,
     short_looks_plan,
 )
 from tests.helpers.plan_files import changed_plan, with_changes
@@ -27,7 +26,6 @@ from tests.helpers.plan_schema import FILE
 pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
 LOOKS = short_looks_plan
 LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, domain=DOMAIN)
-WITH_HITS = functools.partial(looks_plan, most_looks=200, usual_looks=(50, 200), hits_per_user=2)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
@@ -37,7 +35,6 @@ PLANS = {
     "looks": LOOKS,
     "looks in a domain": LOOKS_IN_DOMAIN,
     "items that are not followed": functools.partial(short_looks_plan, forget_after=0),
-    "looks and hits": WITH_HITS,
 }
 
 
@@ -119,7 +116,7 @@ REFUSED = [
     (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be its hex SHA-256"),
     (LABELS, {"domain": {"size": 10}}, "domain has missing or unknown fields: fingerprint"),
     # Users are charged for hits
-    (LABELS, {"hits": None}, "a plan must have looks, hits, or both"),
+    (LABELS, {"hits": None}, "a plan must have looks or hits, and not both"),
     (LABELS, {"epsilon": 1.9}, "too little noise"),
     (LABELS, {"hits.per_user": 4}, "too little noise"),
     (LABELS, {"hits.per_user": True}, "per_user must be a whole number"),
@@ -190,8 +187,8 @@ REFUSED = [
     (LOOKS, {"looks.size_error": 0.6}, "size_error must lie in"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
-    (LOOKS, {"looks": None, "known": None}, "a plan must have looks, hits, or both"),
-    (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "hits of a plan with looks must be paid out of the purse"),
+    (LOOKS, {"looks": None, "known": None}, "a plan must have looks or hits, and not both"),
+    (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "a plan must have looks or hits, and not both"),
     (LOOKS, lambda p: {"known.threshold": p.threshold + 1}, "must be at most the threshold"),
     (LOOKS, {"known.threshold": 0}, "threshold must be a whole number >= 1"),
     (LOOKS, {"known.threshold": 1}, "noise would name an item that nobody holds again and again"),
@@ -199,22 +196,6 @@ REFUSED = [
     (LOOKS, {"known.forget_after": 0}, "forget_after must be a whole number >= 1"),
     (LOOKS_IN_DOMAIN, {"known": {"threshold": 5, "forget_after": 5}}, "every item is known"),
     (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out in a known one"),
-    # and for hits
-    (WITH_HITS, {"looks": None, "known": None}, "of one without them be charged"),
-    (WITH_HITS, {"hits.per_user": 3}, "its look_units differ"),
-    (WITH_HITS, {"hits.per_user": 1}, "its look_units differ"),
-    (WITH_HITS, {"hits.per_user": 0}, "per_user must be a whole number >= 1"),
-    (WITH_HITS, {"hits.per_user": 10**4}, "hits leave less of a purse"),
-    (WITH_HITS, lambda p: {"hits.units": p.hits.units * 9 // 10}, "its look_units differ|weight .* costs"),
-    (WITH_HITS, {"hits.units": 10**12}, "hits leave less of a purse"),
-    (WITH_HITS, {"hits.units": 0}, "units must be a whole number >= 1"),
-    (WITH_HITS, lambda p: {"hits.look_units": [p.hits.look_units[0] + 10**7, *p.hits.look_units[1:]]}, "differ"),
-    (WITH_HITS, lambda p: {"hits.look_units": [*p.hits.look_units[:-1], p.hits.look_units[-1] * 9 // 10]}, "costs"),
-    (WITH_HITS, lambda p: {"hits.weights": p.looks.weights[-len(p.hits.weights) :]}, "weight .* costs"),
-    (WITH_HITS, lambda p: {"hits.weights": [*p.hits.weights[:-1], p.looks.weights[-1] + 1]}, "must be at most"),
-    (WITH_HITS, {"hits.weights": []}, "one length"),
-    (WITH_HITS, {"hits.weights": ["a"]}, "each of weights must be a whole number"),
-    (WITH_HITS, lambda p: {"threshold": p.threshold - 1}, "threshold must be >="),
 ]
 
 

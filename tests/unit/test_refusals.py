@@ -15,7 +15,7 @@ from dp_transforms.accounting.mixed_charging import (
     largest_support,
     target_charge,
 )
-from dp_transforms.accounting.purse.look_prices import level_price, look_price, zone_price
+from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_choice import choose_purse
@@ -44,8 +44,8 @@ PRICES = {
     **{"order": 17.0, "budget": 0.9, "weights": (5, 9), "units": (10**10, LAST), "spacing": 40_000},
 }
 PURSE = {"noise": ExponentialPower(2.5, 100), "order": 17.0, "budget": 0.9, "most_looks": 10}
-LOOK = {"order": 17.0, "weight": 10, "hit_price": 0.0}
-LOOKS = {"order": [1.0, NAN, 1001.0], "weight": [0], "hit_price": [-0.1, INFINITE]}
+LOOK = {"order": 17.0, "weight": 10}
+LOOKS = {"order": [1.0, NAN, 1001.0], "weight": [0]}
 OF_OTHERS = {"usual_looks": 1, "most_looks": 1, "forget_after": 1, "known_error": 1, "size_error": 1}
 PROVED = {"wide_epsilon": 0.0016, "narrow_epsilon": 0.1, "cap": 60, "hits": 1, "grid": 5}
 CALL = {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 3}
@@ -68,11 +68,6 @@ CASES = [
     ),
     (functools.partial(look_price, ExponentialPower(2.0, 10)), LOOK, LOOKS),
     (
-        functools.partial(zone_price, NOISE_1000),
-        LOOK | {"spacing": 4000},
-        LOOKS | {"spacing": [1414], "weight": [0, 4001]},
-    ),
-    (
         functools.partial(level_price, NOISE_1000, 17.0),
         {"weight": 10, "spacing": 4000},
         {"spacing": [1414, 10**11], "weight": [4001]},
@@ -83,21 +78,15 @@ CASES = [
         {
             "weights": [(), (5,), (9, 5)],
             "units": [(7, 7), (7, LAST + 1)],
-            **{"hit_units": [-1, 5], "hits": [5, -1], "spacing": [-1], "budget": [0.0], "order": [1.0]},
+            **{"spacing": [-1], "budget": [0.0], "order": [1.0]},
         },
     ),
-    (
-        PriceList,
-        PRICES | {"units": (10**9, 10**10), "hits": 2, "hit_units": 5},
-        {"hit_units": [LAST // 2], "spacing": [0], "units": [(10**10, LAST)]},
-    ),
-    (make_price_list, PURSE, {"most_looks": [10**6], "fewest_looks": [11]}),
-    (make_price_list, PURSE | {"hits": 2, "hit_units": 5, "spacing": 400}, {"hit_units": [LAST // 2 - 10]}),
+    (make_price_list, PURSE, {"most_looks": [10**6]}),
     (
         choose_purse,
         {"epsilon": 2.0, "delta": 1e-9},
         {
-            **{"usual_looks": [(0, 5), (1, 3001), 5], "most_looks": [0], "hits": [(-1,), (0, 3)]},
+            **{"usual_looks": [(0, 5), (1, 3001), 5], "most_looks": [0]},
             **{"epsilon": [-1.0, 0.0], "delta": [1.0]},
         },
     ),
@@ -139,7 +128,7 @@ CASES = [
         looks_plan.__wrapped__,
         {},
         {
-            **{"hits_per_user": [-1, 3001], "max_items_per_user": [3], "threshold": [500], "most_looks": [0]},
+            **{"hits_per_user": [3], "max_items_per_user": [3], "threshold": [500], "most_looks": [0]},
             **{"usual_looks": [100, (0, 10), ("a", "b")], "forget_after": [-1, 385], "known_error": [0.0, 0.01]},
             **{"size_error": [1.0], "epsilon": [41.0, 1e-9], "delta": [1e-12]},
         },

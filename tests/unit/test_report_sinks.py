@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFileError, sink_of
 from dp_transforms.reports.report_folder import ReportFolder
@@ -130,7 +130,7 @@ def a_run_keeps_its_plan(sink):
         others["stream is 'news', and this run has 'olds'"] = header(stream="olds")
         others["run_id is 'run-1', and this run has 'run-2'"] = header("run-2")
     for said, other in others.items():
-        with pytest.raises(LastingError, match=said):
+        with pytest.raises(StreamError, match=said):
             sink.open(other)
     assert stored(sink) == before
 

@@ -108,7 +108,7 @@ def test_a_purse_that_is_spent_twice_is_refused():
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
 
 
-@pytest.mark.parametrize("choices", [{"hits_per_user": 3}, {"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}])
+@pytest.mark.parametrize("choices", [{"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}])
 def test_what_rounds_do_not_go_with_yet_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         calibrated(**choices)
@@ -121,7 +121,6 @@ def test_what_rounds_do_not_go_with_yet_is_refused(choices):
         (SCHEDULE, {"usual_looks": (1, 3)}, True),
         (SCHEDULE, {"usual_looks": (1, 2)}, False),
         (SCHEDULE, {"most_looks": 2}, False),
-        (SCHEDULE, {"hits_per_user": 0}, False),
         (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
         (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
         (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
@@ -193,7 +192,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
-    one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
+    one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 

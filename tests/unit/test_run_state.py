@@ -64,7 +64,6 @@ def written(path, header=HEADER):
         *((Kind.BUDGETS, *cell) for cell in cells_by_bucket(Hits(entries.users, entries.looks))),
         (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
         *((Kind.KNOWN, *cell) for cell in cells_by_bucket(known)),
-        *((Kind.PASSED, *cell) for cell in cells_by_bucket(known)),
         *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries)),
     ]
     write_state(path, header, cells, KEY)
@@ -95,15 +94,12 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
         assert found.left.tolist() == entries.left[held].tolist()
         stored = part.hits(asked)
         assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
-    for kind in (Kind.KNOWN, Kind.PASSED):
-        found = [part.known(kind, shard, shards) for shard in range(shards)]
-        labels = {
-            label: last
-            for one in found
-            for label, last in zip(one.table.labels.to_pylist(), one.last_named, strict=False)
-        }
-        assert labels == dict(zip(known.table.labels.to_pylist(), known.last_named, strict=True))
-        assert sum(map(len, found)) == len(known)
+    found = [part.known(shard, shards) for shard in range(shards)]
+    labels = {
+        label: last for one in found for label, last in zip(one.table.labels.to_pylist(), one.last_named, strict=False)
+    }
+    assert labels == dict(zip(known.table.labels.to_pylist(), known.last_named, strict=True))
+    assert sum(map(len, found)) == len(known)
 
 
 def test_a_part_is_known_by_its_windows_its_input_and_what_is_carried_into_it():
@@ -379,7 +375,7 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
         ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
-        ("late", lambda part: part.known(Kind.KNOWN)),
+        ("late", lambda part: part.known()),
     ):
         path = str(tmp_path / name)
         with pytest.raises(ValueError, match="damaged"):
@@ -390,4 +386,4 @@ def test_a_part_without_a_state_carries_nothing():
     part = RunPart.whole(small_plan().schedule)
     users = np.array([1, 2], dtype=np.uint64)
     assert (part.first, part.end, part.windows) == (0, 12, 12)
-    assert len(part.purses(users)) == len(part.hits(users)) == len(part.known(Kind.KNOWN)) == part.hit_bound == 0
+    assert len(part.purses(users)) == len(part.hits(users)) == len(part.known()) == part.hit_bound == 0

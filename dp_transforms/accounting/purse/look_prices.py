@@ -4,40 +4,32 @@ Guarantee, for every integer count, with and without a user's weight, either way
 a float is added:
 
 - `look_price`: ``count + noise >= threshold`` is published, one bit. The divergence of this order is at most the price.
-  With a hit price h > 0 the same holds of the divergence less h for each published hit (docs/guarantee.md,
-  "Certificate of hits").
 - `level_price`: a level is published, how many boundaries T, T + d, T + 2d, ... the noisy count passes ("Levels").
   It is the price for boundaries at all ``T + j d``, j any whole number, of which the published ones are a part, and so
   a bound for every number of levels; it has the period d in the count. A spacing of five standard deviations or more
   costs next to nothing: few integers are near two boundaries.
-- `zone_price`: hits have a price, and nothing, a hit in the zone ``[T, T + d)``, or a name above it is published. The
-  divergence of the three outcomes, less `hit_price` if one is a hit, is at most the price ("Looks and hits in one
-  purse"). What lies above the zone is published and costs nothing besides.
 
 The supremum over all integer counts is a maximum over finitely many and two bounds for all others, proved in
 docs/guarantee.md, "Prices: facts and certificate": the finite part grows until the bounds are below its maximum. For a
-large order or light tails the maximum can be where the tail is e^-300: a fixed cut would miss it. With a zone the
-others are the counts far above both boundaries and far below both; those between them are computed, however wide the
-zone is.
+large order or light tails the maximum can be where the tail is e^-300: a fixed cut would miss it.
 
 Notation: ``P = Pr[Z >= m - weight]``, the bit with the user, ``Q = Pr[Z >= m]`` without; m is the threshold less the
-count of the others; ``lam = order - 1``. With a zone ``m + d`` is the other boundary.
+count of the others; ``lam = order - 1``.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.checks import check_range, check_whole, is_number, shown
+from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 MAX_ORDER = 1000.0
-SMALLEST_PRICE = 1e-12  # no price is below; of a look that its hit price pays for already, and of sums of floats
+SMALLEST_PRICE = 1e-12  # no price is below
 ROUNDING = 1e-12  # relative; of logarithms of sums
 _COARSE = 64  # each so many integers first, to see how far the finite part must go
 _GROWTH = 1.2
@@ -50,17 +42,17 @@ INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of t
 _SMALLEST_DECAY = math.log(2)
 
 
-def look_price(noise: ExponentialPower, order: float, weight: int, *, hit_price: float = 0.0) -> float:
+def look_price(noise: ExponentialPower, order: float, weight: int) -> float:
     """What a look with this weight costs at this order, rounded up; infinite from about ``700 / (order - 1)`` on.
 
-    weight: in integers, like the scale of the noise. hit_price: what a published hit pays besides. Without it the
-    price does not fall with the weight.
+    weight: in integers, like the scale of the noise. The price does not fall with it.
     """
     check_order(order)
     check_whole("weight", weight, 1)
-    _check_hit_price(hit_price)
-    excess = functools.partial(_bit_excess, noise, float(order), weight, float(hit_price))
-    return _price(_largest(noise, float(order), weight, excess), order)
+    order = float(order)
+    reach, coarse = _coarse_search(noise, order, weight)
+    largest = coarse if coarse == math.inf else max(coarse, _bit_excess(noise, order, weight, reach, 1))
+    return _price(largest, order)
 
 
 def check_order(order: float) -> None:
@@ -69,46 +61,26 @@ def check_order(order: float) -> None:
         raise ValueError("order must be > 1, got 1.")
 
 
-def _check_hit_price(hit_price: float) -> None:
-    if not is_number(hit_price) or not 0 <= hit_price < math.inf:
-        raise ValueError(f"hit_price must be finite and >= 0, got {shown(hit_price)}.")
-
-
 def _price(excess: float, order: float) -> float:
     """The divergence of an excess, rounded up."""
     return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
 
 
-def _largest(
-    noise: ExponentialPower, order: float, weight: int, excess: Callable[[int, int], float], boundaries: int = 1
-) -> float:
-    """A bound on the excess for all m; at least about lam 1e-12. excess, boundaries: as in `_coarse_search`."""
-    reach, coarse = _coarse_search(noise, order, weight, excess, boundaries)
-    return coarse if coarse == math.inf else max(coarse, excess(reach, 1))
-
-
-def _coarse_search(
-    noise: ExponentialPower, order: float, weight: int, excess: Callable[[int, int], float], boundaries: int = 1
-) -> tuple[int, float]:
-    """A reach beyond which no excess is larger than the largest found up to there, and that one.
-
-    excess: of a reach and a stride: the largest one of each so many counts up to there. boundaries: far above all of
-    them each adds at most what `beyond_reach` says.
-    """
+def _coarse_search(noise: ExponentialPower, order: float, weight: int) -> tuple[int, float]:
+    """A reach beyond which no excess of a bit is larger than the largest found up to there, and that one; at least
+    about lam 1e-12."""
     reach, found = weight + 2 * noise.scale, SMALLEST_PRICE * (order - 1) / 2
     while True:
-        found = max(found, excess(reach, _COARSE))
-        if found == math.inf or boundaries * beyond_reach(noise, order, weight, reach) <= found:
+        found = max(found, _bit_excess(noise, order, weight, reach, _COARSE))
+        if found == math.inf or beyond_reach(noise, order, weight, reach) <= found:
             return reach, found
         reach = math.ceil(reach * _GROWTH)
 
 
-def _bit_excess(noise: ExponentialPower, order: float, weight: int, hit_price: float, reach: int, stride: int) -> float:
-    """The largest ``sum P_o^order Q_o^-lam e^(-lam h [hit]) - 1`` for ``weight + 1 - reach <= m <= reach``, both ways.
+def _bit_excess(noise: ExponentialPower, order: float, weight: int, reach: int, stride: int) -> float:
+    """The largest ``sum P_o^order Q_o^-lam - 1`` of each so many m in ``weight + 1 - reach <= m <= reach``, both ways.
 
-    The range is its own mirror image.
-
-    Without a hit price one way is enough: m and ``weight + 1 - m`` exchange the worlds, since
+    The range is its own mirror image, and one way is enough: m and ``weight + 1 - m`` exchange the worlds, since
     ``1 - Pr[Z >= m] = Pr[Z >= 1 - m]``.
     """
     tails = log_tails(noise, reach)
@@ -118,31 +90,19 @@ def _bit_excess(noise: ExponentialPower, order: float, weight: int, hit_price: f
     hit_without = tails[middle + first : middle + end : stride]
     miss_with = tails[middle + 1 + weight - first : middle + 1 + weight - end : -stride]
     miss_without = tails[middle + 1 - first : middle + 1 - end : -stride]
-    charge = hit_price * (order - 1)
-    ways = [((hit_with, hit_without), (miss_with, miss_without))]
-    if hit_price:
-        ways.append(((hit_without, hit_with), (miss_without, miss_with)))
-    largest = 0.0
-    for hit, miss in ways:
-        total = outcome_excess(*hit, order, charge) + outcome_excess(*miss, order, 0.0)
-        largest = max(largest, float(np.max(total)))
-    return largest
+    total = outcome_excess(hit_with, hit_without, order) + outcome_excess(miss_with, miss_without, order)
+    return max(0.0, float(np.max(total)))
 
 
 def outcome_excess(
-    log_p: Floats,
-    log_q: Floats,
-    order: float,
-    charge: float = 0.0,
-    errors: float = 1.0,
-    probability: Floats | None = None,
+    log_p: Floats, log_q: Floats, order: float, errors: float = 1.0, probability: Floats | None = None
 ) -> Floats:
-    """``P ((P/Q)^lam e^-charge - 1)`` of one outcome, rounded up; infinite where it overflows.
+    """``P ((P/Q)^lam - 1)`` of one outcome, rounded up; infinite where it overflows.
 
     The excess of a look is the sum over its outcomes, since their P add up to 1. log_p, log_q: with errors of at most
     ``errors * LOG_TAIL_ERROR * max(1, |value|)`` each. probability: P, where the caller has it.
     """
-    exponent = (order - 1) * (log_p - log_q) - charge
+    exponent = (order - 1) * (log_p - log_q)
     probability = np.exp(log_p) if probability is None else probability
     gained = probability * np.expm1(np.minimum(exponent, 1.0))
     far = exponent > 1
@@ -154,7 +114,7 @@ def outcome_excess(
 
 
 def beyond_reach(noise: ExponentialPower, order: float, weight: int, reach: int) -> float:
-    """A bound on the excess for all m above `reach` or below ``weight + 1 - reach``, whatever the hit price.
+    """A bound on the excess for all m above `reach` or below ``weight + 1 - reach``.
 
     docs/guarantee.md, "Prices: facts and certificate": from where ``H(t) <= order / lam * H(t - weight)`` on,
     ``P (P/Q)^lam`` falls; at the other side 1 - Q rises. Infinite before that.
@@ -201,7 +161,7 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
     check_whole("weight", weight, 1)
     check_spacing(noise, weight, spacing)
     # What this adds up grows with the intervals, so a coarse look for their number is enough.
-    _, found = _coarse_search(noise, order, weight, functools.partial(_bit_excess, noise, order, weight, 0.0))
+    _, found = _coarse_search(noise, order, weight)
     if found == math.inf:
         return math.inf
     excess = _level_excess(noise, order, weight, spacing, _reach(noise, order, weight, spacing, found))
@@ -285,45 +245,3 @@ def interval_masses(noise: ExponentialPower, spacing: int, size: int) -> tuple[F
     smaller = tails[size + np.where(mirrored, np.minimum(1 - lower, size), upper)]
     log_masses = np.asarray(larger + np.log1p(-np.exp(smaller - larger)))
     return log_masses, np.exp(log_masses)
-
-
-def zone_price(noise: ExponentialPower, order: float, weight: int, spacing: int, *, hit_price: float = 0.0) -> float:
-    """What a look with this weight costs at this order, its hit aside; rounded up, infinite where a float overflows.
-
-    spacing: d, in integers, at least two standard deviations of the noise and the weight. hit_price: what a hit pays.
-    Never more than the price of levels, nor less than that of a bit without a zone.
-    """
-    check_order(order)
-    check_whole("weight", weight, 1)
-    check_spacing(noise, weight, spacing)
-    _check_hit_price(hit_price)
-    charge = float(hit_price) * (order - 1)
-    excess = functools.partial(_zone_excess, noise, float(order), weight, spacing, charge)
-    return _price(_largest(noise, float(order), weight, excess, boundaries=2), order)
-
-
-def _zone_excess(
-    noise: ExponentialPower, order: float, weight: int, spacing: int, charge: float, reach: int, stride: int
-) -> float:
-    """The largest ``sum P_o^order Q_o^-lam e^(-charge [hit]) - 1`` for ``weight + 1 - spacing - reach <= m <= reach``.
-
-    One way is enough: the other way at m is this one at ``weight + 1 - spacing - m``, where below and above have
-    changed places, and the range is its own mirror image.
-    """
-    tails = log_tails(noise, reach + spacing + weight + 1)
-    middle = len(tails) // 2
-    log_masses, masses = interval_masses(noise, spacing, middle)
-    first, end = weight + 1 - spacing - reach, reach + 1
-    with_user = slice(middle + first - weight, middle + end - weight, stride)
-    without = slice(middle + first, middle + end, stride)
-    total = outcome_excess(
-        log_masses[with_user], log_masses[without], order, charge, INTERVAL_ERRORS, masses[with_user]
-    )
-    total += outcome_excess(tails[_moved(with_user, spacing)], tails[_moved(without, spacing)], order)
-    lower = tails[::-1]  # at -m + 1 of it: Pr[Z < m] = Pr[Z >= 1 - m]
-    total += outcome_excess(lower[_moved(with_user, -1)], lower[_moved(without, -1)], order)
-    return float(np.max(total))
-
-
-def _moved(part: slice, by: int) -> slice:
-    return slice(part.start + by, part.stop + by, part.step)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.purse.look_prices import log_tails
-from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
+from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.checks import check_range
 from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
@@ -53,25 +53,17 @@ def _found(found: Found, users: int, share: float) -> float:
     return float(np.sum(np.exp(log_mass) * found(counts)))
 
 
-def smallest_open_threshold(
-    prices: PriceList, delta_open: float, hit_prices: PriceList | None = None, *, open_units: int = PURSE_UNITS
-) -> int:
-    """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / purse`` for every weight w of both lists.
+def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units: int = PURSE_UNITS) -> int:
+    """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / open_units`` for every weight w of the list.
 
-    purse: what a list leaves for looks, or open_units if that is less: what a user can pay for looks at open items. A
-    weight that costs more has none of these looks. The shares of all looks add up to at most 1, also those of a user
-    who is on the list without hits first (docs/guarantee.md, "Floors and T"). With the smallest weight in each of
-    `most_looks` looks the bound is met, so that no smaller T is safe where that weight binds, as it nearly always does.
+    open_units: what a user can pay for looks at open items. A weight that costs more has none of these looks. The
+    shares of all looks add up to at most 1. With the smallest weight in each of `most_looks` looks the bound is met, so
+    that no smaller T is safe where that weight binds, as it nearly always does.
     """
     check_delta(delta_open)
-    lists = [each for each in (prices, hit_prices) if each is not None]
-    return max(_smallest_of_list(each, delta_open, min(open_units, each.purse)) for each in lists)
-
-
-def _smallest_of_list(prices: PriceList, delta_open: float, purse: int) -> int:
     noise = prices.noise
-    units = np.array([units for units in prices.units if units <= purse])
-    shares = np.log(units / purse * delta_open * _SAFE)
+    units = np.array([units for units in prices.units if units <= open_units])
+    shares = np.log(units / open_units * delta_open * _SAFE)
     reach = noise.smallest_margin(math.exp(float(shares.min()))) + 1
     tails = log_tails(noise, reach)
     tails = tails[len(tails) // 2 + 1 :]  # of m = 1, 2, ...
@@ -79,19 +71,15 @@ def _smallest_of_list(prices: PriceList, delta_open: float, purse: int) -> int:
     return int(np.max(np.array(prices.weights[: len(units)]) + margins))
 
 
-def smallest_size_margin(
-    prices: PriceList, size_error: float, users: int, most_unheld: int, hit_prices: PriceList | None
-) -> int:
+def smallest_size_margin(prices: PriceList, size_error: float, users: int, most_unheld: int) -> int:
     """The smallest z at which at most `size_error` of all sizes that a run states are too large, on average.
 
     A stated N of at least k + 1 = `FEWEST_STATED` is too large only if ``Z > z + k (W - w)``, with w the largest weight
     in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
     users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, "Sizes").
     """
-    lists = [each for each in (prices, hit_prices) if each is not None]
-    weights = np.concatenate([each.weights for each in lists])
-    looks = np.concatenate([each.purse / np.array(each.units) for each in lists])
-    return size_margin(prices.noise, weights, looks, size_error, users, most_unheld)
+    looks = PURSE_UNITS / np.array(prices.units)
+    return size_margin(prices.noise, np.array(prices.weights), looks, size_error, users, most_unheld)
 
 
 def size_margin(
@@ -121,17 +109,16 @@ def found_from(
     looks: int,
     probability: float = 0.95,
     *,
-    hit_prices: PriceList | None = None,
     reserved: int = 0,
 ) -> int:
     """From how many users on an item is found in a window with this probability, if each has so many looks in the run.
 
-    Of more looks than a purse pays for, a random choice counts. probability: at least 1/2. hit_prices: the users are on
-    the list that gives them the larger weight, and have hits left. reserved: units that each sets aside for counts.
+    Of more looks than a purse pays for, a random choice counts. probability: at least 1/2. reserved: units of a purse
+    that are not for these looks.
     """
     check_range("probability", probability, 0.5, 1 - 1e-12)
-    weight = replay_weight(prices, hit_prices, looks, reserved)
-    most_looks = (prices.purse - reserved) // prices.units[0]
+    weight = prices.replay_weight(looks, reserved)
+    most_looks = (PURSE_UNITS - reserved) // prices.units[0]
     if looks > most_looks:
 
         def found(users: npt.NDArray[np.int64]) -> Floats:

@@ -1,6 +1,6 @@
 """Upper bounds on the prices of many weights at once: much faster than the prices, and at most 0.02 % above them.
 
-Guarantee: `price_bounds` is at least the price of each weight, of bits, levels or hits, for all integer counts;
+Guarantee: `price_bounds` is at least the price of each weight, of bits or levels, for all integer counts;
 `within` says yes only where a price is at most what is given (docs/guarantee.md, "Many prices at once"). Errors of
 floats are added.
 
@@ -41,23 +41,20 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What is published of a look: a bit (spacing 0), all levels, or with a `hit_price` the three outcomes."""
+    """What is published of a look: a bit (spacing 0), or all levels."""
 
     noise: ExponentialPower
     order: float
     spacing: int = 0
-    hit_price: float | None = None
 
     @property
     def has_levels(self) -> bool:
-        return self.spacing > 0 and self.hit_price is None
+        return self.spacing > 0
 
     @property
     def boundaries(self) -> tuple[int, ...]:
         """Those that are followed one by one, from m."""
-        if not self.spacing:
-            return (0,)
-        return (-self.spacing, 0, self.spacing) if self.has_levels else (0, self.spacing)
+        return (-self.spacing, 0, self.spacing) if self.has_levels else (0,)
 
 
 def price_bounds(
@@ -110,8 +107,6 @@ class _Search:
         self.weights = np.where(self.failed, 1, weights).astype(np.int64)
         self.reach = self.weights + 2 * self.noise.scale
         self.rest = np.zeros(len(weights))  # what boundaries beyond the reach add, of levels
-        worth = 1.0 if published.hit_price is None else math.exp(-self.lam * published.hit_price)
-        self.worth = worth * (1 + ROUNDING)
 
     def excess(self) -> Floats:
         """A bound for each weight; infinite where none within what is allowed was found."""
@@ -130,19 +125,17 @@ class _Search:
 
     def _all_counts(self) -> None:
         """From the middle outward, until the bound on all further counts is within what is allowed."""
-        spacing = self.published.spacing
-        boundaries = len(self.published.boundaries)
         which = np.flatnonzero(self._open())
-        first, last = self.weights[which] + 1 - spacing - self.reach[which], self.reach[which]
+        first, last = self.weights[which] + 1 - self.reach[which], self.reach[which]
         for _ in range(_MOST_STEPS):
             self._search(which, first, last)
-            beyond = boundaries * self._beyond(self.reach)
+            beyond = self._beyond(self.reach)
             which = np.flatnonzero(self._open() & ~(beyond <= self._limit()))
             if not len(which):
                 return
             before = self.reach[which]
             self.reach[which] = after = np.ceil(before * 1.25).astype(np.int64)
-            mirrored = self.weights[which] + 1 - spacing
+            mirrored = self.weights[which] + 1
             self._search(which, before, after)
             first, last = mirrored - after, mirrored - before
         self.failed[which] = True
@@ -254,7 +247,7 @@ class _Search:
         p = np.where(is_above, one.p[1] - two.p[0], two.not_p[1] - one.not_p[0])
         q = np.where(is_above, one.q[0] - two.q[1], two.not_q[0] - one.not_q[1])
         found = np.where(there.far_below, there.below[j], self.part(p, q))
-        return np.where(here.far_above, here.above[i], found) * self.worth
+        return np.where(here.far_above, here.above[i], found) * (1 + ROUNDING)
 
     def part(self, p: Floats, q: Floats) -> Floats:
         """``P (P/Q)^lam`` of one outcome, rounded up."""

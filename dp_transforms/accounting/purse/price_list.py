@@ -1,14 +1,12 @@
 """The price list of a run: the weights that a user may have in a look, and what each costs out of the purse.
 
-Guarantee: if the whole numbers of `units` that a user pays for its looks (and `hit_units` for each of its hits) never
-add up to more than `PURSE_UNITS`, all looks together have a Renyi divergence of at most `budget` at this order, also
-when weights are chosen adaptively (docs/guarantee.md, "Theorem of the purse"), and also from two lists of one noise,
-order and budget. Prices are rounded up to whole units, so adding them up is exact on every machine, and a purse is one
-64-bit integer.
+Guarantee: if the whole numbers of `units` that a user pays for its looks never add up to more than `PURSE_UNITS`, all
+looks together have a Renyi divergence of at most `budget` at this order, also when weights are chosen adaptively
+(docs/guarantee.md, "Theorem of the purse"). Prices are rounded up to whole units, so adding them up is exact on every
+machine, and a purse is one 64-bit integer.
 
-A list with hits is for users who have at most `hits` of them and set what these cost aside beforehand ("Looks and hits
-in one purse"). The smallest weight costs what is left, divided by `most_looks`, whatever less its price is. So a purse
-pays for at most `most_looks` looks, and the smallest threshold of an open domain is finite ("Lone items").
+The smallest weight costs a purse divided by `most_looks`, whatever less its price is. So a purse pays for at most
+`most_looks` looks, and the smallest threshold of an open domain is finite ("Lone items").
 
 What a purse of an order is worth (`order_budget`): an interaction whose Renyi divergence of this
 order is at most B, either way, is (epsilon, delta)-DP with
@@ -39,7 +37,6 @@ from dp_transforms.accounting.purse.look_prices import (
     level_price,
     level_reach,
     look_price,
-    zone_price,
 )
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.checks import check_positive, check_range, check_whole
@@ -77,7 +74,7 @@ def price_work(noise: ExponentialPower, order: float, weights: Sequence[int], sp
     A price looks at each integer up to a reach on both sides of the threshold, and at some intervals between levels
     beyond it. The reach is known without looking: where the certificate (docs/guarantee.md, "Prices: facts and
     certificate" and "Levels") bounds all that is further away. So the work is bounded by the number of weights, times
-    the reach of the largest, which is the longest. That of hits is no longer, with or without a price for them.
+    the reach of the largest, which is the longest.
     """
     check_order(order)
     largest = max((check_whole("each of weights", weight, 1) for weight in weights), default=1)
@@ -105,10 +102,7 @@ class PriceList:
 
     noise, order, budget: the law, the order, and the Renyi divergence that a full purse stands for.
     weights: whole numbers, rising. units: what a look with each costs, rising, at most PURSE_UNITS.
-    hit_units: what each hit costs besides; 0 where looks pay for everything.
-    hits: of a user at most so many; 0 without a price for hits.
-    spacing: distance of the boundaries of levels, in integers; 0 where no levels are published. With hits that of the
-        two boundaries: between them is a hit.
+    spacing: distance of the boundaries of levels, in integers; 0 where no levels are published.
     """
 
     noise: ExponentialPower
@@ -116,12 +110,10 @@ class PriceList:
     budget: float
     weights: tuple[int, ...]
     units: tuple[int, ...]
-    hit_units: int = 0
-    hits: int = 0
     spacing: int = 0
 
     def __post_init__(self) -> None:
-        _check_terms(self.noise, self.order, self.budget, self.hit_units, self.hits, self.spacing)
+        _check_terms(self.noise, self.order, self.budget, self.spacing)
         if not self.weights or len(self.weights) != len(self.units):
             raise ValueError(
                 f"weights and units must have one length >= 1, got {len(self.weights)} and {len(self.units)}."
@@ -131,11 +123,11 @@ class PriceList:
                 check_whole(f"each of {name}", value, 1)
             if any(low >= high for low, high in itertools.pairwise(rising)):
                 raise ValueError(f"{name} must rise. Use make_price_list.")
-        if self.units[-1] > self.purse:
-            raise ValueError(f"the largest weight must cost at most {self.purse} units, what is left for looks.")
+        if self.units[-1] > PURSE_UNITS:
+            raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")
         for unsure in np.flatnonzero(~self._certainly_enough()):
             weight, units = self.weights[unsure], self.units[unsure]
-            needed = _units(self.noise, self.order, self.budget, self.hit_units, self.spacing, weight)
+            needed = _units(self.noise, self.order, self.budget, self.spacing, weight)
             if units < needed:
                 raise ValueError(f"weight {weight} costs {needed} units, got {units}. Use make_price_list.")
 
@@ -144,25 +136,20 @@ class PriceList:
         if self.noise.scale < _BOUNDS_FROM_SCALE or self.spacing > _BOUNDS_TO_SPACING * self.noise.scale:
             return np.zeros(len(self.weights), dtype=np.bool_)
         paid = np.array(self.units) * (self.budget / PURSE_UNITS / _MORE)
-        published = _published(self.noise, self.order, self.budget, self.hit_units, self.spacing)
+        published = Published(self.noise, self.order, self.spacing)
         return within(published, np.array(self.weights), paid)
-
-    @property
-    def purse(self) -> int:
-        """The units of a full purse that are left for looks when all hits are set aside."""
-        return PURSE_UNITS - self.hits * self.hit_units
 
     @property
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
-        return self.purse // self.units[0]
+        return PURSE_UNITS // self.units[0]
 
     def replay_weight(self, looks: int, reserved: int = 0) -> int:
         """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
 
-        reserved: units that the user sets aside for counts.
+        reserved: units of a purse that are not for these looks.
         """
-        purse = self.purse - reserved
+        purse = PURSE_UNITS - reserved
         amount = purse // min(check_whole("looks", looks, 1), max(1, purse // self.units[0]))
         return int(self.listed.largest(np.array([amount]))[0][0])
 
@@ -172,104 +159,62 @@ class PriceList:
         return PricedWeights.of(self.weights, self.units)
 
 
-def replay_weight(prices: PriceList, hit_prices: PriceList | None, looks: int, reserved: int = 0) -> int:
-    """The weight of a user with so many looks in the run, on the list that gives it the larger one; 0: none."""
-    lists = (prices,) if hit_prices is None else (prices, hit_prices)
-    return max(each.replay_weight(looks, reserved) for each in lists)
-
-
-def hits_from(prices: PriceList, hit_prices: PriceList) -> int:
-    """The least number of looks at which a user's replay weight is larger on the list with hits; 0 if at none is."""
-    looks = np.arange(1, prices.most_looks + 1)
-    alone, with_hits = (each.listed.largest(each.purse // looks)[0] for each in (prices, hit_prices))
-    larger = np.flatnonzero(with_hits > alone)
-    return int(looks[larger[0]]) if len(larger) else 0
-
-
 def make_price_list(
     noise: ExponentialPower,
     order: float,
     budget: float,
     most_looks: int,
     *,
-    fewest_looks: int = 1,
-    hit_units: int = 0,
-    hits: int = 0,
     spacing: int = 0,
     amounts: Sequence[int] | None = None,
 ) -> PriceList:
-    """The price list for users who pay for `fewest_looks` to `most_looks` looks, and for `hits` hits beside them.
+    """The price list for users who pay for up to `most_looks` looks.
 
     Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
 
     amounts: the units for each of which there is a weight, in place of those.
     """
-    _check_terms(noise, order, budget, hit_units, hits, spacing)
+    _check_terms(noise, order, budget, spacing)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    check_whole("fewest_looks", fewest_looks, 1, most_looks)
-    purse = PURSE_UNITS - hits * hit_units
-    numbers, least = _numbers_of_looks(fewest_looks, most_looks), purse // most_looks
+    least = PURSE_UNITS // most_looks
     if amounts is None:
-        amounts = [purse // number for number in numbers]
+        amounts = [PURSE_UNITS // number for number in _numbers_of_looks(most_looks)]
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
-    published = _published(noise, order, budget, hit_units, spacing)
-    largest, units = _largest_weights(published, budget, paid)
+    largest, units = _largest_weights(Published(noise, order, spacing), budget, paid)
     if not np.all(largest):
-        looks = purse // max(1, int(paid[int(np.argmin(largest))]))
+        looks = PURSE_UNITS // max(1, int(paid[int(np.argmin(largest))]))
         raise ValueError(
-            f"a purse for {looks} looks leaves too little for each at scale {noise.scale}. Use a larger scale, fewer "
-            "looks, or fewer hits."
+            f"a purse for {looks} looks leaves too little for each at scale {noise.scale}. Use a larger scale, or "
+            "fewer looks."
         )
     listed = dict(zip(largest.tolist(), np.maximum(units, least).tolist(), strict=True))
     weights = tuple(sorted(listed))
-    return PriceList(
-        noise, order, budget, weights, tuple(listed[weight] for weight in weights), hit_units, hits, spacing
-    )
+    return PriceList(noise, order, budget, weights, tuple(listed[weight] for weight in weights), spacing)
 
 
-def _numbers_of_looks(fewest: int, most: int) -> list[int]:
-    """From the one to the other: each up to 32, and then by the ratio."""
+def _numbers_of_looks(most: int) -> list[int]:
+    """Up to this one: each up to 32, and then by the ratio."""
     steps = math.ceil(max(0.0, math.log(most / _EACH)) / math.log(_RATIO))
     finer = np.geomspace(_EACH, most, steps + 1).tolist() if steps else []
-    numbers = {*range(1, min(most, _EACH) + 1), *(min(most, math.ceil(n)) for n in finer), fewest, most}
-    return sorted(number for number in numbers if number >= fewest)
+    return sorted({*range(1, min(most, _EACH) + 1), *(min(most, math.ceil(n)) for n in finer), most})
 
 
-def _check_terms(noise: ExponentialPower, order: float, budget: float, hit_units: int, hits: int, spacing: int) -> None:
+def _check_terms(noise: ExponentialPower, order: float, budget: float, spacing: int) -> None:
     check_order(order)
     check_positive("budget", budget)
-    check_whole("hit_units", hit_units, 0, PURSE_UNITS - 1)
-    check_whole("hits", hits, 0)
     check_whole("spacing", spacing, 0)
-    if bool(hit_units) != bool(hits):
-        raise ValueError(f"hits and hit_units must both be 0 or neither, got {hits} and {hit_units}.")
-    if hits * hit_units >= PURSE_UNITS:
-        raise ValueError(f"hits = {hits} at {hit_units} units leave nothing of a purse. Use fewer, or a smaller price.")
-    if hits and not spacing:
-        raise ValueError("spacing must be > 0 where hits have a price: a hit lies between two boundaries.")
     if spacing:
         check_spacing(noise, 1, spacing)
     check_range("budget * (order - 1)", budget * (order - 1), 0, 500)
 
 
-def _published(noise: ExponentialPower, order: float, budget: float, hit_units: int, spacing: int) -> Published:
-    return Published(noise, order, spacing, _hit_price(budget, hit_units) if hit_units else None)
-
-
-def _hit_price(budget: float, hit_units: int) -> float:
-    """A hit's worth, rounded down: what looks pay grows as it falls."""
-    return budget * hit_units / PURSE_UNITS / _MORE
-
-
 @functools.lru_cache(maxsize=20_000)
-def _units(noise: ExponentialPower, order: float, budget: float, hit_units: int, spacing: int, weight: int) -> int:
+def _units(noise: ExponentialPower, order: float, budget: float, spacing: int, weight: int) -> int:
     """The price of a look in units, rounded up; more than PURSE_UNITS where a purse cannot pay it."""
     if spacing and weight > spacing:
         return PURSE_UNITS + 1  # it would pass two boundaries at once
-    if hit_units:
-        price = zone_price(noise, order, weight, spacing, hit_price=_hit_price(budget, hit_units))
-    elif spacing:
+    if spacing:
         price = level_price(noise, order, weight, spacing)
     else:
         price = look_price(noise, order, weight)

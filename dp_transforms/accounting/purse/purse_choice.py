@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.purse.look_prices import MAX_ORDER
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PriceList, hits_from, make_price_list, order_budget
+from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_search import SHAPES, Terms, best_terms, scale_for
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
@@ -29,9 +29,8 @@ class PurseChoice:
     """The numbers of a run in mode `looks`. Build it with `choose_purse`; construction checks that they are safe.
 
     epsilon, delta_looks, delta_open: the looks are (epsilon, delta_looks)-DP, and delta_open pays for items that one
-        user alone holds; 0 where all items are known. prices: with their noise and order. hit_prices: the list with
-        hits, of the same noise, order, budget and spacing; None without hits. threshold: T of items that were not
-        reported before. open_units: what a user can pay for looks at such items, of a purse.
+        user alone holds; 0 where all items are known. prices: with their noise and order. threshold: T of items that
+        were not reported before. open_units: what a user can pay for looks at such items, of a purse.
     """
 
     epsilon: float
@@ -39,7 +38,6 @@ class PurseChoice:
     delta_open: float
     prices: PriceList
     threshold: int
-    hit_prices: PriceList | None = None
     open_units: int = PURSE_UNITS
 
     def __post_init__(self) -> None:
@@ -51,25 +49,11 @@ class PurseChoice:
                 f"budget must be at most {affordable:.9g} at order {self.prices.order:g} for these epsilon and "
                 f"delta_looks, got {self.prices.budget:.9g}. Use choose_purse."
             )
-        if self.hit_prices is not None:
-            self._check_hit_prices(self.hit_prices)
         check_whole("threshold", self.threshold, 1)
         if self.delta_open:
-            safe = smallest_open_threshold(self.prices, self.delta_open, self.hit_prices, open_units=self.open_units)
+            safe = smallest_open_threshold(self.prices, self.delta_open, open_units=self.open_units)
             if self.threshold < safe:
                 raise ValueError(f"threshold must be >= {safe} for this delta_open, got {self.threshold}.")
-
-    def _check_hit_prices(self, hit_prices: PriceList) -> None:
-        for name in ("noise", "order", "budget", "spacing"):
-            if getattr(hit_prices, name) != getattr(self.prices, name):
-                raise ValueError(f"{name} must be the same in both price lists: one purse pays for both.")
-        if not hit_prices.hits or self.prices.hits:
-            raise ValueError("prices must be the list without hits, hit_prices the one with them.")
-        if hit_prices.most_looks > self.prices.most_looks:
-            raise ValueError(
-                f"a purse must pay for at most {self.prices.most_looks} looks on either list, got "
-                f"{hit_prices.most_looks} with hits."
-            )
 
 
 def choose_purse(
@@ -78,7 +62,6 @@ def choose_purse(
     *,
     usual_looks: tuple[int, int] = DEFAULT_USUAL_LOOKS,
     most_looks: int = DEFAULT_MOST_LOOKS,
-    hits: Sequence[int] = (0,),
     shapes: Sequence[float] = SHAPES,
     level_spacing: float = 0.0,
     known_error: float | None = None,
@@ -88,56 +71,31 @@ def choose_purse(
 
     delta: for looks and open items together; what sampling and hashes need is taken off before.
     usual_looks: most users have between so many pairs (window, item) over the whole run. most_looks: a user's further
-    pairs are dropped. hits: the numbers of hits per user among which to choose, 0 for looks alone; needs a
-    level_spacing where any is above 0. level_spacing: of the boundaries of levels, in standard deviations; 0 for no
-    levels. known_error: None for an open domain. In a known one no threshold has to be safe: all of delta goes to the
-    looks, and the threshold is the smallest that noise alone reaches with at most this probability. amounts: as in
-    `make_price_list`, for looks alone.
+    pairs are dropped. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels. known_error:
+    None for an open domain. In a known one no threshold has to be safe: all of delta goes to the looks, and the
+    threshold is the smallest that noise alone reaches with at most this probability. amounts: as in `make_price_list`.
     """
     check_epsilon(epsilon)
     check_delta(delta)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    for number in hits:
-        check_whole("each of hits", number, 0, most_looks)
-    if any(hits) and not level_spacing:
-        raise ValueError("level_spacing must be > 0 where hits are considered, got 0.")
     if known_error is not None:
         check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
     usual = check_usual_looks(usual_looks, most_looks)
-    best = best_terms(Terms(epsilon, delta, usual, most_looks, known_error), shapes, hits)
+    best = best_terms(Terms(epsilon, delta, usual, most_looks, known_error), shapes)
     if best is None:
-        paid, less = ("looks", "most_looks") if 0 in hits else ("looks and hits", "hits_per_user or most_looks")
         raise ValueError(
-            f"epsilon = {epsilon:g} with delta = {delta:g} is too small to pay for most_looks = {most_looks} {paid} at "
-            f"any order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower {less}."
+            f"epsilon = {epsilon:g} with delta = {delta:g} is too small to pay for most_looks = {most_looks} looks at "
+            f"any order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_looks."
         )
     budget = order_budget(best.order, epsilon, delta * (1 - best.share_open))
     noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_looks))
     spacing = math.ceil(level_spacing * noise.standard_deviation)
     prices = make_price_list(noise, best.order, budget, most_looks, spacing=spacing, amounts=amounts)
-    hit_prices = None
-    if best.hits:
-        hit_prices = make_price_list(
-            noise,
-            best.order,
-            budget,
-            most_looks,
-            fewest_looks=min(most_looks, best.fewest_looks),
-            hit_units=math.floor(best.hit_price / budget * PURSE_UNITS),
-            hits=best.hits,
-            spacing=spacing,
-        )
-        if not hits_from(prices, hit_prices):
-            if 0 not in hits:
-                raise ValueError(
-                    f"hits_per_user = {best.hits} make no user's weight larger. Use 0, or more usual_looks."
-                )
-            hit_prices = None
     if known_error is not None:
-        return PurseChoice(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error), hit_prices)
+        return PurseChoice(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error))
     delta_open = delta * best.share_open
-    threshold = smallest_open_threshold(prices, delta_open, hit_prices)
-    return PurseChoice(epsilon, delta * (1 - best.share_open), delta_open, prices, threshold, hit_prices)
+    threshold = smallest_open_threshold(prices, delta_open)
+    return PurseChoice(epsilon, delta * (1 - best.share_open), delta_open, prices, threshold)
 
 
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs.discovery import is_log_name
 
 _TEMPORARY_ENDINGS = (".tmp", ".part")
@@ -57,7 +57,7 @@ class FolderPosition(NamedTuple):
                 raise ValueError
             return cls(file, mtime_ns, size, blocks, events, bool(is_done))
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise LastingError(
+            raise StreamError(
                 "a stored position is not a position in a folder. Start a new run, without the stored state."
             ) from None
 

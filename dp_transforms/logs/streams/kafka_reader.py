@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.rejected_events import Reasons
 from dp_transforms.logs.streams.json_records import RecordDecoder
@@ -59,7 +59,7 @@ def _parse_position(position: str | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         offset = -1
     if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise LastingError(
+        raise StreamError(
             "a stored position is not a position in a Kafka topic. Start a new run, without the stored state."
         )
     return offset
@@ -253,14 +253,14 @@ class KafkaReader:
                 self._note_error(trouble)
         return good
 
-    def _gone(self, offset: int, low: int) -> LastingError:
+    def _gone(self, offset: int, low: int) -> StreamError:
         name = on_one_line(self._partition.name)
         if offset < low:
-            return LastingError(
+            return StreamError(
                 f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
                 " read. Give the topic a longer retention, and start a new run."
             )
-        return LastingError(
+        return StreamError(
             f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was created again."
             " Start a new run."
         )

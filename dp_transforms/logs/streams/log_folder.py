@@ -44,7 +44,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import LastingError, StreamError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, ReadBlock
@@ -347,11 +347,11 @@ def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError
         if is_begun
         else "Move it out of the folder, move a repaired one in, and start the job again."
     )
-    return LastingError(f"{on_one_line(path)}: {on_one_line(problem)} {remedy}")
+    return StreamError(f"{on_one_line(path)}: {on_one_line(problem)} {remedy}")
 
 
 def _changed_error(path: str) -> StreamError:
-    return LastingError(
+    return StreamError(
         f"{on_one_line(path)}: it changed or disappeared after its first events were read. Start a new run; move only"
         " finished files into the folder, and leave them there."
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dp_transforms.errors import LastingError
+from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_progress import (
     CLOCK_BEGIN,
@@ -95,9 +95,9 @@ class PartitionPoller:
         try:
             progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards)
         except ValueError as error:
-            raise LastingError(str(error)) from None
+            raise StreamError(str(error)) from None
         if progress.run != self._run_digest:
-            raise LastingError(
+            raise StreamError(
                 "the stored state belongs to a run with another plan, clock, stream, run id or noise key, or with"
                 " other fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
