@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text()
 NO_NETWORK = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}  # where `DirectRunner` looks
 
 
-def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) -> None:
+def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path):
     """As it is printed, users pay for hits; without `mode=...`, for looks."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert example.count("\n") <= 10
@@ -44,7 +44,7 @@ def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) 
     assert 900 < int(size) <= 1000
 
 
-def test_the_words_of_the_mission_are_in_the_readme_and_the_classes_in_their_files() -> None:
+def test_the_words_of_the_mission_are_in_the_readme_and_the_classes_in_their_files():
     section = README.split("## ThresholdMonitorEvolving as a stateful DoFn\n")[1].split("\n## ")[0]
     named = re.findall(r"\[`(\w+)`\]\(([^)\s]+)\)", section)
     assert len(named) == 7
@@ -58,7 +58,7 @@ def test_the_words_of_the_mission_are_in_the_readme_and_the_classes_in_their_fil
         assert word in words
 
 
-def test_the_readme_says_from_how_many_users_looks_and_hits_find_an_item() -> None:
+def test_the_readme_says_from_how_many_users_looks_and_hits_find_an_item():
     """The figures are those of plans of a year of hourly windows."""
     said = " ".join(README.split())
     (sentence,) = re.findall(r"who have ([^:]+) looks each: (.*?) if they pay for looks, and (\d+) each time", said)
@@ -78,7 +78,7 @@ def numbers(text: str) -> list[int]:
     return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\d|\d", text)]
 
 
-def test_the_readme_says_no_more_than_the_proof_has() -> None:
+def test_the_readme_says_no_more_than_the_proof_has():
     for path in ("README.md", "pyproject.toml", "dp_transforms/cli/subcommands.py"):
         text = (ROOT / path).read_text()
         assert "life of the stream" not in text
@@ -88,7 +88,7 @@ def test_the_readme_says_no_more_than_the_proof_has() -> None:
     assert "--most-looks" in README
 
 
-def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Path) -> None:
+def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     """The same lines with a folder as source, on Beam's local runner, over one window of the past."""
     (pipeline,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
     assert pipeline.count("\n") <= 10
@@ -121,7 +121,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
     assert "RunEnded(stream='events', windows=1, reports=1)" in result.stdout
 
 
-def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path: pathlib.Path) -> None:
+def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path):
     result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     shown = result.stdout
@@ -143,7 +143,7 @@ def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path: pathlib.Path)
     assert f"Open {tmp_path / 'demo' / 'looks.html'} in a browser" in shown
 
 
-def test_every_option_is_documented_once_in_its_section_or_with_those_of_several_commands() -> None:
+def test_every_option_is_documented_once_in_its_section_or_with_those_of_several_commands():
     page = (ROOT / "docs" / "commands.md").read_text()
     marks = re.findall(r"^<!-- options of (.*) -->$", page, re.MULTILINE)
     having = [name for name, command in commands().items() if option_tables.options_of(command)]
@@ -165,17 +165,17 @@ def named_options(text: str) -> list[str]:
     return re.findall(r"^- `(--[a-z-]+)", text, re.MULTILINE)
 
 
-def test_every_command_is_documented() -> None:
+def test_every_command_is_documented():
     text = (ROOT / "docs" / "commands.md").read_text()
     assert set(re.findall(r"^## shh (\w+)$", text, re.MULTILINE)) == set(commands())
 
 
-def test_the_lists_of_options_say_what_the_help_says() -> None:
+def test_the_lists_of_options_say_what_the_help_says():
     page = (ROOT / "docs" / "commands.md").read_text()
     assert page == with_options(page, commands()), "python -m tests.helpers.option_tables writes them again"
 
 
-def test_what_the_documents_on_security_name_exists() -> None:
+def test_what_the_documents_on_security_name_exists():
     """The version, and for each row of the table of raw data its test."""
     version = re.search(r'^version = "(\d+\.\d+)\.', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
@@ -186,12 +186,12 @@ def test_what_the_documents_on_security_name_exists() -> None:
         assert f"def {function}(" in (ROOT / path).read_text()
 
 
-def test_the_package_says_what_every_public_name_is_for() -> None:
+def test_the_package_says_what_every_public_name_is_for():
     names, _, _ = str(dp_transforms.__doc__).partition("Map of the package")
     assert set(dp_transforms.__all__) <= set(re.findall(r"`(\w+)`", names))
 
 
-def test_no_document_promises_more_than_the_declared_range() -> None:
+def test_no_document_promises_more_than_the_declared_range():
     """The proofs are about declared windows: not about a life, nor about a stream for ever."""
     texts = {path.name: path.read_text() for path in [ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]}
     texts["shh --help"] = click.Context(commands()["replay"]).find_root().command.help or ""

@@ -96,7 +96,7 @@ def assert_prints(command: str, shown: list[str], folder: pathlib.Path) -> None:
 
 
 @pytest.mark.waits
-def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
+def test_the_tutorial_prints_what_it_shows(tmp_path):
     """False alarms: an item with 1,312 users is missed or has another size, or a report is empty, with a probability
     below 1e-9."""
     shown = examples((ROOT / "docs" / "tutorial.md").read_text())
@@ -124,7 +124,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 
-def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) -> None:
+def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path):
     """Of a year of hourly windows, with the budget of the table above it."""
     budget = ("--start", "2026-01-01", "--end", "2027-01-01", "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
     assert shh("plan", *budget, "--chart", "drawn.svg", cwd=tmp_path).returncode == 0
@@ -132,7 +132,7 @@ def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) ->
     assert (tmp_path / "drawn.svg").read_text() == (ROOT / shown).read_text()
 
 
-def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathlib.Path) -> None:
+def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path):
     """Each command as it stands, on a file with the fields that the page shows."""
     text = (ROOT / "docs" / "first_report.md").read_text()
     (head,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
@@ -152,14 +152,14 @@ def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathl
 
 @pytest.mark.waits
 @pytest.mark.parametrize("page", ["choose_a_budget", "read_a_report"])
-def test_the_guides_print_what_they_show(page: str, tmp_path: pathlib.Path) -> None:
+def test_the_guides_print_what_they_show(page, tmp_path):
     shown = examples((ROOT / "docs" / f"{page}.md").read_text())
     assert len(shown) >= 3
     for command, lines in shown:
         assert_prints(command, lines, tmp_path)
 
 
-def test_all_pages_with_examples_are_run() -> None:
+def test_all_pages_with_examples_are_run():
     having = {path.stem for path in DOCUMENTS if examples(path.read_text())}
     assert having == {"choose_a_budget", "first_report", "read_a_report", "tutorial"}
 
@@ -203,12 +203,12 @@ def fault_of_options(words: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_looks_like_a_command_is_one(path: pathlib.Path) -> None:
+def test_what_looks_like_a_command_is_one(path):
     faults = {line: fault(line) for line in command_lines(path.read_text())}
     assert not {line: said for line, said in faults.items() if said}
 
 
-def test_the_table_of_budgets_is_what_plans_say() -> None:
+def test_the_table_of_budgets_is_what_plans_say():
     text = (ROOT / "docs" / "choose_a_budget.md").read_text()
     rows = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     of_names = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
@@ -230,7 +230,7 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 
-def test_the_fields_of_the_formats_are_all_there() -> None:
+def test_the_fields_of_the_formats_are_all_there():
     """A plan, a header and a record have the fields that docs/formats.md lists, and no others."""
     text = (ROOT / "docs" / "formats.md").read_text()
 
@@ -249,7 +249,7 @@ def test_the_fields_of_the_formats_are_all_there() -> None:
     }
 
 
-def test_the_sql_says_what_the_report_says(tmp_path: pathlib.Path) -> None:
+def test_the_sql_says_what_the_report_says(tmp_path):
     """Of items that were heavy in windows 0, 1, 3 and 4: those with most windows, and those that are new in one."""
     items = {0: ["a", "b"], 1: ["a", "c"], 3: ["a", "c", "d'; --"], 4: ["c"]}
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)

@@ -44,11 +44,11 @@ def broken_links(path: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_leads_somewhere(path: pathlib.Path) -> None:
+def test_every_link_leads_somewhere(path):
     assert not broken_links(path)
 
 
-def test_every_page_is_in_the_index_for_readers_and_for_the_site() -> None:
+def test_every_page_is_in_the_index_for_readers_and_for_the_site():
     index = (ROOT / "docs" / "index.md").read_text()
     (rows,) = re.findall(r"^You want to\n\n((?:- .*\n)+)", index, re.MULTILINE)
     assert set(re.findall(r"\(([a-z_]+)\.md\)", rows)) == set(PAGES)
@@ -73,7 +73,7 @@ def wrong_citations(text: str) -> list[str]:
     return wrong
 
 
-def test_code_cites_pages_and_theorems_that_exist() -> None:
+def test_code_cites_pages_and_theorems_that_exist():
     folders = ("dp_transforms", "pipelines", "runners", "tests", "benchmarks", "examples")
     for path in [
         path for folder in folders for path in (ROOT / folder).rglob("*.py") if path != pathlib.Path(__file__)
@@ -81,7 +81,7 @@ def test_code_cites_pages_and_theorems_that_exist() -> None:
         assert not wrong_citations(path.read_text()), path
 
 
-def test_the_map_of_the_papers_names_theorems_that_exist() -> None:
+def test_the_map_of_the_papers_names_theorems_that_exist():
     cited = re.findall(r'"([A-Z][^"]+)"', " ".join((ROOT / "docs" / "papers.md").read_text().split()))
     assert len(cited) >= 10
     assert set(cited) <= names_in((ROOT / "docs" / "guarantee.md").read_text())
@@ -96,7 +96,7 @@ def build(source: pathlib.Path, output: pathlib.Path) -> subprocess.CompletedPro
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is not installed (the extra docs)")
-def test_make_docs_builds_the_site(tmp_path: pathlib.Path) -> None:
+def test_make_docs_builds_the_site(tmp_path):
     result = build(ROOT / "docs", tmp_path)
     assert result.returncode == 0, result.stderr
     assert {f"{page}.html" for page in ("index", *PAGES)} <= {path.name for path in tmp_path.iterdir()}
@@ -120,7 +120,7 @@ def named_files(text: str) -> set[str]:
     )
 
 
-def test_files_that_the_documents_name_exist() -> None:
+def test_files_that_the_documents_name_exist():
     made = {"benchmarks/results", "docs/build"}
     for path in (path for path in DOCUMENTS if path.name != "CHANGELOG.md"):
         for name in named_files(path.read_text()):
@@ -129,7 +129,7 @@ def test_files_that_the_documents_name_exist() -> None:
                 assert any(one.exists() for one in inside), f"{path.relative_to(ROOT)} names {name}"
 
 
-def test_files_that_the_map_of_the_papers_names_exist() -> None:
+def test_files_that_the_map_of_the_papers_names_exist():
     text = (ROOT / "docs" / "papers.md").read_text()
     found = re.findall(r"(?<![\w/])([A-Z]|[a-z]+)/([\w/]+\.py)", text)
     assert {short for short, _ in found} >= {"A", "P", "M"}

@@ -9,7 +9,6 @@ import sys
 
 import nbclient
 import nbformat
-import pytest
 
 PATH = pathlib.Path(__file__).resolve().parents[1] / "docs" / "tutorial.ipynb"
 
@@ -27,9 +26,7 @@ def html_of(cell: nbformat.NotebookNode) -> str:
     return shown["text/html"]
 
 
-def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(tmp_path, monkeypatch):
     """A report without any item has a probability far below 1e-9: the largest story has 500 users in its hour."""
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)

@@ -44,7 +44,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> None:
+def test_messages_name_extras_that_there_are_and_no_package_of_an_index():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named: set[str] = set()
     for path in (ROOT / "dp_transforms").rglob("*.py"):
@@ -65,7 +65,7 @@ print(count)
 """
 
 
-def test_every_module_can_be_imported() -> None:
+def test_every_module_can_be_imported():
     """With these versions of what the package requires: `make test-versions` asks the oldest and the newest."""
     files = [path for folder in ("dp_transforms", "pipelines") for path in (ROOT / folder).rglob("*.py")]
     done = run_python("-c", EACH_MODULE, cwd=ROOT)
@@ -86,7 +86,7 @@ print(dp_transforms.__file__)
 """
 
 
-def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_sdist_makes_a_wheel_that_works(checkout, tmp_path):
     """Also what Beam ships to workers (--setup_file) is such an sdist."""
 
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.

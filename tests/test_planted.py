@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -11,13 +10,13 @@ from tests.mutants import FOLDERS, SURVIVORS
 from tests.planted import ROOT, faults
 
 
-def test_each_fault_fits_the_code_and_has_its_tests() -> None:
+def test_each_fault_fits_the_code_and_has_its_tests():
     listed = faults()
     assert [f"{fault.name}: {why}" for fault in listed if (why := fault.misfit())] == []
     assert len({fault.name for fault in listed}) == len(listed) > 40
 
 
-def test_no_fault_is_found_for_a_name_that_is_not_there(tmp_path: pathlib.Path) -> None:
+def test_no_fault_is_found_for_a_name_that_is_not_there(tmp_path):
     """Nor for what is not Python: then any test would fail."""
     for number, fault in enumerate(faults()):
         if fault.file.endswith(".py"):
@@ -28,7 +27,7 @@ def test_no_fault_is_found_for_a_name_that_is_not_there(tmp_path: pathlib.Path) 
     assert found.stdout == ""
 
 
-def test_every_known_survivor_has_a_kind_a_reason_and_a_module() -> None:
+def test_every_known_survivor_has_a_kind_a_reason_and_a_module():
     entries = json.loads(SURVIVORS.read_text())
     assert len(entries) > 20
     for entry in entries:

@@ -117,15 +117,12 @@ def in_elements(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[i
 
 WAYS: dict[str, Callable[[Sequence[Pair], pathlib.Path], dict[str, list[int]]]] = {
     way.__name__: way
-    for way in (
-        *(in_json_file, in_json_records, in_csv_file, in_parquet_file),
-        *(in_avro_file, in_elements),
-    )
+    for way in (*(in_json_file, in_json_records, in_csv_file, in_parquet_file), *(in_avro_file, in_elements))
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_bad_id_has_the_same_reason(way: str, tmp_path: pathlib.Path) -> None:
+def test_the_same_bad_id_has_the_same_reason(way, tmp_path):
     bad = [(value, reason) for value, reason in BAD_BYTES if value is not None or way != "in_csv_file"]
     bad += BAD_VALUES if way in ("in_json_file", "in_json_records", "in_elements") else []
     pairs: list[Pair] = [(b"u", b"i")]

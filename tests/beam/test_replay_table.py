@@ -91,9 +91,7 @@ def plan_of(mode: str) -> Plan:
 
 
 @pytest.mark.parametrize(("kind", "mode"), [*((kind, "looks") for kind in KINDS), ("pandas", "hits-with-counts")])
-def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
-    folder: pathlib.Path, tmp_path: pathlib.Path, kind: str, mode: str
-) -> None:
+def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(folder, tmp_path, kind, mode):
     of_command = read_report(folder / f"{mode}.avro")
     rejected: list[RejectedEvents] = []
     with pytest.warns(UserWarning, match=r"1 of [\d,]+ rows are outside.*; 2 of [\d,]+ rows cannot be read .*operator"):
@@ -117,7 +115,7 @@ def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
     assert len(of_file) == 2
 
 
-def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder: pathlib.Path) -> None:
+def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder):
     """600 users have the largest item, and noise decides about others: two draws are alike in 1e-9 of all cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -185,7 +183,7 @@ def mixed() -> Any:
         (lambda: table(), {"noise_key": "noise.key", "run_id": "r", "resume": "yes"}, "resume must be True or False"),
     ],
 )
-def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, more: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made, more, said):
     with pytest.raises((TypeError, ValueError), match=said) as raised:
         replay(made(), **{**WORDS, **more})
     assert "secret" not in str(raised.value)
@@ -206,7 +204,7 @@ def nothing_of(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "pandas categories", "polars", "a header alone", "no batch"])
-def test_no_rows_of_any_type_are_no_rows(kind: str) -> None:
+def test_no_rows_of_any_type_are_no_rows(kind):
     report = replay(nothing_of(kind), **WORDS, allow_empty=True)
     assert len(report) == 0
     with pytest.raises(ValueError, match="no event is in the range: the table has no rows"):
@@ -215,9 +213,7 @@ def test_no_rows_of_any_type_are_no_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("column", ["user", "item", "timestamp"])
 @pytest.mark.parametrize("null", [pa.null(), pa.dictionary(pa.int8(), pa.null())], ids=str)
-def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(
-    column: str, null: pa.DataType
-) -> None:
+def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(column, null):
     said = f"missing {'time' if column == 'timestamp' else column}: 2"
     with pytest.warns(UserWarning, match=said):
         assert len(replay(table(**{column: pa.nulls(2, null)}), **WORDS, allow_empty=True)) == 0
@@ -225,7 +221,7 @@ def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_val
         replay(table(**{column: pa.nulls(2, null)}), **WORDS)
 
 
-def test_beam_runs_in_this_process_and_says_nothing(tmp_path: pathlib.Path) -> None:
+def test_beam_runs_in_this_process_and_says_nothing(tmp_path):
     program = f"""
 import logging, multiprocessing, pyarrow as pa
 from dp_transforms import replay
@@ -239,7 +235,7 @@ assert not multiprocessing.active_children()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_notebook_shows_the_report_and_nothing_else(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_the_report_and_nothing_else(tmp_path, monkeypatch):
     """Beam would have it load scripts from a server."""
     for name, value in (("JUPYTER_RUNTIME_DIR", tmp_path), ("IPYTHONDIR", tmp_path), ("PYTHONPATH", ROOT)):
         monkeypatch.setenv(name, str(value))

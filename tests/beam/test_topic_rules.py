@@ -43,16 +43,14 @@ def request_of(folder: pathlib.Path, *words: str) -> StreamRequest:
 
 
 @pytest.mark.parametrize(("words", "only"), [([], True), (["--producer-times"], False), (["--clock", "event"], False)])
-def test_the_command_believes_producers_only_where_it_was_told_to(
-    words: list[str], only: bool, tmp_path: pathlib.Path
-) -> None:
+def test_the_command_believes_producers_only_where_it_was_told_to(words, only, tmp_path):
     output = str(tmp_path / "reports")
     source = request_of(tmp_path, "--input", "kafka://b:1/clicks", "--output", output, *words).source
     assert isinstance(source, KafkaTopic)
     assert source.append_times_only is only
 
 
-def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path: pathlib.Path) -> None:
+def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).write_text("sasl.username=shh\n")
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
@@ -70,14 +68,14 @@ def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path: pat
             assert script(STREAM).output_of(script(STREAM).parser().parse_args(job)) == sink
 
 
-def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_clock_needs_no_word(monkeypatch):
     assert lines_of_check(monkeypatch, True, is_compacted=False) == []
     for append_times in (False, True, None):
         (line,) = lines_of_check(monkeypatch, append_times, kind="event", only=False)
         assert "one event far ahead closes windows for everybody" in line
 
 
-def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch):
     with pytest.raises(StreamError, match="give --producer-times") as raised:
         lines_of_check(monkeypatch, False)
     assert "--entity-name clicks --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
@@ -86,12 +84,12 @@ def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pyte
         assert line.startswith("--producer-times: ")
 
 
-def test_who_is_not_told_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_told_says_so(monkeypatch):
     (line,) = lines_of_check(monkeypatch, None)
     assert "Records with a producer's time are rejected" in line
 
 
 @pytest.mark.parametrize("kind", ["arrival", "event"])
-def test_a_compacted_topic_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_compacted_topic_is_refused(monkeypatch, kind):
     with pytest.raises(StreamError, match=r"compacted \(cleanup.policy\)"):
         lines_of_check(monkeypatch, True, kind=kind, is_compacted=True)

@@ -15,7 +15,6 @@ from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Ran, quoting_library, run_apart
 from tests.engines import needs, on
-from tests.engines.kafka_server import KafkaServer
 from tests.engines.stream_case import Row
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
@@ -53,9 +52,7 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
 @pytest.mark.parametrize(
     ("engine", "mode"), [on("prism", "looks"), *(on("flink", mode, is_long=True) for mode in ("hits", "looks"))]
 )
-def test_a_stream_of_a_folder_on_an_engine(
-    home: Home, canaries: Canaries, search: Search, engine: str, mode: str
-) -> None:
+def test_a_stream_of_a_folder_on_an_engine(home, canaries, search, engine, mode):
     for form in FORMATS:
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
@@ -80,18 +77,14 @@ def run_with_quoting_library(home: Home, canaries: Canaries, folder: pathlib.Pat
 
 
 @needs("prism")
-def test_a_library_that_quotes_cells_on_prism(
-    home: Home, canaries: Canaries, search: Search, tmp_path: pathlib.Path
-) -> None:
+def test_a_library_that_quotes_cells_on_prism(home, canaries, search, tmp_path):
     """The command tells nothing of it, though Beam prints it past its log."""
     ran = run_with_quoting_library(home, canaries, tmp_path, RUNNERS["prism"])
     assert list(found_in(search, ran.places)) == []
 
 
 @pytest.mark.nightly
-def test_a_library_that_quotes_cells_on_an_engine(
-    cluster, home: Home, canaries: Canaries, search: Search, tmp_path: pathlib.Path
-) -> None:
+def test_a_library_that_quotes_cells_on_an_engine(cluster, home, canaries, search, tmp_path):
     """The command tells nothing of it; the log of Flink does."""
     words = (RUNNERS["flink"], f"--flink_master={cluster.flink.address}", "--number_of_execution_retries=0")
     ran = run_with_quoting_library(home, canaries, tmp_path, *words)
@@ -119,7 +112,7 @@ def records(canaries: Canaries) -> Iterator[bytes]:
         on("flink", "looks", is_long=True),
     ],
 )
-def test_a_topic(kafka: KafkaServer, home: Home, canaries: Canaries, search: Search, engine: str, mode: str) -> None:
+def test_a_topic(kafka, home, canaries, search, engine, mode):
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
     topic, output = f"canaries-{engine}-{mode}", f"canaries-{engine}-{mode}-out"
     kafka.create_topic(topic)

@@ -50,7 +50,7 @@ def left_behind(folder: pathlib.Path) -> list[list[str]]:
 pytestmark = [pytest.mark.nightly, needs("flink", "kafka")]
 
 
-def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path: pathlib.Path) -> None:
+def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path):
     demo = start_demo(tmp_path)
     output, _ = demo.communicate(timeout=600)
     assert demo.returncode == 0, output
@@ -59,7 +59,7 @@ def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path:
     assert left_behind(tmp_path) == []
 
 
-def test_who_stops_it_ends_every_process(tmp_path: pathlib.Path) -> None:
+def test_who_stops_it_ends_every_process(tmp_path):
     demo = start_demo(tmp_path)
     assert demo.stdout is not None
     for line in demo.stdout:

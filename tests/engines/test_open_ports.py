@@ -54,7 +54,7 @@ def stream(*more: str) -> list[str]:
     return [*words, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 
-def test_a_stream_in_process_listens_on_nothing(folder: pathlib.Path) -> None:
+def test_a_stream_in_process_listens_on_nothing(folder):
     run = run_and_listen(stream(), folder)
     assert run.code == 0, run.err
     _, reports, ended = ReportFolder(str(folder / "reports")).read()
@@ -63,14 +63,14 @@ def test_a_stream_in_process_listens_on_nothing(folder: pathlib.Path) -> None:
     assert run.sockets == set()
 
 
-def test_a_replay_listens_on_nothing(folder: pathlib.Path) -> None:
+def test_a_replay_listens_on_nothing(folder):
     words = ["replay", "logs", "--output", "report.jsonl", "--noise-key-file", "noise.key", *PLAN, *RANGE]
     run = run_and_listen(words, folder)
     assert run.code == 0, run.err
     assert run.sockets == set()
 
 
-def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> None:
+def test_the_looks_find_a_socket_of_all_addresses(tmp_path):
     """The twin that must fail: a grandchild that listens for a moment is seen, in both families."""
     code = "import socket, time; s = socket.create_server(('{}', 0), family=socket.{}); time.sleep(60)"
     for host, family in (("0.0.0.0", "AF_INET"), ("::", "AF_INET6")):
@@ -94,7 +94,7 @@ def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> Non
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key_path) -> None:
+def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key_path):
     """Job manager, task manager, job server, pool and broker; task managers get the class that does it with the job."""
     seen: set[Socket] = set()
     with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
@@ -110,7 +110,7 @@ def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
 @needs("prism")
-def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Path) -> None:
+def test_no_stranger_gives_the_process_with_the_key_a_worker(folder):
     """Tried at every port of a stream that goes on. By the loopback address one obeys, or this would show nothing."""
     words = stream(
         "--runner=PrismRunner",
@@ -136,7 +136,7 @@ def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Pat
 
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
-def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
+def test_no_stranger_gets_a_worker_of_the_pool_for_flink():
     with flink.WorkerPool() as pool:
         port = int(pool.address.rpartition(":")[2])
         assert not any(start_worker_reaches(host, port, 5.0) for host in outer_addresses())
