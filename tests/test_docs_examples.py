@@ -40,7 +40,7 @@ WIDTH = 118  # lines that are longer are shown as a terminal wraps them
 NOISY = (ROW, MORE, HEAD, RULE)
 
 
-def examples(text: str) -> list[tuple[str, list[str]]]:
+def examples(text):
     """Commands with the lines that they are said to print."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -54,11 +54,11 @@ def examples(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def alike(shown: str, printed: str) -> bool:
+def alike(shown, printed):
     return shown == printed or any(shape.fullmatch(shown) and shape.fullmatch(printed) for shape in NOISY)
 
 
-def first_difference(shown: list[str], printed: list[str]) -> str | None:
+def first_difference(shown, printed):
     """None if the shown lines are in the printed ones in this order, with gaps only where ``...`` says so."""
     at, gap = 0, False
     for line in shown:
@@ -73,7 +73,7 @@ def first_difference(shown: list[str], printed: list[str]) -> str | None:
     return None if gap or at == len(printed) else f"{printed[at]!r} is not shown"
 
 
-def run(command: str, folder: pathlib.Path) -> list[str]:
+def run(command, folder):
     """By a shell, where the command needs one."""
     if re.fullmatch(r"shh [^$*(|&;<>]*", command):
         result = shh(*shlex.split(command)[1:], cwd=folder, COLUMNS="80")
@@ -89,7 +89,7 @@ def run(command: str, folder: pathlib.Path) -> list[str]:
     return lines
 
 
-def assert_prints(command: str, shown: list[str], folder: pathlib.Path) -> None:
+def assert_prints(command, shown, folder):
     printed = run(command, folder)
     wrapped = [part for line in printed for part in (textwrap.wrap(line, WIDTH) if len(line) > WIDTH else [line])]
     assert (difference := first_difference(shown, wrapped)) is None, f"{command}: {difference}"
@@ -164,7 +164,7 @@ def test_all_pages_with_examples_are_run():
     assert having == {"choose_a_budget", "first_report", "read_a_report", "tutorial"}
 
 
-def command_lines(text: str) -> list[str]:
+def command_lines(text):
     """The lines of shh, make and Python in indented blocks, each on one line, without comments."""
     text = re.sub(r"^```\w*\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     blocks = (block for block in text.split("\n\n") if re.fullmatch(r"( {4}.*\n?)+", block))
@@ -172,7 +172,7 @@ def command_lines(text: str) -> list[str]:
     return [re.sub(r" +# .*", "", line).strip() for line in lines if re.match(r" +(shh|make|\S*python) ", line)]
 
 
-def fault(line: str) -> str | None:
+def fault(line):
     """What would keep this line from being a command, as far as that shows without running it."""
     program, *words = shlex.split(line.replace("...", ""))
     if program == "shh":
@@ -185,7 +185,7 @@ def fault(line: str) -> str | None:
     return None if (ROOT / words[0]).is_file() else f"no file {words[0]}"
 
 
-def fault_of_options(words: list[str]) -> str | None:
+def fault_of_options(words):
     command = commands().get(words[0])
     if command is None:
         return f"no command {words[0]}"

@@ -17,11 +17,11 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT
 PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index")
 
 
-def without_code(text: str) -> str:
+def without_code(text):
     return re.sub(r"`[^`\n]*`", "`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """As GitHub makes them of headings."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     found: set[str] = set()
@@ -31,7 +31,7 @@ def anchors(text: str) -> set[str]:
     return found
 
 
-def broken_links(path: pathlib.Path) -> list[str]:
+def broken_links(path):
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
         if re.match(r"[a-z]+:", link):
@@ -56,13 +56,13 @@ def test_every_page_is_in_the_index_for_readers_and_for_the_site():
     assert sorted(" ".join(trees).split()) == PAGES
 
 
-def names_in(text: str) -> set[str]:
+def names_in(text):
     """Headings, and what stands in bold: theorems, lemmas, claims."""
     bold = re.findall(r"\*\*([^*]+?)[.:]?\*\*", text)
     return {" ".join(name.split()) for name in (*re.findall(r"^#+ (.+)$", text, re.MULTILINE), *bold)}
 
 
-def wrong_citations(text: str) -> list[str]:
+def wrong_citations(text):
     """``docs/guarantee.md, "Theorem of the purse"`` in a docstring: that page has that name. Numbers would go stale."""
     text, wrong = re.sub(r"\s+(?:#:? )?", " ", text), []
     for page, number, names in re.findall(r'docs/(\w+\.md)(,? sections? \d)?((?:(?:,| and) "[^"]+")*)', text):
@@ -87,7 +87,7 @@ def test_the_map_of_the_papers_names_theorems_that_exist():
     assert set(cited) <= names_in((ROOT / "docs" / "guarantee.md").read_text())
 
 
-def build(source: pathlib.Path, output: pathlib.Path) -> subprocess.CompletedProcess[str]:
+def build(source, output):
     (line,) = re.findall(
         r"^\t\$\(BIN\)/python (-m sphinx .*) docs build/docs$", (ROOT / "Makefile").read_text(), re.MULTILINE
     )
@@ -114,7 +114,7 @@ PAPER_FOLDERS = {
 }
 
 
-def named_files(text: str) -> set[str]:
+def named_files(text):
     return set(
         re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/.-]*\w\.(?:py|md|svg|avsc|java|xml|json))(?![\w/*{{])", text)
     )

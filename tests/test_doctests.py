@@ -3,8 +3,6 @@
 Their noise is fresh, and their margins so wide that each fails with a probability below 1e-9.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pathlib

@@ -19,7 +19,7 @@ from tests.helpers.shh_process import run_python
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def run(*words: object, cwd: pathlib.Path, **environment: str) -> str:
+def run(*words: object, cwd, **environment: str):
     result = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -33,7 +33,7 @@ def run(*words: object, cwd: pathlib.Path, **environment: str) -> str:
 
 
 @pytest.fixture
-def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
+def checkout(tmp_path):
     """The tracked files alone."""
     folder = tmp_path / "checkout"
     for name in run("git", "ls-files", "-z", cwd=ROOT).split("\0"):

@@ -1,7 +1,5 @@
 """Each fault of tests/planted.toml can be planted (`make planted` says whether it is found); survivors have reasons."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ It is Beam's SwitchingDirectRunner: Prism, which it downloads, else FnApiRunner,
 (docs/engines.md). With a Prism that is there: tests/engines/test_prism.py.
 """
 
-from __future__ import annotations
-
 import pickle
 import socket
 import urllib.error

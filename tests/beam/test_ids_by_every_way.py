@@ -15,7 +15,6 @@ import pytest
 
 from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from tests.helpers.event_files_oracle import read_all
@@ -52,16 +51,16 @@ BAD_VALUES = [
 ]
 
 
-def by_reason(rejected: Sequence[RejectedEvents], first: int) -> dict[str, list[int]]:
+def by_reason(rejected, first):
     return {part.reason: [position - first for position in part.positions] for part in rejected}
 
 
-def of_file(path: pathlib.Path, first: int) -> dict[str, list[int]]:
+def of_file(path, first):
     _, rejected = read_all(str(path))
     return {reason: [position - first for position in positions] for reason, positions in rejected.items()}
 
 
-def json_line(pair: Pair) -> bytes:
+def json_line(pair):
     def cell(value: Any) -> bytes:
         if isinstance(value, bytes):
             return b'"' + value + b'"'
@@ -70,24 +69,24 @@ def json_line(pair: Pair) -> bytes:
     return b'{"user":%s,"item":%s,"timestamp":"%s"}' % (cell(pair[0]), cell(pair[1]), TIME.encode())
 
 
-def in_json_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_json_file(pairs, folder):
     path = folder / "log.jsonl"
     path.write_bytes(b"".join(json_line(pair) + b"\n" for pair in pairs))
     return of_file(path, 1)
 
 
-def in_json_records(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_json_records(pairs, folder):
     decoder = RecordDecoder(EventFields())
     return by_reason(decoder.decode("t:0", [json_line(pair) for pair in pairs], np.arange(len(pairs))).rejected, 0)
 
 
-def in_csv_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_csv_file(pairs, folder):
     path = folder / "log.csv"
     path.write_bytes(b"user,item,timestamp\n" + b"".join(b"%s,%s,%s\n" % (*pair, TIME.encode()) for pair in pairs))
     return of_file(path, 2)
 
 
-def in_parquet_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_parquet_file(pairs, folder):
     path = folder / "log.parquet"
     users, items = zip(*pairs, strict=True)
     columns = {"user": pa.array(users, pa.binary()), "item": pa.array(items, pa.binary())}
@@ -95,18 +94,18 @@ def in_parquet_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, li
     return of_file(path, 1)
 
 
-def avro_events(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def avro_events(pairs):
     return [{"user": user, "item": item, "timestamp": TIME} for user, item in pairs]
 
 
-def in_avro_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_avro_file(pairs, folder):
     path = folder / "log.avro"
     with path.open("wb") as file:
         fastavro.writer(file, AVRO_SCHEMA, avro_events(pairs))
     return of_file(path, 1)
 
 
-def in_elements(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_elements(pairs, folder):
     do_fn = CollectEventsDoFn(lambda pair: pair[0], lambda pair: pair[1])
     do_fn.start_bundle()
     for number, pair in enumerate(pairs):

@@ -1,7 +1,5 @@
 """The noise key: fresh for every run that has none, one for all workers of a run, and written nowhere."""
 
-from __future__ import annotations
-
 import itertools
 
 import apache_beam as beam

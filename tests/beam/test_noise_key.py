@@ -1,7 +1,5 @@
 """Where the noise key comes from: which files are taken, which runs may do without one, and what is pickled."""
 
-from __future__ import annotations
-
 import base64
 import bz2
 import os

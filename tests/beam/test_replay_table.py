@@ -35,7 +35,7 @@ KINDS = (
 )
 
 
-def log() -> pa.Table:
+def log():
     """From items of all users down to those of a few, so that noise decides; some outside, some that cannot be read."""
     users = np.arange(600)
     parts = [(users[:: 1 + 2 * rank], f"=item {rank}", 3600 * hour) for hour in range(4) for rank in range(20)]
@@ -48,7 +48,7 @@ def log() -> pa.Table:
     return pa.table({"who": who, "what": what, "when": moments, "other": [str(row) for row in range(len(who))]})
 
 
-def as_kind(kind: str, table: pa.Table) -> Any:
+def as_kind(kind, table):
     if kind == "list of batches":
         return table.to_batches(max_chunksize=1000)
     if kind == "list of tables":
@@ -70,7 +70,7 @@ def as_kind(kind: str, table: pa.Table) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("replayed")
     pq.write_table(log(), made / "log.parquet")
     key_file(made)
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return made
 
 
-def plan_of(mode: str) -> Plan:
+def plan_of(mode):
     schedule = WindowSchedule.fixed(WORDS["start"], WORDS["end"], WORDS["window"])
     return Plan.calibrate(epsilon=4, delta=1e-6, schedule=schedule, mode=mode, **MODES[mode])
 
@@ -125,12 +125,12 @@ def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder)
     assert first.windows != second.windows
 
 
-def table(**columns: Any) -> pa.Table:
+def table(**columns: Any):
     usual = {"user": [1, 2], "item": ["secret cell", "b"], "timestamp": [datetime.datetime(2026, 1, 1)] * 2}
     return pa.table({**usual, **columns})
 
 
-def mixed() -> Any:
+def mixed():
     pandas = pytest.importorskip("pandas")
     return pandas.DataFrame({"user": ["secret cell", 1], "item": ["a", "b"], "timestamp": ["2026-01-01"] * 2})
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made, more, s
     assert "--" not in str(raised.value)
 
 
-def nothing_of(kind: str) -> Any:
+def nothing_of(kind):
     """Tables without rows, and without a type where the library has found no value."""
     if kind == "no batch":
         return table().slice(2).to_batches()

@@ -5,8 +5,6 @@ the counters of one bundle only, so that `LocalCounter` counts here. Whole logs,
 windows and known domains: tests/conformance.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import apache_beam as beam

@@ -5,8 +5,6 @@ pipeline's own draws: those of the window, the item and the holders that the cla
 same items exactly as long as both charge, remove, add noise, compare and go through the queries alike.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

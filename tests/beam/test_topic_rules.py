@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
 from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.cli.options import fill
 from dp_transforms.cli.stream import command
 from dp_transforms.cli.stream_options import StreamOptions
-from dp_transforms.cli.stream_request import StreamRequest, stream_request
+from dp_transforms.cli.stream_request import stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic
@@ -20,13 +18,13 @@ from tests.helpers.submitted_jobs import STREAM, script
 
 
 def lines_of_check(
-    monkeypatch: pytest.MonkeyPatch,
-    append_times: bool | None,
+    monkeypatch,
+    append_times,
     *,
-    kind: str = "arrival",
-    only: bool = True,
+    kind="arrival",
+    only=True,
     **more: bool,
-) -> list[str]:
+):
     monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(append_times, more.get("is_compacted")))
     lines: list[str] = []
     topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)
@@ -35,7 +33,7 @@ def lines_of_check(
     return lines
 
 
-def request_of(folder: pathlib.Path, *words: str) -> StreamRequest:
+def request_of(folder, *words: str):
     given = ["--noise-key-file", key_file(folder), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
     given += ["--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
     options = fill(StreamOptions, command.make_context("stream", [*words, *given], obj=[]).params)

@@ -1,8 +1,6 @@
 """Files that a pipeline writes, reports and rejected rows: whole, once, whatever runs twice or dies, and with the modes
 that they should have."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`make demo-stream` shows what it says and leaves nothing behind, ended or stopped."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal
@@ -20,7 +18,7 @@ from tests.engines import needs
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def start_demo(folder: pathlib.Path) -> subprocess.Popen[str]:
+def start_demo(folder):
     """As a shell does for `make demo-stream &`: the program begins with SIGINT ignored."""
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "examples.demos.demo_stream"],
@@ -33,7 +31,7 @@ def start_demo(folder: pathlib.Path) -> subprocess.Popen[str]:
     )
 
 
-def left_behind(folder: pathlib.Path) -> list[list[str]]:
+def left_behind(folder):
     """Command lines of programs that work below the folder, after they had time to end."""
     deadline = time.monotonic() + 60
     while True:

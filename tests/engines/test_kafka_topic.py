@@ -12,11 +12,10 @@ from confluent_kafka.admin import NewPartitions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.json_records import BROKEN_RECORD, NO_VALUE
-from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
+from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
-from dp_transforms.logs.streams.stream_source import Polled
 from tests.engines import needs
-from tests.engines.kafka_server import QUICK, KafkaServer
+from tests.engines.kafka_server import QUICK
 from tests.helpers.event_files_oracle import SECRET
 
 pytestmark = needs("kafka")
@@ -25,24 +24,24 @@ MICROS = 1_506_826_800_000_000
 FIELDS = EventFields(time_unit="us")
 
 
-def _values(begin: int, end: int) -> list[bytes]:
+def _values(begin, end):
     return [json.dumps({"user": f"u{n}", "item": "i", "timestamp": MICROS + n}).encode() for n in range(begin, end)]
 
 
-def _times(begin: int, end: int) -> list[int]:
+def _times(begin, end):
     return list(range(MICROS + begin, MICROS + end))
 
 
-def _topic(server: KafkaServer, name: str, **more: object) -> KafkaTopic:
+def _topic(server, name, **more: object):
     more = {"client_config_file": QUICK, **more}
     return KafkaTopic(server.bootstrap, name, FIELDS, **more)  # type: ignore[arg-type]
 
 
-def _reader(server: KafkaServer, name: str, **more: object) -> KafkaReader:
+def _reader(server, name, **more: object):
     return _topic(server, name, **more).partitions()[0].open()  # type: ignore[return-value]
 
 
-def _read_to_the_end(reader: KafkaReader, position: str | None = None, max_records: int = 10_000) -> list[Polled]:
+def _read_to_the_end(reader, position=None, max_records=10_000):
     polls = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -55,7 +54,7 @@ def _read_to_the_end(reader: KafkaReader, position: str | None = None, max_recor
     raise AssertionError(f"no end after {sum(polled.records for polled in polls)} records")
 
 
-def _event_times(polls: list[Polled]) -> list[int]:
+def _event_times(polls):
     return [moment for polled in polls for moment in polled.batch.time_micros.tolist()]
 
 

@@ -12,18 +12,17 @@ import pathlib
 import random
 import signal
 import time
-from collections.abc import Sequence
 
 import pytest
 
 from examples.engines.flink_cluster import worker_pids
-from tests.engines.running_jobs import TASK_MANAGER, WORKER, Run, running
+from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import CLOCK, history_case, wait_for_end, wait_for_reports
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
+def _feed_and_kill(run, what, seconds):
     """Feeds the log in parts, and kills at a random moment of each but the last."""
     seed = random.randrange(10**6)
     source = random.Random(seed)

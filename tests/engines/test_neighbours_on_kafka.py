@@ -1,7 +1,5 @@
 """Topics of a real broker, with and without one user: what the others hold reaches the monitor all the same."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import socket
 import subprocess
 import sys
@@ -40,7 +39,7 @@ HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     """A log of 300 users in logs/, and noise.key."""
     (tmp_path / "logs").mkdir()
     rows = [{"user": f"user-{n}", "item": "news", "timestamp": START + n} for n in range(300)]
@@ -49,7 +48,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def stream(*more: str) -> list[str]:
+def stream(*more: str):
     words = ["stream", "--input", "logs", "--output", "reports", "--noise-key-file", "noise.key"]
     return [*words, *PLAN, *(more or [*RANGE, *HISTORY])]
 

@@ -1,7 +1,5 @@
 """The shared stream is one in which every fault shows."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engines.stream_case import history_case, names_transcript
