@@ -123,24 +123,6 @@ def test_many_kills_change_nothing(kafka, cluster, key_path, mode, number):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
-def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, mode):
-    """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
-
-    Its decision waits for a checkpoint, and the worker dies while it waits: it is taken again or remembered, never
-    forgotten after it was acted on.
-    """
-    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)  # the first checkpoint is sooner
-    case = history_case(mode=mode)
-    arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 4, "more_partitions": 1, "clock": clock}
-    with running(kafka, cluster, key_path, case, **arguments) as run:
-        time.sleep(17)
-        run.kill(WORKER)
-        wait_for_end(run.sink)
-        run.assert_answers()
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("wait", [15.0, 16.5, 18.0, 19.5, 21.0, 22.5])
 def test_a_worker_that_dies_around_a_decision_of_the_wall_clock(kafka, cluster, key_path, wait):
     clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)
