@@ -128,20 +128,23 @@ def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
     try:
         result.wait_until_finish()
     except BaseException:
-        _cancel(result, pipeline.options)
+        if left := _cancel(result, pipeline.options):
+            print(left, file=sys.stderr)
         raise
     return result
 
 
-def _cancel(result: PipelineResult, options: PipelineOptions) -> None:
-    """Ends the job, if it runs."""
+def _cancel(result: PipelineResult, options: PipelineOptions) -> str:
+    """Ends the job, if it runs. What to say where it may still be there; else empty."""
+    left = ""
     try:
         cancel_on_flink(options)  # a job server that is told to cancel leaves the job on a cluster
     except OSError as error:
         name, master = options.view_as(GoogleCloudOptions).job_name, options.view_as(FlinkRunnerOptions).flink_master
-        print(f"The job {name} may still be there: {error}. Cancel it at {master}.", file=sys.stderr)
+        left = f"The job {name} may still be there: {error}. Cancel it at {master}."
     with contextlib.suppress(Exception):  # it may be over
         result.cancel()
+    return left
 
 
 def _started(pipeline: beam.Pipeline) -> PipelineResult:
@@ -283,8 +286,10 @@ class RunningPipeline:
         except Exception:  # of any runner's client; numbers for the operator must not end a run
             return {}, {}
 
-    def cancel(self) -> None:
-        """Returns when it is over, or after half a minute."""
+    def cancel(self) -> str:
+        """Returns when it is over, or after half a minute; and what to say where the job may still be there."""
+        left = ""
         if self._result is not None and not self.is_over:
-            _cancel(self._result, self._pipeline.options)
+            left = _cancel(self._result, self._pipeline.options)
         self._thread.join(_SECONDS_TO_CANCEL)
+        return left

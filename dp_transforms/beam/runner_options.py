@@ -55,7 +55,7 @@ WATCH_FOREVER = "--job_server_timeout=315360000"
 _RAM_OF_A_REPLAY = "8GB"  # for parts of a million events
 _DISK_OF_A_REPLAY_GB = 50  # the service shuffles: a worker keeps nothing but its image and what it writes
 _LAUNCHED = "FLEX_TEMPLATE_PYTHON_PY_FILE"  # names the program to the launcher of flex templates (runners/dataflow)
-_REST_SECONDS = 10.0
+_REST_SECONDS = 60.0
 # Prism splits a bundle that makes no progress for a tenth of a second, and then lets two bundles have one key at once:
 # what the first of them writes to the state is lost (docs/engines.md).
 SPLIT_NO_BUNDLE = "--experiments=prism_disable_sdf_split"

@@ -2,7 +2,7 @@
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
 - plan: ``shh plan``.
-- audit: ``shh audit``. audit_report, audit_mode_reports: how its result is shown.
+- audit: ``shh audit``. audit_report: how its result is shown.
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
   runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
 - show: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown: `dp_transforms.views`.

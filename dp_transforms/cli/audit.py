@@ -15,8 +15,7 @@ from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.mechanism import HitsClaim, LooksClaim, LooksMechanism, Mechanism
 from dp_transforms.audit.streams import default_rounds
-from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
-from dp_transforms.cli.audit_report import AuditReport
+from dp_transforms.cli.audit_report import AuditReport, HitsReport, LooksReport
 from dp_transforms.cli.operator_log import operator_progress
 from dp_transforms.cli.options import filled_by, opt
 from dp_transforms.cli.output_file import check_output, write_output
@@ -49,7 +48,7 @@ class AuditOptions:
 @filled_by(AuditOptions, "audit")
 def command(options: AuditOptions) -> None:
     """Check a plan before it is used: the most that its mechanism can reveal, computed exactly, against what the plan
-    claims. Uses no data and no noise key; takes some seconds. Exit code 1 if a claim does not hold.
+    claims. Uses no data and no noise key; takes less than a minute. Exit code 1 if a claim does not hold.
 
     \b
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-02-01 --output plan.json

@@ -76,7 +76,7 @@ class StreamWatch:
                     self._look_until_over(stops)
                 finally:
                     if not self._request.reads_once:  # that ends by itself, and cannot be cancelled
-                        self._job.cancel()
+                        self._cancel()
             self._tell_end(self._made_stop_file or os.path.lexists(stop_file or ""))
             return self._ended
         finally:
@@ -139,10 +139,14 @@ class StreamWatch:
             if self._request.reads_once:
                 self._remove_stop_file()
                 os._exit(code)  # its threads cannot be cancelled
-            self._job.cancel()
+            self._cancel()
             if not self._request.recovers:
                 self._remove_stop_file()
             raise SystemExit(code)
+
+    def _cancel(self) -> None:
+        if left := self._job.cancel():
+            self._status.tell(left)
 
     def _ask_to_drain(self, stop_file: str) -> None:
         with contextlib.suppress(FileExistsError):

@@ -35,7 +35,6 @@ class Column:
     of: str = "row"
     into: str | None = None
     join: Join = first_of
-    is_optional: bool = False  # then it is the last one that is packed
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

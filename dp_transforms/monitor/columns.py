@@ -21,7 +21,6 @@ from dp_transforms.monitor.packed_arrays import (
     Kind,
     Packed,
     check_unpacked,
-    count_of_packed,
     pack_arrays,
     unpack_arrays,
 )
@@ -38,13 +37,13 @@ class Columns:
     # Of the schema, found once: there may be thousands of small tables.
     _row_columns: ClassVar[tuple[str, ...]]
     _into: ClassVar[tuple[tuple[str, str], ...]]
-    _kinds: ClassVar[tuple[Kind, ...]]  # without the optional column
+    _kinds: ClassVar[tuple[Kind, ...]]
 
     def __init_subclass__(cls) -> None:
         schema = getattr(cls, "SCHEMA", {})
         cls._row_columns = tuple(name for name, column in schema.items() if column.of == "row")
         cls._into = tuple((name, column.into) for name, column in schema.items() if column.into is not None)
-        cls._kinds = tuple(kind for column in schema.values() if not column.is_optional for kind in column.kinds)
+        cls._kinds = tuple(kind for column in schema.values() for kind in column.kinds)
 
     def __len__(self) -> int:
         name = self._row_columns[0]
@@ -53,7 +52,7 @@ class Columns:
     @classmethod
     def none(cls) -> Self:
         """No rows."""
-        return cls(**{name: column.none() for name, column in cls.SCHEMA.items() if not column.is_optional})
+        return cls(**{name: column.none() for name, column in cls.SCHEMA.items()})
 
     def to_bytes(self) -> bytes:
         columns = self._columns().items()
@@ -64,15 +63,12 @@ class Columns:
         """Inverse of `to_bytes`. Raises ValueError for bytes that are not a table of this schema: columns of another
         type or length, positions of nothing, windows outside of every run, rows that are not in order, or labels that
         are not text."""
-        has_more = count_of_packed(data) > len(cls._kinds)
-        schema = {name: column for name, column in cls.SCHEMA.items() if has_more or not column.is_optional}
-        more = [kind for column in schema.values() if column.is_optional for kind in column.kinds]
-        arrays = iter(unpack_arrays(data, *cls._kinds, *more))
+        arrays = iter(unpack_arrays(data, *cls._kinds))
         columns = {
             name: column.unpack(*itertools.islice(arrays, len(column.kinds)), size=len(data))
-            for name, column in schema.items()
+            for name, column in cls.SCHEMA.items()
         }
-        _check_lengths(schema, columns)
+        _check_lengths(cls.SCHEMA, columns)
         check_unpacked(are_ascending(*(columns[name] for name in cls.ORDER)))
         table = cls(**columns)
         table.check()
@@ -85,8 +81,7 @@ class Columns:
         """These rows (ascending positions, a slice, or bool[n]), and of all else what they name alone."""
         columns = self._columns()
         for name in self._row_columns:
-            if name in columns:
-                columns[name] = taken(columns[name], rows)
+            columns[name] = taken(columns[name], rows)
         for name, into in self._into:  # only those things into which a position leads
             things, columns[name] = used(len(columns[into]), columns[name])
             if things is not None:
@@ -108,8 +103,9 @@ class Columns:
         starts = group_starts(keys)
         columns = columns_of(keys[starts])
         for name in cls._row_columns:
-            if name not in columns and (of_parts := cls._of_parts(name, parts)) is not None:
-                columns[name] = cls.SCHEMA[name].join(taken(np.concatenate(of_parts), order), starts)
+            if name not in columns:
+                values = np.concatenate([getattr(part, name) for part in parts])
+                columns[name] = cls.SCHEMA[name].join(taken(values, order), starts)
         return cls(**columns)
 
     @classmethod
@@ -117,13 +113,6 @@ class Columns:
         """By what the rows of all parts are told apart, and the columns of `ORDER` (with what they name) again."""
         name = cls.ORDER[0]
         return np.concatenate([getattr(part, name) for part in parts]), lambda keys: {name: keys}
-
-    @classmethod
-    def _of_parts(cls, name: str, parts: Sequence[Self]) -> list[Any] | None:
-        """A column of each part; None for an optional one that no part has."""
-        found = [values for part in parts if (values := getattr(part, name)) is not None]
-        check_unpacked(not found or len(found) == len(parts))
-        return found or None
 
     @classmethod
     def of_messages(cls, messages: Iterable[Packed]) -> Self:
@@ -152,7 +141,7 @@ class Columns:
         return (self.select(slice(0, middle)), self.select(slice(middle, len(self)))) if middle else ()
 
     def _columns(self) -> dict[str, Any]:
-        return {name: values for name in self.SCHEMA if (values := getattr(self, name)) is not None}
+        return {name: getattr(self, name) for name in self.SCHEMA}
 
 
 class ByUser(Columns):

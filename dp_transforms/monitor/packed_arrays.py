@@ -50,11 +50,6 @@ def unpack_arrays(data: Packed, *kinds: Kind) -> list[npt.NDArray]:
     return arrays
 
 
-def count_of_packed(data: Packed) -> int:
-    """How many arrays the bytes hold, by their head alone; 0 for bytes that are no packed arrays."""
-    return int.from_bytes(data[4:8], "little") if len(data) >= 8 and data[:4] == _MAGIC else 0
-
-
 def check_unpacked(fits: bool | np.bool_) -> None:
     """Raises ValueError unless what was unpacked fits together."""
     if not fits:

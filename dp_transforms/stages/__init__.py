@@ -7,7 +7,6 @@
     windows        the third: window after window -> reports; with ThresholdMonitorEvolving where users pay for hits
     rounds         the first two where looks come in rounds: run again for each, on what was named before
     release_stages which three stages a run has, by what its users pay for
-    carried        the state of a stage between two windows, stored and read: for the audit
 
 A replay, a part of a run, a stream and the worker processes of a replay run these stages. Drivers differ: `at_once` of
 `dp_transforms.beam` groups all that belongs together, and `in_order` waits for each window's turn. Where users pay for

@@ -24,15 +24,13 @@ from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
+from tests.audit.carried import Carried
 from tests.audit.round_scenes import levels_of_boundaries
 from tests.audit.scenes import Scene, Trial
 from tests.helpers.trial_plan import TrialPlan
@@ -40,7 +38,6 @@ from tests.helpers.trial_plan import TrialPlan
 Users = npt.NDArray[np.uint64]
 
 FIRST_OTHER = 1 << 40  # the ids of other holders are at least this, those of x' below
-_PAIRS_AT_ONCE = 300_000
 _SHARDS = 2  # of items, in rounds of looks
 
 
@@ -59,17 +56,17 @@ class Published:
     sizes_fit: bool = True
 
 
-def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
-    """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
-    in_rounds = len(run.plan.units_of_rounds) > 1
-    copies = _round_copies if in_rounds else _run_copies
-    return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
+def run_trial(trial: Trial, run: TrialPlan, secret: bytes) -> dict[bool, Published]:
+    """What the real code publishes, by whether the user is there."""
+    copies = _run_copies if run.rounds is None else _round_copies
+    of_scene = trial_of_scene(run, trial.scene, trial.copies)
+    return {with_user: copies(trial, of_scene, secret, with_user) for with_user in trial.worlds}
 
 
-def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first: int = 0) -> TrialPlan:
+def trial_of_scene(run: TrialPlan, scene: Scene, copies: int) -> TrialPlan:
     """Noise, weights, purse and spacing are those of the plan; threshold, windows and known items of the scene.
 
-    Both worlds have one name and key, so they differ in the holders alone. first: number of the first copy.
+    Both worlds have one name and key, so they differ in the holders alone.
     """
     slide = run.plan.schedule.slide_seconds
     is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
@@ -77,7 +74,7 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
     return TrialPlan.of(
         run,
-        run_id=f"{run.run_id}, {scene.name} from {first}",
+        run_id=f"{run.run_id}, {scene.name}",
         schedule=WindowSchedule.fixed(0, scene.windows * slide, slide),
         threshold=scene.threshold,
         known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
@@ -86,23 +83,20 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     )
 
 
-def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
-    levels, sizes = np.zeros((2, copies, scene.windows, scene.items), dtype=np.int64)
-    at_once = max(1, _PAIRS_AT_ONCE // scene.pairs)
-    for low in range(0, copies, at_once):
-        part = min(at_once, copies - low)
-        of_scene = trial_of_scene(run, scene, part, low)
-        keys = of_scene.stream_keys(secret)
-        domain = DomainTable.of_labels(labels_of(part * scene.items), keys.hash_items) if scene.is_domain else None
-        rows = _rows(scene, part, with_user)
-        pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
-        for windows, numbers, *of_named in _name_pairs(pairs, of_scene, keys, domain, in_order=scene.in_order):
-            copy, item = np.divmod(numbers, scene.items)
-            levels[low + copy, windows, item], sizes[low + copy, windows, item] = of_named
-    return Published(levels, _sizes_fit(scene, run.plan, levels, sizes))
+def _run_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool) -> Published:
+    scene, keys = trial.scene, plan.stream_keys(secret)
+    levels, sizes = np.zeros((2, trial.copies, scene.windows, scene.items), dtype=np.int64)
+    all_items = labels_of(trial.copies * scene.items)
+    domain = DomainTable.of_labels(all_items, keys.hash_items) if scene.is_domain else None
+    rows = _rows(scene, trial.copies, with_user)
+    pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
+    for windows, numbers, *of_named in _name_pairs(pairs, plan, keys, domain, in_order=scene.in_order):
+        copy, item = np.divmod(numbers, scene.items)
+        levels[copy, windows, item], sizes[copy, windows, item] = of_named
+    return Published(levels, _sizes_fit(scene, plan, levels, sizes))
 
 
-def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
+def _sizes_fit(scene: Scene, plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     fits = (levels == 0) & (sizes == 0)
     for first in (scene.threshold, scene.known_threshold):
         of_levels = stated_users(first + (levels - 1) * scene.spacing, plan.likely_noise, plan.paid_looks.weights[-1])
@@ -110,28 +104,20 @@ def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
     return bool(fits.all())
 
 
-def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
-    shape = (copies, scene.windows, scene.items)
-    levels = np.zeros((len(run.plan.units_of_rounds), *shape), dtype=np.int64)
-    at_once, sizes_fit = max(1, _PAIRS_AT_ONCE // scene.pairs), True
-    for low in range(0, copies, at_once):
-        here = slice(low, min(low + at_once, copies))
-        part = here.stop - low
-        of_scene = trial_of_scene(run, scene, part, low)
-        keys = of_scene.stream_keys(secret)
-        sizes = np.zeros_like(levels[:, here])
-        rows = _rows(scene, part, with_user)
-        for number, named in enumerate(_names_of_rounds(rows, of_scene, keys)):
-            copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
-            np.add.at(levels[number, here], (copy, named.windows, item), np.maximum(named.levels, 0))
-            np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
-            windows, items = named.left_out()
-            copy, item = np.divmod(numbers_of(named.table, items), scene.items)
-            levels[number, here][copy, windows, item] = -1
-        for of_rounds in (levels[:, here], sizes):
-            of_rounds[2:-1] -= of_rounds[1:-2].copy()  # without what was named before
-        sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
-    return Published(levels, sizes_fit)
+def _round_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool) -> Published:
+    scene, keys = trial.scene, plan.stream_keys(secret)
+    shape = (len(plan.units_of_rounds), trial.copies, scene.windows, scene.items)
+    levels, sizes = np.zeros((2, *shape), dtype=np.int64)
+    for number, named in enumerate(_names_of_rounds(_rows(scene, trial.copies, with_user), plan, keys)):
+        copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
+        np.add.at(levels[number], (copy, named.windows, item), np.maximum(named.levels, 0))
+        np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
+        windows, items = named.left_out()
+        copy, item = np.divmod(numbers_of(named.table, items), scene.items)
+        levels[number][copy, windows, item] = -1
+    for of_rounds in (levels, sizes):
+        of_rounds[2:-1] -= of_rounds[1:-2].copy()  # without what was named before
+    return Published(levels, _sizes_fit_in_rounds(plan, levels, sizes))
 
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
@@ -175,6 +161,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
 
 def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
+    of_boundaries = np.maximum(of_boundaries, 1)  # as `levels_and_sizes` says
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
     stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
     return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())

@@ -1,17 +1,15 @@
 """What the real code lets users pay: no purse is overdrawn, and no weight follows another user's events.
 
-Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
-weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost. Then the same
-users again, without half of the others: no weight may change. Looks in rounds go through the real rounds of a whole run
-and of its parts, which hand over what is left in each purse; what earlier rounds named is drawn by lot, and told to all
-alike.
+Many users, and some with far more looks than a purse pays for, go through the real weights of a replay and the real
+purses of a stream. Of each user it is added up what its weights cost. Then the same users again, without half of the
+others: no weight may change. Looks in rounds go through the real rounds of a whole run and of its parts, which hand
+over what is left in each purse; what earlier rounds named is drawn by lot, and told to all alike.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import secrets
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,22 +21,16 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay
 from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
-from tests.audit.copies import (
-    Rows,
-    item_pairs_of,
-    labels_of,
-    numbers_of,
-    user_pairs_of,
-)
+from tests.audit.carried import Carried
+from tests.audit.copies import Rows, item_pairs_of, labels_of, numbers_of, user_pairs_of
+from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 
 _WINDOWS = 6
@@ -49,68 +41,55 @@ _WHOLE, _PARTS = (_WINDOWS,), (2, 3, _WINDOWS)  # where parts of a run in rounds
 _OF_BLOCKS = 224  # of 256 items are named in a block
 
 Cells = collections.Counter[tuple[int, int]]  # numbers by window and item
-
-
 Weights = dict[tuple[int, int, int], int]  # by user, window and item
 
 
-@dataclasses.dataclass(frozen=True)
-class PaymentAudit:
-    """users: how many. looks: that they have. replay_share, stream_share, parts_share: the largest share of a purse
-    that one of them spent in a replay, a stream, and a run in parts; None for what was not tried. violations: a
-    sentence for each rule that is broken."""
-
-    users: int
-    looks: int
-    replay_share: float
-    stream_share: float | None
-    violations: tuple[str, ...]
-    parts_share: float | None = None
+Broken = tuple[list[str], dict[str, float]]  # rules that are broken, and the largest share of a purse that is spent
 
 
-def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) -> PaymentAudit:
-    """run: of a real run. secret: fresh, at least 32 bytes."""
-    slide = run.plan.schedule.slide_seconds
-    if len(run.plan.units_of_rounds) > 1:
-        return _audit_rounds(mechanism, run, secret, slide)
+def broken_rules(mechanism: LooksMechanism, run: TrialPlan) -> Broken:
+    """The shares are by what was tried: a replay and a stream, or a replay in rounds and a run in parts."""
+    slide = run.schedule.slide_seconds
+    if run.rounds is not None:
+        return _broken_in_rounds(mechanism, run, slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
-    code = _RealCode(trial, trial.stream_keys(secret))
+    code = _RealCode(trial, trial.stream_keys(SECRET))
     rows = _random_rows(mechanism.most_looks)
     fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))
     replayed, (streamed, is_refused) = code.replay(rows), code.stream(rows)
-    shares, found = [], []
+    shares, found = {}, []
     for name, weights in (("replay", replayed), ("stream", streamed)):
         spent, unlisted = _spent(weights, mechanism)
-        shares.append(max(spent.values()) / mechanism.purse)
+        shares[name] = max(spent.values()) / mechanism.purse
         if unlisted:
-            found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
-        if shares[-1] > 1:
-            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
+            found.append(f"{name}: weights are not on the price list")
+        if shares[name] > 1:
+            found.append(f"{name}: a purse is overdrawn")
     if _changed(replayed, code.replay(fewer)) or code.sums(rows) != _added_up(replayed):
-        found.append("in a replay, weights of a user change with the events of others")
-    if is_refused and not found:
-        found.append("in a stream, what users have left is refused where it is read again")
+        found.append("replay: weights change with the events of others")
+    if is_refused:
+        found.append("stream: what users have left is refused where it is read again")
     if _changed(streamed, code.stream(fewer)[0]):
-        found.append("in a stream, weights of a user change with the events of others")
-    return PaymentAudit(len(np.unique(rows.users)), len(rows.users), shares[0], shares[1], tuple(found))
+        found.append("stream: weights change with the events of others")
+    return found, shares
 
 
 def _random_rows(most_looks: int) -> Rows:
     """Most users with a few looks in some windows, four with more than a purse pays for."""
-    found = []
+    found, drawn = [], np.random.default_rng(1)
 
     def add(user: int, window: int, items: Whole) -> None:
         found.append((np.full(len(items), user), np.full(len(items), window), items))
 
     for user in range(1, _USERS + 1):
         for window in range(_WINDOWS):
-            number = secrets.randbelow(_MOST_PAIRS + 1) * (user % 3 > 0 or window == secrets.randbelow(_WINDOWS))
-            add(user, window, np.array(sorted({secrets.randbelow(_ITEMS) for _ in range(number)}), dtype=np.int64))
+            number = drawn.integers(_MOST_PAIRS + 1) * (user % 3 > 0 or window == drawn.integers(_WINDOWS))
+            add(user, window, np.unique(drawn.integers(_ITEMS, size=number)))
     many = np.arange(2 * most_looks)
     for user, window in enumerate((0, _WINDOWS // 2, _WINDOWS - 1), start=_USERS + 1):
         add(user, window, many)  # twice as many as its purse pays for, at once
         for later in range(window + 1, _WINDOWS):
-            add(user, later, np.arange(secrets.randbelow(_ITEMS)))
+            add(user, later, np.arange(drawn.integers(_ITEMS)))
     for window in range(_WINDOWS):  # a part of them in each window
         add(_USERS + 4, window, np.arange(1 + most_looks // 2))
     users, windows, items = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -185,34 +164,34 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
+def _broken_in_rounds(mechanism: LooksMechanism, run: TrialPlan, slide: int) -> Broken:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
+    rounds = dataclasses.replace(run.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
     rows = _random_rows(mechanism.most_looks // 3)
     users, places = np.unique(rows.users, return_inverse=True)
     size = int(rows.numbers.max()) + 1
     own, numbers = np.unique(places * size + rows.numbers, return_inverse=True)
-    code = _RoundCode(trial, trial.stream_keys(secret), size)
-    shares, found = [], list[str]()
-    for name, ends in (("replay", _WHOLE), ("run in parts", _PARTS)):
+    code = _RoundCode(trial, trial.stream_keys(SECRET), size)
+    shares, found = {}, list[str]()
+    for name, ends in (("replay", _WHOLE), ("parts", _PARTS)):
         alone = code.sums(rows._replace(numbers=numbers), own % size, ends)
         spent, is_listed = _spent_in_rounds(mechanism, alone, own // size, len(users))
-        shares.append(float(spent.sum(axis=0).max()) / mechanism.purse)
+        shares[name] = float(spent.sum(axis=0).max()) / mechanism.purse
         if not is_listed:
-            found.append(f"in a {name}, users have weights that are not on the price list")
-        if shares[-1] > 1:
-            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
+            found.append(f"{name}: weights are not on the price list")
+        if shares[name] > 1:
+            found.append(f"{name}: a purse is overdrawn")
         for number, (units, listed) in enumerate(zip(spent.max(axis=1), mechanism.purses, strict=True)):
             if units > listed.purse:
-                found.append(f"in a {name}, a user pays {units / listed.purse:.4g} times what round {number} may cost")
+                found.append(f"{name}: the purse of round {number} is overdrawn")
         if code.not_drawn_for:
-            found.append(f"in a {name}, users pay for pairs that are named already, or that no round draws for")
+            found.append(f"{name}: users pay for pairs that are named already, or that no round draws for")
         shared = np.arange(size)
         halves = [code.sums(rows.take(places % 2 == half), shared, ends) for half in (0, 1)]
         if code.sums(rows, shared, ends) != [first + second for first, second in zip(*halves, strict=True)]:
-            found.append(f"in a {name}, weights of a user change with the events of others")
-    return PaymentAudit(len(users), len(rows.users), shares[0], None, tuple(found), shares[1])
+            found.append(f"{name}: weights change with the events of others")
+    return found, shares
 
 
 def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
@@ -237,7 +216,7 @@ class _RoundCode:
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
         self._plan, self._keys = plan, keys
         self._rounds = len(plan.units_of_rounds)
-        lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
+        lots = np.random.default_rng(2).integers(256, size=(2, items, _WINDOWS), dtype=np.uint8)
         self._in_block = lots[0] < _OF_BLOCKS
         self._named_in = 1 + lots[1] % (2 * self._rounds)
         self.not_drawn_for = False

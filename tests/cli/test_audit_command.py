@@ -13,7 +13,7 @@ from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.cli import audit
 from dp_transforms.cli.audit import command, finish
-from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
+from dp_transforms.cli.audit_report import HitsReport, LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan, choices_of

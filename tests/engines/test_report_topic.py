@@ -18,7 +18,6 @@ from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report
 
 pytestmark = needs("kafka")
 
-LABELS = {found.item for found in REPORTS[0].heavy_hitters}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import run_trial
 from tests.audit.scenes import Trial
+from tests.audit.statistics import NamedPValue
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
@@ -59,10 +60,12 @@ def law_of(mechanism: LooksMechanism) -> NoiseLaw:
     return NoiseLaw.whole(mechanism.shape, mechanism.scale)
 
 
-def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> dict[str, float]:
-    """Of all tests of these trials, with a fixed key."""
-    found: dict[str, float] = {}
+def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> list[NamedPValue]:
+    """Of all tests of these trials, with a fixed key; several have one name. And whether each size is that of its
+    level."""
+    found: list[NamedPValue] = []
     for trial in trials:
         published = run_trial(trial, settings, SECRET)
-        found |= dict(trial.p_values({with_user: each.levels for with_user, each in published.items()}))
+        found += trial.p_values({with_user: each.levels for with_user, each in published.items()})
+        found.append((f"{trial.scene.name}, sizes", float(all(each.sizes_fit for each in published.values()))))
     return found

@@ -51,7 +51,11 @@ class Database:
             raise LedgerError("--ledger must be the path of a file, got a URL.")
         database = cls(pathlib.Path(place).absolute(), wait_seconds)
         with database._errors():
-            database._check_file(create, rebuild)  # before a lock file is made beside it
+            try:
+                database._check_file(create, rebuild)  # before a lock file is made beside it
+            except LedgerDamagedError:
+                if not os.path.lexists(database.file):  # else another process has made it meanwhile
+                    raise
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:

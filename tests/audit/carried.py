@@ -1,4 +1,4 @@
-"""The state of a stage, carried from window to window as a run stores it: for who runs stages without an engine."""
+"""The state of a stage, carried from window to window as a run stores it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Carried:
 
     Before every other window a part of the run ends: the state goes through the cells and the file that parts hand
     over. Before the others it is read from what a worker keeps.
-    is_refused: whether a reader has refused what was stored. It is then carried on as it was, and audited all the same.
+    is_refused: whether a reader has refused what was stored. It is then carried on as it was, and tested all the same.
     """
 
     def __init__(self, work: StageWork) -> None:
