@@ -274,7 +274,6 @@ def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else():
         (small_plan(mode="hits"), True),
         (small_plan(mode="hits-with-counts"), True),
         (small_plan(mode="kms21"), True),
-        (small_looks_plan(hits=1), True),
         (small_looks_plan(), False),
     ):
         for source in (beam.Create([("u", "i")]), test_stream.TestStream().add_elements([("u", "i")])):

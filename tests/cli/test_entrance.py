@@ -23,7 +23,7 @@ UNREADABLE = [
     ["stream", *BUDGET],
 ]
 REFUSED = [
-    ["plan", *BUDGET, "--most-looks", "0"],
+    ["plan", *BUDGET, "--hits-per-user", "0"],
     ["plan", *BUDGET, "--output", "taken"],
     ["show", "missing.avro"],
     ["replay", "missing.csv", *BUDGET, "--output", "report.avro"],

@@ -16,7 +16,7 @@ REFUSED = {
     "plan": """
         --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts.
         --threshold 5: --threshold needs --mode hits or
-        --hits-per-user 3: --hits-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
+        --hits-per-user 3: --hits-per-user needs --mode hits or --mode hits-with-counts.
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --forget-after 0 --mode hits: --forget-after needs --mode looks.
     """,
