@@ -244,8 +244,8 @@ def higher_threshold(initialize):
 
     def initialize_higher(queries, *arguments):
         initialize(queries, *arguments)
-        queries._thresholds = queries._thresholds + 1
-        queries._is_due = queries._noisy_counts >= queries._thresholds
+        queries._threshold = queries._threshold + 1
+        queries._is_due = queries._noisy_counts >= queries._threshold
 
     return initialize_higher
 
