@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from dp_transforms.cli.options import GroupedCommand, Rule, RuledCommand, broken_rules
+from dp_transforms.cli.options import RuledCommand, broken_rules
 from tests.helpers.option_tables import commands
 from tests.helpers.shh_here import shh
 
@@ -118,21 +118,3 @@ def test_an_option_in_a_file_is_given_and_a_flag_that_is_false_is_not(tmp_path):
     config = ("--config", "shh.toml")
     assert "--until needs --state" in shh(*config, "replay", "nowhere.csv", cwd=tmp_path).stderr
     assert "nowhere.avro" in shh(*config, "show", "nowhere.avro", cwd=tmp_path).stderr
-
-
-def test_the_long_help_shows_the_rules_of_the_command():
-    for name, command in commands().items():
-        rules = command.rules if isinstance(command, GroupedCommand) else []
-        shown = "".join(shh(name, "--help-all").stdout.split()) if rules else ""
-        for rule in rules:
-            assert "".join(f"{rule.options}: {rule.in_short}".split()) in shown, (name, rule)
-
-
-def test_a_rule_is_a_sentence():
-    rule = Rule("--a, --b", needs="--c | --d x", why="so it is")
-    assert rule.broken(lambda word: word == "--b") == (
-        "--b needs --c or --d x: so it is. Give it too, or leave --b out."
-    )
-    assert rule.broken(lambda word: word in ("--b", "--d x")) is None
-    assert rule.in_short == "needs --c or --d x"
-    assert Rule("--a", excludes="--b", unless="--c").broken(lambda word: True) is None

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from dp_transforms.cli import simulate
@@ -69,62 +68,6 @@ def test_a_shell_runs_the_command_as_printed(tmp_path):
     words = shlex.split(_simulated(tmp_path, "--users", 1, "--output=-log.parquet").splitlines()[-1])
     assert words[:3] == ["shh", "replay", "./-log.parquet"]
     assert words[-2:] == ["--output", "report-2.avro"], "a name that is free"
-
-
-def test_range_and_numbers_are_those_asked_for(tmp_path):
-    numbers = ["--users", 3, "--items", 1]
-    said = _simulated(tmp_path, *numbers, "--days", 2, "--output", "my log.csv")
-    events = _events(tmp_path / "my log.csv")
-    assert len(events) == 30
-    assert len({user for user, _, _ in events}) <= 3
-    assert {item for _, item, _ in events} == {"page-000"}
-    assert "shh replay 'my log.csv' --start 2026-01-01T00:00:00Z --end 2026-01-03T00:00:00Z" in said
-
-
-def test_large_logs_come_in_blocks_in_order_of_time():
-    blocks = list(simulate.simulate_log(simulate.LogPlan(70_000, 100, 1, 3)))
-    sizes = [len(block.time_millis) for block in blocks]
-    assert sum(sizes) == 700_000
-    assert 2 <= len(blocks) <= 3
-    assert max(sizes) <= 550_000
-    assert (np.diff(np.concatenate([block.time_millis for block in blocks])) >= 0).all()
-    users = np.unique(np.concatenate([np.unique(block.users.to_numpy(zero_copy_only=False)) for block in blocks]))
-    assert 50_000 < len(users) <= 70_000, "ids are distinct"
-
-
-def test_the_log_is_realistic():
-    plan = simulate.LogPlan()
-    blocks = list(simulate.simulate_log(plan))
-    users = np.concatenate([block.users.to_numpy(zero_copy_only=False) for block in blocks])
-    items = np.concatenate([block.items.to_numpy(zero_copy_only=False) for block in blocks])
-    hours = (np.concatenate([block.time_millis for block in blocks]) - START // 1000) // 3_600_000
-    by_hour = np.bincount(hours, minlength=96)
-    by_day = by_hour.reshape(4, 24).sum(axis=0)
-    assert by_day[2:6].sum() * 5 < by_day[18:22].sum()  # nights are quiet
-    activity = np.unique(users, return_counts=True)[1]
-    assert np.quantile(activity, 0.99) > 10 * np.median(activity)  # users differ
-    heavy = [_heavy(users[hours == hour], items[hours == hour], 150) for hour in range(96)]
-    assert sum(bool(names) for names in heavy) >= 48  # most hours of the day have heavy items
-    stories = {item for names in heavy for item in names if item.startswith("story")}
-    assert len(stories) >= 20
-    assert np.median([sum(item in names for names in heavy) for item in stories]) <= 12  # stories come and go
-    pages, counts = np.unique(items[np.char.startswith(items.astype(str), "page")], return_counts=True)
-    first = np.bincount(hours[items == pages[np.argmax(counts)]], minlength=96)
-    assert (first[12:22] > 0).all()  # pages stay
-    assert (first[84:94] > 0).all()
-
-
-def _heavy(users, items, holders):
-    names, counts = np.unique([item for _, item in set(zip(users, items, strict=True))], return_counts=True)
-    return {str(name) for name, count in zip(names, counts, strict=True) if count >= holders}
-
-
-def test_an_unknown_format_is_one_line(tmp_path):
-    failed = shh("simulate", "--output", "log.jsonl", cwd=tmp_path)
-    assert failed.returncode == 1
-    assert "is not a known format. Use .parquet or .csv." in failed.stderr
-    assert failed.stderr.count("\n") == 1
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
