@@ -19,7 +19,6 @@ from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report
 pytestmark = needs("kafka")
 
 
-
 @pytest.fixture
 def sink(server):
     """A topic of its own for each test, of three partitions."""
