@@ -92,9 +92,6 @@ def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink):
         sink.read("run-2")
 
 
-# --- Files of others
-
-
 def test_files_of_others_are_not_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(StreamError, match="holds other files"):
@@ -194,9 +191,6 @@ def test_what_the_dead_left_is_removed_when_it_is_old(sink):
     assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
-# --- Two workers at one window, whichever of their steps come between
-
-
 def interrupted_at(monkeypatch, step, other):
     """Before the next call of this function of `os`, another worker does its work."""
     original = getattr(os, step)
@@ -227,9 +221,6 @@ def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(sink, monkeyp
         loser.end(ENDED._replace(windows=47))
     assert sink.read("run-1") == (HEADER, [one_item(3, 40), one_item(4, 40)], ENDED)
     assert not [name for name in files_of(sink.path) if name.endswith(".tmp")], "and what it had begun is tidied up"
-
-
-# --- Workers that die
 
 
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "link", "unlink"])

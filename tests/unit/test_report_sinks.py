@@ -206,8 +206,6 @@ def test_a_sink_says_what_is_wrong_with_it(made, said):
         made()
 
 
-# --- Following a run
-
 WINDOWS = [one_item(window) for window in range(6)]
 
 
@@ -251,9 +249,6 @@ def test_an_error_loses_nothing(tmp_path):
     assert follower.read_new() == (HEADER, WINDOWS[1:3], None, False)
     with pytest.raises(StreamError, match="belongs to another run"):
         folder.follow("run-2").read_new()
-
-
-# --- Where a sink is
 
 
 def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path):
