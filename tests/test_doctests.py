@@ -3,8 +3,6 @@
 Their noise is fresh, and their margins so wide that each fails with a probability below 1e-9.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pathlib
@@ -21,13 +19,13 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_say_what_happens(name: str) -> None:
+def test_the_examples_of_a_module_say_what_happens(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.attempted > 0
     assert result.failed == 0
 
 
-def test_no_example_shows_a_key() -> None:
+def test_no_example_shows_a_key():
     """Who copies an example copies its key, and whoever has read it can subtract the noise from what is published."""
     assert len(MODULES) > 5
     found = []
@@ -38,5 +36,5 @@ def test_no_example_shows_a_key() -> None:
 
 
 @pytest.mark.parametrize("code", ["noise = SecretNoise(bytes(32))", "f(SecretNoise(key))"])
-def test_a_key_in_an_example_would_be_found(code: str) -> None:
+def test_a_key_in_an_example_would_be_found(code):
     assert re.search(r"SecretNoise\([^)]", code)

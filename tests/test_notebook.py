@@ -1,7 +1,5 @@
 """docs/tutorial.ipynb runs from its first cell to its last, and shows what it says."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -9,27 +7,24 @@ import sys
 
 import nbclient
 import nbformat
-import pytest
 
 PATH = pathlib.Path(__file__).resolve().parents[1] / "docs" / "tutorial.ipynb"
 
 
-def code_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+def code_of(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def kinds_of(cell: nbformat.NotebookNode) -> set[str]:
+def kinds_of(cell):
     return {output.output_type for output in cell.outputs}
 
 
-def html_of(cell: nbformat.NotebookNode) -> str:
+def html_of(cell):
     (shown,) = [output.data for output in cell.outputs if output.output_type == "execute_result"]
     return shown["text/html"]
 
 
-def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(tmp_path, monkeypatch):
     """A report without any item has a probability far below 1e-9: the largest story has 500 users in its hour."""
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)

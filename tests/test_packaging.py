@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import importlib.util
 import os
 import pathlib
 import re
@@ -20,7 +19,7 @@ from tests.helpers.shh_process import run_python
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def run(*words: object, cwd: pathlib.Path, **environment: str) -> str:
+def run(*words: object, cwd, **environment: str):
     result = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -34,7 +33,7 @@ def run(*words: object, cwd: pathlib.Path, **environment: str) -> str:
 
 
 @pytest.fixture
-def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
+def checkout(tmp_path):
     """The tracked files alone."""
     folder = tmp_path / "checkout"
     for name in run("git", "ls-files", "-z", cwd=ROOT).split("\0"):
@@ -45,26 +44,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_tree() -> None:
-    """What a tool or an editor sees is what Python imports."""
-    setuptools = pytest.importorskip("setuptools", reason="what builds the package is for developers")
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    found = setuptools.find_namespace_packages(str(ROOT), include=["dp_transforms*"])
-    packages = {name for name in found if list((ROOT / name.replace(".", "/")).glob("*.py"))}
-    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.views"} <= packages
-    for name in packages:
-        place = importlib.util.find_spec(name)
-        assert place is not None
-        assert place.origin == str(ROOT / name.replace(".", "/") / "__init__.py")
-    assert set(declared["tool"]["setuptools"]) == {"packages", "package-data"}, "no package-dir"
-    assert declared["tool"]["setuptools"]["packages"]["find"] == {"include": ["dp_transforms*"]}
-    assert "package" not in (ROOT / "setup.py").read_text(), "setup.py maps nothing"
-    assert not {"mypy_path", "explicit_package_bases"} & set(declared["tool"]["mypy"])
-    assert set(declared["tool"]["mypy"]["files"]) == {"dp_transforms", "pipelines"}
-    assert re.search(r"^\t\$\(BIN\)/mypy$", (ROOT / "Makefile").read_text(), re.MULTILINE), "mypy runs plainly"
-
-
-def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> None:
+def test_messages_name_extras_that_there_are_and_no_package_of_an_index():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named: set[str] = set()
     for path in (ROOT / "dp_transforms").rglob("*.py"):
@@ -85,7 +65,7 @@ print(count)
 """
 
 
-def test_every_module_can_be_imported() -> None:
+def test_every_module_can_be_imported():
     """With these versions of what the package requires: `make test-versions` asks the oldest and the newest."""
     files = [path for folder in ("dp_transforms", "pipelines") for path in (ROOT / folder).rglob("*.py")]
     done = run_python("-c", EACH_MODULE, cwd=ROOT)
@@ -106,7 +86,7 @@ print(dp_transforms.__file__)
 """
 
 
-def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_sdist_makes_a_wheel_that_works(checkout, tmp_path):
     """Also what Beam ships to workers (--setup_file) is such an sdist."""
 
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.

@@ -72,14 +72,14 @@ def _run(plain: pathlib.Path, folder: pathlib.Path, *words: str, given: str = ""
     return subprocess.run(command, cwd=folder, env=env, input=given, capture_output=True, text=True, check=False)
 
 
-def test_few_packages_are_required_and_none_serves_stores_or_draws() -> None:
+def test_few_packages_are_required_and_none_serves_stores_or_draws():
     names = {canonicalize_name(Requirement(text).name) for text in DECLARED["dependencies"]}
     assert len(names) == len(DECLARED["dependencies"]) <= MOST_REQUIREMENTS
     brought = _brought(DECLARED["dependencies"])
     assert not brought & {"flask", "matplotlib", "altair", "plotly", "pandas"}
 
 
-def test_all_that_a_local_run_needs_is_there(plain: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_all_that_a_local_run_needs_is_there(plain, tmp_path):
     """`make test-wheels` runs the same program in clean environments."""
     done = _run(plain, tmp_path, str(ROOT / "tests" / "helpers" / "local_run.py"))
     assert done.returncode == 0, (done.stdout, done.stderr)
@@ -107,7 +107,7 @@ WITHOUT_EXTRA = {
 }
 
 
-def test_what_is_missing_is_named_with_its_extra(plain: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_what_is_missing_is_named_with_its_extra(plain, tmp_path):
     done = _run(plain, tmp_path, "-c", COMMANDS, given=json.dumps(list(WITHOUT_EXTRA)))
     assert done.returncode == 0, (done.stdout, done.stderr)
     ended = map(json.loads, done.stdout.splitlines())

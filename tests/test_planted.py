@@ -1,21 +1,20 @@
-"""Each fault of tests/planted.toml can still be planted; whether it is found, `make planted` says."""
+"""Each fault of tests/planted.toml can be planted (`make planted` says whether it is found); survivors have reasons."""
 
-from __future__ import annotations
-
-import pathlib
+import json
 import subprocess
 import sys
 
+from tests.mutants import FOLDERS, SURVIVORS
 from tests.planted import ROOT, faults
 
 
-def test_each_fault_fits_the_code_and_has_its_tests() -> None:
+def test_each_fault_fits_the_code_and_has_its_tests():
     listed = faults()
     assert [f"{fault.name}: {why}" for fault in listed if (why := fault.misfit())] == []
     assert len({fault.name for fault in listed}) == len(listed) > 40
 
 
-def test_no_fault_is_found_for_a_name_that_is_not_there(tmp_path: pathlib.Path) -> None:
+def test_no_fault_is_found_for_a_name_that_is_not_there(tmp_path):
     """Nor for what is not Python: then any test would fail."""
     for number, fault in enumerate(faults()):
         if fault.file.endswith(".py"):
@@ -24,3 +23,14 @@ def test_no_fault_is_found_for_a_name_that_is_not_there(tmp_path: pathlib.Path) 
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--quiet", str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.stdout == ""
+
+
+def test_every_known_survivor_has_a_kind_a_reason_and_a_module():
+    entries = json.loads(SURVIVORS.read_text())
+    assert len(entries) > 20
+    for entry in entries:
+        assert set(entry) == {"module", "function", "lines", "kind", "reason"}
+        assert entry["module"].startswith(tuple(f"{folder}/" for folder in FOLDERS))
+        assert entry["kind"] in ("equivalent", "open")
+        assert len(entry["reason"]) > 10
+        assert (ROOT / "dp_transforms" / f"{entry['module']}.py").is_file()

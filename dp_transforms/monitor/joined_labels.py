@@ -2,7 +2,7 @@
 
 No two different rows of values, of whatever number, have one label. In a value a backslash is doubled, and a slash that
 stands alone (a blank or an end of the value on both sides) gets a backslash before it. So the separator stands nowhere
-but between values, and each value can be read again (tests/unit/test_joined_labels.py has the inverse).
+but between values, and each value can be read again (tests/unit/test_item_fields.py has the inverse).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What they publish, however the work is cut: tests/conformance.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 

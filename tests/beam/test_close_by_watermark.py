@@ -1,7 +1,5 @@
 """`CloseByWatermark` on state that the test holds: each window is announced once, with all that came in time."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

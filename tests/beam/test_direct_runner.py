@@ -4,8 +4,6 @@ It is Beam's SwitchingDirectRunner: Prism, which it downloads, else FnApiRunner,
 (docs/engines.md). With a Prism that is there: tests/engines/test_prism.py.
 """
 
-from __future__ import annotations
-
 import pickle
 import socket
 import urllib.error
@@ -79,7 +77,7 @@ def test_bounded_input(tmp_path, refused):
 
 def test_a_stream_that_a_test_tells(tmp_path, refused):
     """`TestStream` runs on BundleBasedDirectRunner alone, and DirectRunner knows."""
-    plan = small_looks_plan(6, forget_after=0, hits=1)  # with the steps of both ways to pay
+    plan = small_looks_plan(6, forget_after=0)
     log = ordered_log(plan, 6, events=400)
     found = {}
     for runner in ("BundleBasedDirectRunner", "DirectRunner"):

@@ -1,7 +1,5 @@
 """Gather on state that the test holds: one complete group for each key, and windows that wait for their turn."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -15,14 +15,12 @@ import pytest
 
 from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from tests.helpers.event_files_oracle import read_all
 
 Pair = tuple[Any, Any]
 TIME = "2017-10-01T03:00:00Z"
-MICROS = 1_506_826_800_000_000
 AVRO_SCHEMA = {
     "type": "record",
     "name": "Event",
@@ -53,16 +51,16 @@ BAD_VALUES = [
 ]
 
 
-def by_reason(rejected: Sequence[RejectedEvents], first: int) -> dict[str, list[int]]:
+def by_reason(rejected, first):
     return {part.reason: [position - first for position in part.positions] for part in rejected}
 
 
-def of_file(path: pathlib.Path, first: int) -> dict[str, list[int]]:
+def of_file(path, first):
     _, rejected = read_all(str(path))
     return {reason: [position - first for position in positions] for reason, positions in rejected.items()}
 
 
-def json_line(pair: Pair) -> bytes:
+def json_line(pair):
     def cell(value: Any) -> bytes:
         if isinstance(value, bytes):
             return b'"' + value + b'"'
@@ -71,24 +69,24 @@ def json_line(pair: Pair) -> bytes:
     return b'{"user":%s,"item":%s,"timestamp":"%s"}' % (cell(pair[0]), cell(pair[1]), TIME.encode())
 
 
-def in_json_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_json_file(pairs, folder):
     path = folder / "log.jsonl"
     path.write_bytes(b"".join(json_line(pair) + b"\n" for pair in pairs))
     return of_file(path, 1)
 
 
-def in_json_records(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_json_records(pairs, folder):
     decoder = RecordDecoder(EventFields())
     return by_reason(decoder.decode("t:0", [json_line(pair) for pair in pairs], np.arange(len(pairs))).rejected, 0)
 
 
-def in_csv_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_csv_file(pairs, folder):
     path = folder / "log.csv"
     path.write_bytes(b"user,item,timestamp\n" + b"".join(b"%s,%s,%s\n" % (*pair, TIME.encode()) for pair in pairs))
     return of_file(path, 2)
 
 
-def in_parquet_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_parquet_file(pairs, folder):
     path = folder / "log.parquet"
     users, items = zip(*pairs, strict=True)
     columns = {"user": pa.array(users, pa.binary()), "item": pa.array(items, pa.binary())}
@@ -96,18 +94,18 @@ def in_parquet_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, li
     return of_file(path, 1)
 
 
-def avro_events(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def avro_events(pairs):
     return [{"user": user, "item": item, "timestamp": TIME} for user, item in pairs]
 
 
-def in_avro_file(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_avro_file(pairs, folder):
     path = folder / "log.avro"
     with path.open("wb") as file:
         fastavro.writer(file, AVRO_SCHEMA, avro_events(pairs))
     return of_file(path, 1)
 
 
-def in_elements(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[int]]:
+def in_elements(pairs, folder):
     do_fn = CollectEventsDoFn(lambda pair: pair[0], lambda pair: pair[1])
     do_fn.start_bundle()
     for number, pair in enumerate(pairs):
@@ -118,15 +116,12 @@ def in_elements(pairs: Sequence[Pair], folder: pathlib.Path) -> dict[str, list[i
 
 WAYS: dict[str, Callable[[Sequence[Pair], pathlib.Path], dict[str, list[int]]]] = {
     way.__name__: way
-    for way in (
-        *(in_json_file, in_json_records, in_csv_file, in_parquet_file),
-        *(in_avro_file, in_elements),
-    )
+    for way in (*(in_json_file, in_json_records, in_csv_file, in_parquet_file), *(in_avro_file, in_elements))
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_bad_id_has_the_same_reason(way: str, tmp_path: pathlib.Path) -> None:
+def test_the_same_bad_id_has_the_same_reason(way, tmp_path):
     bad = [(value, reason) for value, reason in BAD_BYTES if value is not None or way != "in_csv_file"]
     bad += BAD_VALUES if way in ("in_json_file", "in_json_records", "in_elements") else []
     pairs: list[Pair] = [(b"u", b"i")]

@@ -3,8 +3,6 @@
 An engine may give them back in any order, and one that it stored twice twice. Now and then the state is rewritten.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

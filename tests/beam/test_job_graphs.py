@@ -146,8 +146,6 @@ def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
     ("left_out", "message"),
     [
         ("--project", "--project=PROJECT"),
-        ("--region", "--region=REGION"),
-        ("--temp_location", "--temp_location=gs://BUCKET/FOLDER"),
         ("--streaming", "--streaming"),
         ("--sdk_container_image", "--sdk_container_image=IMAGE"),
     ],

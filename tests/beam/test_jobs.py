@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import http.server
 import json
-import pathlib
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from dp_transforms import Plan
 from dp_transforms.beam import jobs
 from dp_transforms.beam.runner_options import ClusterJob, cluster_job, local_options
 from dp_transforms.cli.replay_run import job_of
@@ -28,7 +26,7 @@ from tests.helpers.small_runs import key_file, small_plan
 
 
 @pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
-def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path: pathlib.Path, plan: Plan) -> None:
+def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
     log = write_crowded_log(tmp_path / "log", 600, 30)
     job = job_of(replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path)))
     slabs = 1 if plan.mode == "looks" else plan.schedule.horizon
@@ -73,7 +71,7 @@ class Pipeline(beam.Pipeline):
         return self.result
 
 
-def test_an_engine_does_not_hear_ctrl_c_and_this_process_keeps_its_handler() -> None:
+def test_an_engine_does_not_hear_ctrl_c_and_this_process_keeps_its_handler():
     before, pipeline = signal.getsignal(signal.SIGINT), Pipeline()
     running = jobs.RunningPipeline(pipeline)
     assert signal.getsignal(signal.SIGINT) is before
@@ -85,7 +83,7 @@ def test_an_engine_does_not_hear_ctrl_c_and_this_process_keeps_its_handler() -> 
         running.raise_error()
 
 
-def test_a_job_that_is_not_waited_for_any_more_is_cancelled() -> None:
+def test_a_job_that_is_not_waited_for_any_more_is_cancelled():
     pipeline = Pipeline()
     pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
@@ -93,7 +91,7 @@ def test_a_job_that_is_not_waited_for_any_more_is_cancelled() -> None:
     assert pipeline.result.is_cancelled.is_set()
 
 
-def test_a_pipeline_here_fails_with_its_own_error() -> None:
+def test_a_pipeline_here_fails_with_its_own_error():
     pipeline = beam.Pipeline(options=local_options())
     _ = pipeline | beam.Create([0]) | beam.Map(lambda number: 1 // number)
     running = jobs.RunningPipeline(pipeline)

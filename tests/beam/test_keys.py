@@ -1,9 +1,6 @@
 """The noise key: fresh for every run that has none, one for all workers of a run, and written nowhere."""
 
-from __future__ import annotations
-
 import itertools
-import tempfile
 
 import apache_beam as beam
 import pytest
@@ -129,36 +126,3 @@ def test_the_key_of_a_stream_is_written_nowhere(tmp_path, traces):  # noqa: F811
         log, settings_of(plan), SECRET
     )
     assert places_with(forms_of(SECRET), traces.places()) == []
-
-
-class Planted(beam.DoFn):
-    """What must not be: the key as a plain attribute, a log line and a file with it."""
-
-    def __init__(self, key):
-        self._key = key
-
-    def process(self, element):
-        import logging
-
-        logging.getLogger("planted").debug("the key is %s", self._key.hex())
-        with tempfile.NamedTemporaryFile("wb", delete=False) as file:
-            file.write(b"left behind: " + self._key)
-        yield element
-
-
-def test_the_search_finds_a_planted_key(tmp_path, traces):  # noqa: F811
-    pipeline = local_pipeline()
-    _ = pipeline | beam.Create([1]) | beam.ParDo(Planted(SECRET))
-    pipeline.run().wait_until_finish()
-    places = {"job graph": job_graph(pipeline), "options": options_of(pipeline), **traces.places()}
-    found = places_with(forms_of(SECRET), places)
-    assert {"job graph", "log"} <= set(found)
-    assert any(name.startswith("file ") for name in found)
-    assert "options" not in found
-    assert places_with(forms_of(bytes(range(50, 90))), places) == []
-
-
-@pytest.mark.parametrize("form", range(len(forms_of(SECRET))))
-def test_the_search_knows_each_form(form):
-    written = forms_of(SECRET)[form]
-    assert places_with(forms_of(SECRET), {"text": b"noise key: " + written + b" (secret)"}) == ["text"]

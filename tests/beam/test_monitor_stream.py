@@ -1,7 +1,5 @@
 """What `MonitorStream` leaves out, refuses and tells, and how it is stopped. Whole logs: tests/conformance."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of a run: what is counted and refused. What they publish: tests/conformance."""
 
-from __future__ import annotations
-
 import pytest
 
 from dp_transforms import Plan

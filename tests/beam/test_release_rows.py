@@ -129,16 +129,6 @@ def test_the_schema_has_plain_types_alone():
     assert nullable == {"zone", "noisy_count", "level", "at_least_users"}
 
 
-def test_rows_without_events_give_no_rows(tmp_path):
-    (tmp_path / "plan.json").write_text(small_plan().to_json())
-    pipeline, found = local_pipeline(), Collected()
-    rows = pipeline | rows_of([], int, int)
-    release = HeavyHitterRows(str(tmp_path / "plan.json"), user="who", item="what", time="at", time_unit="us")
-    _ = rows | release | found.sink()
-    pipeline.run().wait_until_finish()
-    assert found.values == []
-
-
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-02", "window": "1h"}
 
 
@@ -146,9 +136,7 @@ BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-02
     ("time_type", "arguments", "words"),
     [
         (int, {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),
-        (typing.Optional[float], {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),  # noqa: UP045
         (str, {"time": "when"}, r"^time='when' is not a field of the input, which has who, what, at\."),
-        (str, {"user": "reader", "time": "at"}, r"^user='reader' is not a field"),
         (str, {"user": "reader"}, r"^user='reader' is not a field"),
         (str, {"time": "who", "user": "who"}, r"three different fields"),
     ],
@@ -165,8 +153,6 @@ def test_fields_that_the_input_has_not_are_refused(time_type, arguments, words):
         ({"time_unit": "s"}, r"^time_unit is the unit of the field time"),
         ({"time": "at", "time_unit": "h"}, r"^time_unit must be one of"),
         ({"user": ""}, r"^user must be the name of a field"),
-        ({"item": 7}, r"^item must be the name of a field, got 7"),
-        ({"stream": ""}, r"^stream must be printable"),
         ({"domain": "items.txt"}, r"open domain"),
     ],
 )

@@ -35,7 +35,7 @@ KINDS = (
 )
 
 
-def log() -> pa.Table:
+def log():
     """From items of all users down to those of a few, so that noise decides; some outside, some that cannot be read."""
     users = np.arange(600)
     parts = [(users[:: 1 + 2 * rank], f"=item {rank}", 3600 * hour) for hour in range(4) for rank in range(20)]
@@ -48,7 +48,7 @@ def log() -> pa.Table:
     return pa.table({"who": who, "what": what, "when": moments, "other": [str(row) for row in range(len(who))]})
 
 
-def as_kind(kind: str, table: pa.Table) -> Any:
+def as_kind(kind, table):
     if kind == "list of batches":
         return table.to_batches(max_chunksize=1000)
     if kind == "list of tables":
@@ -70,7 +70,7 @@ def as_kind(kind: str, table: pa.Table) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("replayed")
     pq.write_table(log(), made / "log.parquet")
     key_file(made)
@@ -85,15 +85,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return made
 
 
-def plan_of(mode: str) -> Plan:
+def plan_of(mode):
     schedule = WindowSchedule.fixed(WORDS["start"], WORDS["end"], WORDS["window"])
     return Plan.calibrate(epsilon=4, delta=1e-6, schedule=schedule, mode=mode, **MODES[mode])
 
 
 @pytest.mark.parametrize(("kind", "mode"), [*((kind, "looks") for kind in KINDS), ("pandas", "hits-with-counts")])
-def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
-    folder: pathlib.Path, tmp_path: pathlib.Path, kind: str, mode: str
-) -> None:
+def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(folder, tmp_path, kind, mode):
     of_command = read_report(folder / f"{mode}.avro")
     rejected: list[RejectedEvents] = []
     with pytest.warns(UserWarning, match=r"1 of [\d,]+ rows are outside.*; 2 of [\d,]+ rows cannot be read .*operator"):
@@ -117,7 +115,7 @@ def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
     assert len(of_file) == 2
 
 
-def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder: pathlib.Path) -> None:
+def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder):
     """600 users have the largest item, and noise decides about others: two draws are alike in 1e-9 of all cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -127,12 +125,12 @@ def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder:
     assert first.windows != second.windows
 
 
-def table(**columns: Any) -> pa.Table:
+def table(**columns: Any):
     usual = {"user": [1, 2], "item": ["secret cell", "b"], "timestamp": [datetime.datetime(2026, 1, 1)] * 2}
     return pa.table({**usual, **columns})
 
 
-def mixed() -> Any:
+def mixed():
     pandas = pytest.importorskip("pandas")
     return pandas.DataFrame({"user": ["secret cell", 1], "item": ["a", "b"], "timestamp": ["2026-01-01"] * 2})
 
@@ -158,7 +156,6 @@ def mixed() -> Any:
         ),
         (mixed, {}, r"the column 'user' holds values of several types. .*astype\(\"string\"\)"),
         (lambda: "clicks.csv", {}, "a str is no table that can be read. Give a DataFrame of pandas"),
-        (lambda: ["clicks.csv"], {}, "a str is no table that can be read. Give a DataFrame of pandas"),
         (lambda: pytest.importorskip("polars").from_arrow(table()).lazy(), {}, r"a LazyFrame is .*its \.collect\(\)"),
         (lambda: pyarrow.dataset.dataset(table()), {}, r"InMemoryDataset is no .*Make one of it: its \.to_table\(\)"),
         (lambda: mixed()["user"], {}, r"a Series is no table that can be read. Make one of it: its \.to_frame\(\)"),
@@ -171,12 +168,8 @@ def mixed() -> Any:
         (lambda: table(), {"start": "2025-01-01", "end": "2025-01-02"}, "2 of 2 rows are outside .*nothing is spent"),
         (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
-        (lambda: table(), {"epsilon": None}, "epsilon must be given, or a plan"),
         (lambda: table(), {"user_field": "uid"}, r"has no argument 'user_field'\. Do you mean user\?"),
-        (lambda: table(), {"most_look": 3}, r"has no argument 'most_look'\. Do you mean most_looks\?"),
-        (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
         (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
-        (lambda: table(), {"noise_key": "nowhere.key"}, "nowhere.key"),
         (
             lambda: table(),
             {"noise_key": "noise.key", "run_id": "nightly"},
@@ -190,19 +183,14 @@ def mixed() -> Any:
         (lambda: table(), {"noise_key": "noise.key", "run_id": "r", "resume": "yes"}, "resume must be True or False"),
     ],
 )
-def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, more: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made, more, said):
     with pytest.raises((TypeError, ValueError), match=said) as raised:
         replay(made(), **{**WORDS, **more})
     assert "secret" not in str(raised.value)
     assert "--" not in str(raised.value)
 
 
-def test_an_empty_report_is_made_where_it_is_asked_for() -> None:
-    report = replay(table().slice(2), **WORDS, allow_empty=True)
-    assert (len(report), report.header.plan["epsilon"]) == (0, 4.0)
-
-
-def nothing_of(kind: str) -> Any:
+def nothing_of(kind):
     """Tables without rows, and without a type where the library has found no value."""
     if kind == "no batch":
         return table().slice(2).to_batches()
@@ -216,7 +204,7 @@ def nothing_of(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "pandas categories", "polars", "a header alone", "no batch"])
-def test_no_rows_of_any_type_are_no_rows(kind: str) -> None:
+def test_no_rows_of_any_type_are_no_rows(kind):
     report = replay(nothing_of(kind), **WORDS, allow_empty=True)
     assert len(report) == 0
     with pytest.raises(ValueError, match="no event is in the range: the table has no rows"):
@@ -225,9 +213,7 @@ def test_no_rows_of_any_type_are_no_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("column", ["user", "item", "timestamp"])
 @pytest.mark.parametrize("null", [pa.null(), pa.dictionary(pa.int8(), pa.null())], ids=str)
-def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(
-    column: str, null: pa.DataType
-) -> None:
+def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(column, null):
     said = f"missing {'time' if column == 'timestamp' else column}: 2"
     with pytest.warns(UserWarning, match=said):
         assert len(replay(table(**{column: pa.nulls(2, null)}), **WORDS, allow_empty=True)) == 0
@@ -235,7 +221,7 @@ def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_val
         replay(table(**{column: pa.nulls(2, null)}), **WORDS)
 
 
-def test_beam_runs_in_this_process_and_says_nothing(tmp_path: pathlib.Path) -> None:
+def test_beam_runs_in_this_process_and_says_nothing(tmp_path):
     program = f"""
 import logging, multiprocessing, pyarrow as pa
 from dp_transforms import replay
@@ -249,7 +235,7 @@ assert not multiprocessing.active_children()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_notebook_shows_the_report_and_nothing_else(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_the_report_and_nothing_else(tmp_path, monkeypatch):
     """Beam would have it load scripts from a server."""
     for name, value in (("JUPYTER_RUNTIME_DIR", tmp_path), ("IPYTHONDIR", tmp_path), ("PYTHONPATH", ROOT)):
         monkeypatch.setenv(name, str(value))

@@ -29,7 +29,7 @@ def engines(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
     return tmp_path
 
 
-def test_words_that_beam_knows_are_beams_unless_they_are_ours() -> None:
+def test_words_that_beam_knows_are_beams_unless_they_are_ours():
     ours = {"--output": 1, "--usual": 2, "--once": 0, "--project": 1}
     words = [
         "--output",
@@ -54,7 +54,7 @@ def test_words_that_beam_knows_are_beams_unless_they_are_ours() -> None:
 
 
 @pytest.mark.parametrize("name", [[], ["--runner=DirectRunner"], ["--runner=direct"], ["--runner=FnApiRunner"]])
-def test_the_local_runner_is_this_process(name: list[str]) -> None:
+def test_the_local_runner_is_this_process(name):
     """Beam's own DirectRunner would look for an engine, and try to download one."""
     found = made(name)
     assert found.view_as(StandardOptions).runner == "FnApiRunner"
@@ -64,7 +64,7 @@ def test_the_local_runner_is_this_process(name: list[str]) -> None:
     assert not options.recovers(found)
 
 
-def test_a_run_on_flink_takes_checkpoints_and_what_the_operator_says_wins(engines: pathlib.Path) -> None:
+def test_a_run_on_flink_takes_checkpoints_and_what_the_operator_says_wins(engines):
     (engines / options.JOB_SERVER_JAR).touch()
     found = made(FLINK)
     every = found.get_all_options(retain_unknown_options=True)
@@ -82,7 +82,7 @@ def test_a_run_on_flink_takes_checkpoints_and_what_the_operator_says_wins(engine
     assert not options.workers_are_here(own)
 
 
-def test_without_our_job_server_a_cluster_gets_the_published_one_and_this_machine_none(engines: pathlib.Path) -> None:
+def test_without_our_job_server_a_cluster_gets_the_published_one_and_this_machine_none(engines):
     """It would listen on all addresses, beside the noise key."""
     assert made(CLUSTER).view_as(FlinkRunnerOptions).flink_job_server_jar is None
     for words in (FLINK, [*FLINK, "--flink_master=[auto]"], [*FLINK, "--flink_job_server_jar=/other.jar"]):
@@ -91,7 +91,7 @@ def test_without_our_job_server_a_cluster_gets_the_published_one_and_this_machin
 
 
 @pytest.mark.parametrize("is_in_path", [False, True])
-def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines: pathlib.Path, is_in_path: bool) -> None:
+def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines, is_in_path):
     with pytest.raises(UserError, match=r"prism is missing. Make it with: make prism"):
         made(["--runner=PrismRunner"])
     folder = engines / "bin" if is_in_path else engines
@@ -107,21 +107,21 @@ def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines: pathlib.Pa
     assert not options.waits_for_storing(PipelineOptions(["--runner=PrismRunner"]))
 
 
-def test_the_mark_of_prism_is_the_one_that_make_leaves() -> None:
+def test_the_mark_of_prism_is_the_one_that_make_leaves():
     makefile = (ROOT / "Makefile").read_text()
     (version,) = re.findall(r"^PRISM_VERSION := (\S+)$", makefile, re.MULTILINE)
     (mark,) = re.findall(r"^PRISM_MADE := \$\(SHH_ENGINES\)/(\S+)$", makefile, re.MULTILINE)
     assert mark.replace("$(PRISM_VERSION)", version) == options.ON_LOOPBACK_MARK
 
 
-def test_a_runner_that_nobody_knows_does_not_recover_and_its_decisions_wait_all_the_same() -> None:
+def test_a_runner_that_nobody_knows_does_not_recover_and_its_decisions_wait_all_the_same():
     """If it does restore, an answer that was given before must not be given anew."""
     found = made(["--runner=SparkRunner"])
     assert not options.recovers(found)
     assert options.waits_for_storing(found)
 
 
-def test_runs_whose_names_begin_alike_have_jobs_of_different_names() -> None:
+def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
     """A run that ends cancels the job of its name on a cluster."""
     pairs = [("s" * 60, "1"), ("s" * 60, "2"), ("a-b", "c"), ("a", "b-c"), ("a", "B.c")]
     names = {options.job_name(*pair) for pair in pairs}

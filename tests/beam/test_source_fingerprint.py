@@ -37,7 +37,7 @@ def poller_of(source: StreamSource, folder: pathlib.Path) -> PartitionPoller:
     return do_fn._open.poller
 
 
-def test_monitor_stream_refuses_the_state_of_other_records(tmp_path: pathlib.Path) -> None:
+def test_monitor_stream_refuses_the_state_of_other_records(tmp_path):
     stored = poller_of(LogFolder(str(tmp_path), FIELDS), tmp_path).start().to_bytes()
     assert poller_of(LogFolder(str(tmp_path), FIELDS), tmp_path).restore(stored).next_window == 0
     other = LogFolder(str(tmp_path), EventFields("mail", "item", "timestamp"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
 from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.cli.options import fill
 from dp_transforms.cli.stream import command
 from dp_transforms.cli.stream_options import StreamOptions
-from dp_transforms.cli.stream_request import StreamRequest, stream_request
+from dp_transforms.cli.stream_request import stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic
@@ -20,13 +18,13 @@ from tests.helpers.submitted_jobs import STREAM, script
 
 
 def lines_of_check(
-    monkeypatch: pytest.MonkeyPatch,
-    append_times: bool | None,
+    monkeypatch,
+    append_times,
     *,
-    kind: str = "arrival",
-    only: bool = True,
+    kind="arrival",
+    only=True,
     **more: bool,
-) -> list[str]:
+):
     monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(append_times, more.get("is_compacted")))
     lines: list[str] = []
     topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)
@@ -35,7 +33,7 @@ def lines_of_check(
     return lines
 
 
-def request_of(folder: pathlib.Path, *words: str) -> StreamRequest:
+def request_of(folder, *words: str):
     given = ["--noise-key-file", key_file(folder), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
     given += ["--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
     options = fill(StreamOptions, command.make_context("stream", [*words, *given], obj=[]).params)
@@ -43,16 +41,14 @@ def request_of(folder: pathlib.Path, *words: str) -> StreamRequest:
 
 
 @pytest.mark.parametrize(("words", "only"), [([], True), (["--producer-times"], False), (["--clock", "event"], False)])
-def test_the_command_believes_producers_only_where_it_was_told_to(
-    words: list[str], only: bool, tmp_path: pathlib.Path
-) -> None:
+def test_the_command_believes_producers_only_where_it_was_told_to(words, only, tmp_path):
     output = str(tmp_path / "reports")
     source = request_of(tmp_path, "--input", "kafka://b:1/clicks", "--output", output, *words).source
     assert isinstance(source, KafkaTopic)
     assert source.append_times_only is only
 
 
-def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path: pathlib.Path) -> None:
+def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).write_text("sasl.username=shh\n")
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
@@ -70,14 +66,14 @@ def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path: pat
             assert script(STREAM).output_of(script(STREAM).parser().parse_args(job)) == sink
 
 
-def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_clock_needs_no_word(monkeypatch):
     assert lines_of_check(monkeypatch, True, is_compacted=False) == []
     for append_times in (False, True, None):
         (line,) = lines_of_check(monkeypatch, append_times, kind="event", only=False)
         assert "one event far ahead closes windows for everybody" in line
 
 
-def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch):
     with pytest.raises(StreamError, match="give --producer-times") as raised:
         lines_of_check(monkeypatch, False)
     assert "--entity-name clicks --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
@@ -86,12 +82,12 @@ def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pyte
         assert line.startswith("--producer-times: ")
 
 
-def test_who_is_not_told_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_told_says_so(monkeypatch):
     (line,) = lines_of_check(monkeypatch, None)
     assert "Records with a producer's time are rejected" in line
 
 
 @pytest.mark.parametrize("kind", ["arrival", "event"])
-def test_a_compacted_topic_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_compacted_topic_is_refused(monkeypatch, kind):
     with pytest.raises(StreamError, match=r"compacted \(cleanup.policy\)"):
         lines_of_check(monkeypatch, True, kind=kind, is_compacted=True)

@@ -1,8 +1,6 @@
 """A thousand users with ids that can be recognised leave no trace outside the data itself: not in a report, log line,
 metric, error or file. (`rejected` is for the operator: even it holds places and reasons, and no cell.)"""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 

@@ -1,8 +1,6 @@
 """Files that a pipeline writes, reports and rejected rows: whole, once, whatever runs twice or dies, and with the modes
 that they should have."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,16 +8,14 @@ import signal
 import stat
 
 import apache_beam as beam
-import numpy as np
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
-from dp_transforms.logs import rejected_events
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
 from dp_transforms.stores.local_files import publish
 from tests.helpers.beam_pipelines import local_pipeline
@@ -97,13 +93,6 @@ def test_reports_become_one_file_in_order(tmp_path, ending, flags):
     assert conflicts(result) == 0
 
 
-@pytest.mark.parametrize("ending", ["avro", "jsonl"])
-def test_a_run_without_reports_writes_a_valid_file(tmp_path, ending):
-    path = tmp_path / f"report.{ending}"
-    write(path, [])
-    assert read_all(path) == []
-
-
 def test_windowed_reports_are_gathered(tmp_path):
     path = tmp_path / "report.avro"
     with local_pipeline() as job:
@@ -132,32 +121,7 @@ def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(t
     assert kept[0] in versions
 
 
-def test_a_count_that_would_break_the_guarantee_does_not_leave(tmp_path):
-    with pytest.raises(Exception, match="noisy_count must be null"):
-        write(tmp_path / "report.avro", [report(0, HeavyHitter("a", ABOVE, 700))])
-    assert os.listdir(tmp_path) == []
-
-
-def test_wrong_arguments_are_refused_when_the_pipeline_is_built(tmp_path):
-    with pytest.raises(ReportFileError, match="must end in one of"):
-        WriteReports(tmp_path / "report.txt", HEADER)
-    with pytest.raises(ReportFileError, match="finite JSON"):
-        WriteReports(tmp_path / "report.avro", ReportHeader("r", "s", "g", {"x": float("nan")}))
-    job = local_pipeline()
-    unbounded = job | beam.Create(REPORTS).with_output_types(WindowReport)
-    unbounded.is_bounded = False
-    with pytest.raises(ValueError, match="WriteReports needs bounded input"):
-        unbounded | WriteReports(tmp_path / "report.avro", HEADER)
-
-
 # Files appear as a whole.
-
-
-def test_a_second_run_of_the_step_replaces_its_own_file(tmp_path):
-    path = tmp_path / "file.avro"
-    write(path, REPORTS[:1])
-    write(path, REPORTS)
-    assert read_all(path) == IN_ORDER
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
@@ -221,12 +185,6 @@ def test_rejected_rows_are_written_one_by_one_and_sorted(tmp_path, flags):
     assert lines_of(path) == REJECTED_LINES
 
 
-def test_without_rejected_rows_the_file_is_empty(tmp_path):
-    path = tmp_path / "rejected.jsonl"
-    write_lines_file(path, [])
-    assert path.read_bytes() == b""
-
-
 def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path):
     path, modes = tmp_path / "rejected.jsonl", []
     before = os.umask(0)
@@ -239,22 +197,6 @@ def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path
     assert path.stat().st_mode & 0o777 == 0o600
     publish(path, tmp_path / "published.jsonl")
     assert (tmp_path / "published.jsonl").stat().st_mode & 0o777 == 0o600
-
-
-def test_rejected_rows_stay_packed_until_they_are_written():
-    positions = np.arange(100_000)[::-1]
-    packed = rejected_events.pack_rejected(RejectedEvents("a", positions, "broken line"))
-    assert len(packed) < 800_100
-    lines = []
-
-    class Handle:
-        def write(self, line):
-            lines.append(line)
-
-    rejected_events.write_rejected_lines(Handle(), [packed])
-    assert len(lines) == 100_000
-    assert json.loads(lines[0])["position"] == 0
-    assert json.loads(lines[-1])["position"] == 99_999
 
 
 # The folder of a stream.

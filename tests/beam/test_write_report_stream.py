@@ -64,11 +64,6 @@ def test_a_stream_of_reports_is_written_once_and_ended(sink):
     assert stored(sink) == before
 
 
-def test_reports_in_windows_of_beam_are_written_too(sink):
-    write(sink, timestamps=True)
-    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
-
-
 def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp_path):
     write(sink, [])
     assert sink.read("run-1") == (HEADER, [], ENDED)
@@ -173,7 +168,7 @@ def bundle(do_fn: _WriteStreamDoFn, reports=REPORTS, ended=()) -> list[str]:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the disk is gone"), KeyboardInterrupt(), SystemExit(3)])
-def test_a_writer_that_failed_is_closed_at_once_and_the_next_bundle_opens_a_new_one(logged, error) -> None:
+def test_a_writer_that_failed_is_closed_at_once_and_the_next_bundle_opens_a_new_one(logged, error):
     """Whatever the error: what the writer had open is in doubt, and only opening the sink again tells."""
     do_fn = _WriteStreamDoFn(logged, HEADER)
     do_fn.setup()
@@ -194,7 +189,7 @@ def test_a_writer_that_failed_is_closed_at_once_and_the_next_bundle_opens_a_new_
     assert logged.log[-2:] == ["commit", "close"]
 
 
-def test_a_sink_that_cannot_be_opened_is_tried_again(logged, monkeypatch) -> None:
+def test_a_sink_that_cannot_be_opened_is_tried_again(logged, monkeypatch):
     shared = _SharedWriter(logged, HEADER)
     with monkeypatch.context() as patched:
         patched.setattr(LoggedSink, "open", lambda *_: 1 / 0)
@@ -206,7 +201,7 @@ def test_a_sink_that_cannot_be_opened_is_tried_again(logged, monkeypatch) -> Non
     assert logged.log == ["open", "write", "close"]
 
 
-def test_two_threads_take_turns_at_the_writer(logged) -> None:
+def test_two_threads_take_turns_at_the_writer(logged):
     """Two bundles of one process: were they to mix, one would commit half of the other."""
     shared = _SharedWriter(logged, HEADER)
     other_is_in, other_began = threading.Event(), threading.Event()

@@ -99,58 +99,6 @@ def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_f
     assert reasons == [(302, "bad time"), (303, "bad time"), (304, "missing time"), (305, "wrong number of cells")]
 
 
-def test_a_stream_of_a_folder_reads_them_too(tmp_path):
-    (tmp_path / "logs").mkdir()
-    rows = [
-        f"{user};{item};{moment.astimezone(zoneinfo.ZoneInfo(BERLIN)):%d.%m.%Y %H:%M}"
-        for user, item, moment in moments()
-        if item == "/hour/24-12"
-    ]
-    (tmp_path / "logs" / "a.csv").write_text("\n".join(["user;item;timestamp", *rows]) + "\n")
-    words = ["--csv-separator", ";", "--time-format", "%d.%m.%Y %H:%M", "--time-zone", BERLIN, "--mode", "hits"]
-    words += ["--clock", "event", "--idle-timeout", "1s", "--epsilon", "8", "--delta", "1e-6"]
-    span = ["--start", "2026-10-24T12:00:00Z", "--end", "2026-10-24T14:00:00Z", "--window", "1h"]
-    ended = shh("stream", "--input", "logs", *words, *span, "--output", "reports", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert "/hour/24-12" in shh("show", "reports", "--json", cwd=tmp_path).stdout
-
-
-@pytest.mark.parametrize(("declared", "factor", "likely"), [("s", 1000, "ms"), ("ms", 1, "s")])
-def test_another_unit_is_named_where_nothing_is_of_use(tmp_path, declared, factor, likely):
-    lines = [f"u{n},i,{(1_792_843_200 + n) * factor}" for n in range(300)]
-    (tmp_path / "log.csv").write_text("\n".join(["user,item,timestamp", *lines]) + "\n")
-    unit = ["--time-unit", declared]
-    ended = shh("replay", "log.csv", *unit, *RANGE, "--output", "report.jsonl", cwd=tmp_path)
-    assert f"erhaps the unit is {likely}: --time-unit {likely}." in ended.stderr
-    assert "the unit" not in ended.stdout
-    if (report := tmp_path / "report.jsonl").exists():
-        assert "unit is" not in report.read_text()
-    good = shh("replay", "log.csv", "--time-unit", likely, *RANGE, "--output", "good.jsonl", cwd=tmp_path)
-    assert good.returncode == 0
-    assert "the unit" not in good.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--csv-separator", "xy"], "--csv-separator must be one character, a tab or one of"),
-        (["--time-format", "%H"], "--time-format must have a day, a month and a year"),
-        (
-            ["--time-zone", "Berlin"],
-            "--time-zone must be a time zone that this machine knows, got 'Berlin'. Do you mean Europe/Berlin?",
-        ),
-        (["--time-format", "%d.%m.%Y", "--time-unit", "s"], "--time-format and --time-unit must not be given together"),
-    ],
-)
-@pytest.mark.parametrize("command", ["doctor", "replay"])
-def test_what_cannot_be_used_is_refused_by_its_flag(tmp_path, command, words, said):
-    (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-10-24\n")
-    more = [] if command == "doctor" else [*RANGE, "--output", "r.jsonl"]
-    ended = shh(command, "log.csv", *words, *more, cwd=tmp_path)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith(f"shh: {said}")
-
-
 def test_another_reading_is_another_input_of_a_run(tmp_path):
     """So a run with one state, or a stream that goes on, cannot change how its times are read."""
     path = tmp_path / "log.csv"
@@ -184,7 +132,7 @@ def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path, ending):
     chunks = find_log_chunks([str(odd)], EventFields())
     assert sum(block.rows for chunk in chunks for block in read_log_chunk(chunk, EventFields())) == 1220
     assert sample_log([str(odd)])
-    refused = shh("simulate", "--events", "10", "--output", str(odd), cwd=tmp_path)
+    refused = shh("simulate", "--users", "1", "--output", str(odd), cwd=tmp_path)
     assert refused.stderr.endswith("a name that is not UTF-8 cannot be written. Choose another one.\n")
 
 

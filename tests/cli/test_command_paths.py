@@ -8,7 +8,6 @@ import tempfile
 import pytest
 
 from dp_transforms.reports.report_folder import ReportFolder
-from examples.demos.demo import demo
 from tests.cli.command_paths import (
     BUDGET,
     HEADER,
@@ -25,7 +24,6 @@ from tests.cli.command_paths import (
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import run_python
 
-ROOT = pathlib.Path(__file__).parents[2]
 LINKS = ["link", "dangling link", "hard link"]
 
 
@@ -162,15 +160,6 @@ def test_a_page_that_may_be_replaced_replaces_no_link_nor_what_has_another_name(
     code, _ = planted_and_run(kind, page, [*words, "--html", "out.html", "--force"], capsys)
     assert (code == 0) == (kind == "hard link") == page.is_file() or page.is_symlink()
     assert page.is_symlink() == (kind != "hard link")
-
-
-def test_the_demo_removes_nothing_through_a_link(folder, tmp_path, capsys):
-    (tmp_path / "others").mkdir()
-    (tmp_path / "others" / "file").write_text("precious")
-    (folder / "demo").symlink_to(tmp_path / "others")
-    with pytest.raises(SystemExit, match=r"cannot be made again: File exists\. Move away what is there."):
-        demo()
-    assert os.listdir(tmp_path / "others") == ["file"]
 
 
 # Runs command lines, each in a folder, and prints which files each of them opened for writing that were not new.

@@ -43,7 +43,7 @@ def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(f
 
 
 def test_a_table_of_another_command_changes_nothing_and_inner_commands_have_their_own(folder):
-    assert shh("--config", "shh.toml", "simulate", "--events", "10", "--output", "log.csv", cwd=folder).returncode == 0
+    assert shh("--config", "shh.toml", "simulate", "--users", "1", "--output", "log.csv", cwd=folder).returncode == 0
     ended = shh("--config", "shh.toml", "ledger", "reserve", "--ledger", "l.db", "--plan", "no.json", cwd=folder)
     assert (ended.returncode, "no.json" in ended.stderr) == (1, True), "the population was taken from the file"
 
@@ -58,7 +58,7 @@ def test_a_file_of_the_folder_is_found_and_named_unless_another_one_is_meant(fol
     (folder / "other.toml").write_text("[plan]\nepsilon = 1\n")
     other = shh("--config", "other.toml", "plan", "--json", cwd=folder)
     assert (other.returncode, "shh.toml" in other.stderr) == (2, False)
-    unnamed = shh("simulate", "--events", "10", "--output", "log.csv", cwd=folder)
+    unnamed = shh("simulate", "--users", "1", "--output", "log.csv", cwd=folder)
     assert (unnamed.returncode, "shh.toml" in unnamed.stderr) == (0, False), "there is no table for it"
     (folder / "shh.toml").unlink()
     (folder / "shh.toml").symlink_to("nowhere")
@@ -78,16 +78,12 @@ def test_an_option_of_the_file_counts_as_given(folder):
     [
         ("[plam]\n", "there is no command 'plam'. Do you mean plan?"),
         ("epsilon = 2\n", "there is no command 'epsilon'"),
-        ("plan = 2\n", "'plan' must be a table"),
         ("[plan]\nepsillon = 2\n", "[plan] 'epsillon' is no option that a file may set. Do you mean epsilon?"),
-        ("[plan]\nverbose = true\n", "'verbose' is no option that a file may set"),
         ("[plan]\nepsilon = true\n", "[plan] 'epsilon' must be a text or a number"),
-        ("[plan]\nepsilon = [2]\n", "'epsilon' must be a text or a number"),
         ("[plan]\nusual-looks = 5\n", "'usual-looks' must be a list of 2 values"),
         ("[plan]\njson = 1\n", "'json' must be true or false"),
         (f"[plan]\nepsilon = {'7' * 5000}\n", "has a value that is too large"),
         (f"[plan]\nepsilon = 0x{'7' * 5000}\n", "'epsilon' is too large a number"),
-        (f"[plan]\nepsilon = {'[' * 5000}\n", "has a value that is too large"),
         (f"[plan]\n{'a.' * 30_000}b = 1\n", "has a line with more than 100 dots"),
         (f"[plan]\n{'# much' * 20_000}", "has more than 64 KB"),
         ("[plan\n", "is not TOML"),
@@ -100,14 +96,6 @@ def test_what_a_file_cannot_mean_is_refused_in_one_line(tmp_path, text, message)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
     assert ended.stderr.startswith("shh: shh.toml")
     assert message in ended.stderr
-
-
-def test_a_value_of_the_wrong_kind_is_refused_as_on_the_command_line(tmp_path):
-    for value, said in (('"soon"', "soon"), ("3600", "3600"), ('"1 hour"', "1 hour")):
-        (tmp_path / "shh.toml").write_text(f"[plan]\nwindow = {value}\n")
-        ended = shh("--config", "shh.toml", "plan", cwd=tmp_path)
-        assert ended.returncode == 2
-        assert f"'{said}' is not a duration" in ended.stderr
 
 
 def test_only_a_regular_file_is_read(tmp_path):

@@ -1,6 +1,8 @@
 """``shh doctor LOG`` and ``shh replay LOG`` alone: what a log is like, which command replays it, and what is wrong."""
 
+import csv
 import gzip
+import io
 import json
 import os
 import pathlib
@@ -15,6 +17,7 @@ import pytest
 from dp_transforms.logs import samples
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
+from tests.helpers.event_files_oracle import write_avro
 from tests.helpers.shh_here import shh
 
 BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--epsilon", "2", "--delta", "1e-9"]
@@ -68,10 +71,17 @@ def test_a_replay_without_a_budget_looks_prints_the_command_and_runs_nothing(tmp
 
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "csv.gz", "jsonl"])
 def test_every_format_is_understood(tmp_path, ending):
-    made = shh("simulate", "--events", 3000, "--output", f"log.{ending.removesuffix('.gz')}", cwd=tmp_path)
+    source = "log.parquet" if ending == "parquet" else "log.csv"
+    made = shh("simulate", "--users", 300, "--output", source, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     if ending == "csv.gz":
         os.system(f"gzip {tmp_path / 'log.csv'}")
+    elif ending in ("avro", "jsonl"):
+        rows = list(csv.DictReader(io.StringIO((tmp_path / "log.csv").read_text())))
+        if ending == "jsonl":
+            (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        else:
+            write_avro(tmp_path / "log.avro", [tuple(row.values()) for row in rows], ["string"] * 3)
     looked = shh("doctor", f"log.{ending}", cwd=tmp_path)
     assert looked.returncode == 0, looked.stderr
     assert command_of(looked.stdout)[:8] == [
@@ -119,28 +129,15 @@ def test_days_are_those_of_the_zone_that_is_given(tmp_path):
         ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "(echo user,item,timestamp; cat OLD) > NEW"),
         ("user;item;timestamp\nu;i;2026-01-01\n", "--csv-separator ';'"),
         ("user,item,time\nu,i,01.03.2026 12:00\n", "--time-format '%d.%m.%Y %H:%M'   (text without a zone"),
-        (
-            "user,item,bought\nu,i,2026-03-01 12:00:00 +0100\n",
-            "--time-format '%Y-%m-%d %H:%M:%S %z'   (text with a zone)",
-        ),
-        ("user,item,bought\nu,i,20260301\n", "--time-format %Y%m%d"),
         ("user,item,time\nu,i,12h on 3 May 2026\n", "time cannot be read as times"),
         ("user,item,time\nu,i,3:15:09\n", "time looks like times, but not in a form that is known here. Say it with"),
         ("user,item,at\nu,i,03/04/2026\n", "If it is not --time-format %d/%m/%Y, it is %m/%d/%Y"),
-        (
-            "user,item,at\n" + "".join(f"u,i,03/{day:02}/2026\n" for day in range(1, 13)),
-            "If it is not --time-format %m/%d/%Y, it is %d/%m/%Y",  # of one month, rather than of the first of each
-        ),
         ("user,item,date,time\nu,i,2026-01-01,10:00:00\n", "the clock is in another field"),
         ("user,item\nu,i\n", "time   none was found: name it with --time-field"),
-        ("user,item,time\nu,i,noon\n", "time cannot be read as times"),
         ("user,item,timestamp\nu,i,2026-01-01\nu,i,2026-01-02\n", "--window 1d"),
         ("user,item,timestamp\n" + 'u,"i,2026-01-01\n' * 3 + "u,i,2026-01-01\n", "3 of 4 rows that were looked at"),
-        ("user,item,timestamp\n,i,2026-01-01\nu,i,2026-01-01\n", "user: 1 of 2 rows have no user"),
-        ("user,item,timestamp\nu,i,soon\nu,i,2026-01-01\n", "timestamp: 1 of 2 values are no times"),
         ("user,item,timestamp\nu,i,1970-01-01\nu,i,2026-01-01\n", "1 rows have times before 1990 or after 2100"),
         ("user,item,timestamp\n" + "".join(f"u{n},i,2026-01-01\n" for n in range(60)), "is it the id of a row?"),
-        ("user,item,timestamp\n", "There is no row in them"),
         ("", "There is no row in them"),
     ],
 )
@@ -160,27 +157,17 @@ NGINX = "User-Agent,remote_addr,request,time_local"
     ("header", "user", "item", "said"),
     [
         ("user_id,session_id,page,at", "user_id", "page", ["besides user_id the user could be session_id"]),
-        ("visitor,session,page,at", "visitor", "page", ["besides visitor the user could be session"]),
-        ("client_ip,customer,page,at", "customer", "page", ["besides customer the user could be client_ip"]),
         ("session_id,device_id,ip,account,page,at", "account", "page", ["could be device_id, ip, session_id"]),
         ("session_id,page,at", "session_id", "page", [NO_PERSON, "session_id seems to be a session: each"]),
-        ("user_session,page,at", "user_session", "page", [NO_PERSON, "user_session seems to be a session: each"]),
         ("client_ip,page,at", "client_ip", "page", [NO_PERSON, "client_ip seems to be an address of the network"]),
-        ("cookie,page,at", "cookie", "page", [NO_PERSON, "cookie seems to be a device: each"]),
-        ("ip,path,at", "ip", "path", [NO_PERSON, "ip seems to be an address of the network"]),
         (NGINX, "remote_addr", "request", [NO_PERSON, "remote_addr seems to be an address"]),
         ("remote_addr,remote_user,request,status,bytes_sent,time_local", "remote_user", "request", ["remote_addr"]),
         ("date,c-ip,cs-method,cs(Host),cs-uri-stem,sc-status,cs(User-Agent),cs-uri-query", "c-ip", "cs-uri-stem", []),
-        ("clientip,ident,auth,timestamp,verb,request,response,bytes,referrer,agent", "clientip", "request", []),
         ("http_user_agent,url,at", None, "url", [NO_PERSON, "user   none was found: name it with --user-field"]),
         ("user,email,at", "user", None, [NO_ITEM]),
-        ("user,name,at", "user", None, []),
         ("user,session_token,at", "user", None, []),
         ("a,b,at", "a", None, [NO_PERSON, NO_ITEM]),
-        ("user_id,friend_id,ts", "user_id", None, [NO_ITEM]),
-        ("friend_id,user_id,ts", "user_id", None, [NO_ITEM]),
         ("recipient,sender,ts", "sender", None, [NO_ITEM]),
-        ("to,from,ts", "from", None, [NO_ITEM]),
         ("follower_id,contact_code,receiver,at", "follower_id", None, [NO_ITEM]),
         ("user,to_page,from_station,valid_to,at", "user", "to_page", []),
         ("user,item,at", "user", "item", []),
@@ -212,14 +199,11 @@ def _cell(name, row, spread):
     [
         ([f"10.1.{n % 200}.{n % 7}" for n in range(300)], "addresses of the network"),
         ([f"2001:db8::{n:x}" for n in range(300)], "addresses of the network"),
-        ([f"2001:db8:0:0:0:0:0:{n:x}" for n in range(300)], "addresses of the network"),
         ([f"{n % 256:02x}:00:00:aa:bb:{n // 256:02x}" for n in range(300)], "addresses of the network"),
         ([f"a{n % 90}@example.com" for n in range(300)], "e-mail addresses"),
         ([f"{n * 7919:08x}-0000-4000-8000-{n:012x}" for n in range(300)], "tokens"),
-        ([f"{n * 7919:032x}" for n in range(300)], "tokens"),
         ([f"{n % 20:08x}-0000-4000-8000-{n % 20:012x}" for n in range(300)], None),  # of articles
         ([f"/{n % 20}/a@b" for n in range(300)], None),
-        ([f"1.2.{n % 20}" for n in range(300)], None),
     ],
 )
 def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(tmp_path, values, what):
@@ -291,14 +275,6 @@ def test_the_line_that_makes_csv_of_an_access_log_does(tmp_path):
         assert "--item-field path --time-field time --time-format '%d/%b/%Y:%H:%M:%S %z'" in looked.stdout
 
 
-def test_what_cannot_be_looked_at_is_named(tmp_path):
-    (tmp_path / "log.zip").touch()
-    assert "Unpack it: unzip log.zip" in shh("doctor", "log.zip", cwd=tmp_path).stderr
-    looked = shh("doctor", "https://example.com/a.csv", cwd=tmp_path)
-    assert looked.stderr.startswith("shh: URLs https://... are not known. Use s3://, gs://, azfs:// or a path:")
-    assert looked.returncode == 1
-
-
 def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path):
     lines = [f"u{n % 500},i,2026-01-0{1 + n // 20_000}T00:{n % 60:02}:00Z" for n in range(80_000)]
     text = "\n".join(["user,item,timestamp", *lines]) + "\n"
@@ -329,17 +305,6 @@ def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path):
     broken = shh("doctor", "logs", cwd=tmp_path)
     assert broken.returncode == 1
     assert "broken.parquet: it is damaged, or not in Parquet format" in broken.stdout
-
-
-def test_a_terminal_gets_no_word_cut_in_two_and_the_command_whole(tmp_path):
-    odd_csv(tmp_path)
-    whole, wrapped = (
-        shh("doctor", "besuche.csv", cwd=tmp_path, COLUMNS="80", FORCE_COLOR=each).stdout for each in ("", "1")
-    )
-    assert max(map(len, whole.splitlines())) > 80
-    assert max(len(line) for line in wrapped.splitlines() if not line.startswith("      --")) <= 80
-    assert wrapped.split() == whole.split()
-    assert command_of(wrapped) == command_of(whole)
 
 
 def test_names_of_fields_reach_a_terminal_escaped(tmp_path):

@@ -113,20 +113,6 @@ def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, plan):
     assert "script-src" not in page.policy
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "Name a report, or a plan with --plan."),
-        (["report.avro", "--plan", "plan.json"], "Name a report, or a plan with --plan."),
-        (["--plan", "plan.json", "--html", "sheet.pdf"], "--html must end in .html"),
-    ],
-)
-def test_what_cannot_be_explained_is_a_usage_error(words, told):
-    _, err, code = said("explain", *words)
-    assert code == 2
-    assert told in err
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 0.0), (0.5, 1e-6), (2.0, 1e-9), (8.0, 0.01), (40.0, 0.1)])
 def test_the_bound_on_guesses_is_that_of_the_best_test_and_rounded_up(epsilon, delta):
     """Oracle: a pair of laws that is exactly (epsilon, delta)-DP, guessed by the better of the two at each outcome."""

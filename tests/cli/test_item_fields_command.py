@@ -146,25 +146,6 @@ def test_a_file_of_options_names_one_or_several(folder, given):
     assert found == (LABELS if "country" in given else {"even", "odd"})
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ("--item-field", "page", "--item-field", "user"),
-            "--user-field, --item-field and --time-field must name three",
-        ),
-        (
-            ("--item-field", "page", "--item-field", "land"),
-            "no field 'land'; its fields are: user, page, timestamp, co",
-        ),
-    ],
-)
-def test_what_cannot_be_an_item_is_refused(folder, words, message):
-    refused = shh("replay", "log.csv", *BUDGET, *words, "--output", "refused.avro", cwd=folder)
-    assert refused.returncode == 1
-    assert message in " ".join(refused.stderr.split())
-
-
 def test_the_command_that_is_proposed_has_them(folder):
     proposed = shh("replay", "log.csv", *FIELDS, cwd=folder)
     assert proposed.returncode == 2

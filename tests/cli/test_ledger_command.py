@@ -43,29 +43,6 @@ def test_a_run_is_reserved_shown_and_released(folder):
     assert "0 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
-def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder):
-    reserve(folder, *CAPS_GIVEN, run_id="a-run-with-a-long-name")
-    words = ("ledger", "--ledger", "l.db", "--runs")
-    wide, narrow = (shh(*words, cwd=folder, COLUMNS=str(columns)).stdout.splitlines() for columns in (160, 80))
-    (row,) = [line for line in wide if "a-run-with-a-long-name" in line]
-    assert row.split()[:3] == ["a-run-with-a-long-name", "news", "events"]
-    heads = ("run ", "range", "windows", "status")
-    assert [line.rstrip().split(maxsplit=1) for line in narrow if line.startswith(heads)] == [
-        ["run", "a-run-with-a-long-name"],
-        ["range", "2026-01-01T00:00:00Z .. 2026-01-03T00:00:00Z"],
-        ["windows", "0 of 48"],
-        ["status", "reserved"],
-    ]
-
-
-def test_a_run_that_does_not_fit_is_refused_in_one_line(folder):
-    reserve(folder, "--max-epsilon", "0.6", "--max-delta", "1e-8")
-    options = ("--ledger", "l.db", "--population", "news", "--plan", "plan.json")
-    line = error_line(shh("ledger", "reserve", *options, cwd=folder))
-    assert "takes 0.5" in line
-    assert "0.1 of 0.6 and delta 9e-09 of 1e-08 is left" in line
-
-
 def test_json_has_exact_amounts_and_every_part(folder):
     ledger = Ledger.open(folder / "l.db")
     verdict = ledger.reserve(part(run_id="run"), CAPS)
@@ -112,8 +89,6 @@ def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):
     [
         (("--ledger", "none.db"), "there is no ledger"),
         (("release", "other", "--ledger", "l.db"), "knows no run other"),
-        (("abandon", "other", "--ledger", "l.db"), "knows no run other"),
-        (("fail", "other", "--ledger", "l.db"), "knows no run other"),
         (("--ledger", "l.db", "--population", "films"), "knows no population films"),
         (("reserve", "--ledger", "l.db", "--population", "films", "--plan", "plan.json"), "--max-epsilon"),
         (("--ledger", "mysql://a:b@c/d"), "--ledger must be the path of a file"),
@@ -122,9 +97,3 @@ def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):
 def test_errors_are_one_line_with_a_remedy(folder, words, what):
     reserve(folder, *CAPS_GIVEN)
     assert what in error_line(shh("ledger", *words, cwd=folder))
-
-
-def test_without_a_ledger_the_usage_is_shown(folder):
-    result = shh("ledger", cwd=folder)
-    assert result.returncode == 2
-    assert "--ledger is missing" in result.stderr

@@ -1,12 +1,11 @@
 """A disk that is full, a folder that goes away, a process that is killed: the output is named, and nothing is left."""
 
-import pathlib
 import shutil
 
 import pytest
 
 from dp_transforms.beam.read_events import ReplayProgress
-from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs, run
+from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import run_python
 
@@ -95,17 +94,6 @@ def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
     assert done.stderr.splitlines()[-1] == (
         "shh: cannot write 'out/report.avro': No such file or directory. Check the folder and its free space."
     )
-
-
-@pytest.mark.parametrize("words", [["plan", *BUDGET], ["simulate", "--events", "10"]], ids=["plan", "simulate"])
-def test_a_folder_that_cannot_be_written(folder, words, capsys):
-    """Nobody can write in /proc, not even the superuser."""
-    if not pathlib.Path("/proc/self/status").exists():
-        pytest.skip("this system has no /proc")
-    code, stderr_text = run([*words, "--output", "/proc/self/log.csv"], capsys)
-    assert code == 1
-    assert stderr_text.count("\n") == 1
-    assert "cannot write /proc/self/log.csv" in stderr_text
 
 
 def test_what_kill_9_leaves_is_removed_by_the_next_run(folder):

@@ -1,14 +1,10 @@
-"""Pages in a real browser: what they show, by mouse and by keyboard, and that they run and fetch nothing else.
-
-With SHH_SCREENSHOTS=FOLDER the pictures of the pages at three widths are kept there.
-"""
+"""Pages in a real browser: what they show, by mouse and by keyboard, and that they run and fetch nothing else."""
 
 import dataclasses
 import datetime
 import itertools
 import os
 import pathlib
-import re
 import subprocess
 import time
 import zoneinfo
@@ -20,12 +16,11 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
-from dp_transforms.views.page.report_page import fact_sheet, report_page
+from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import shown_text
 from dp_transforms.views.time_axis import local_text, ticks
 from tests.cli.shown_reports import HOSTILE
 from tests.helpers.browser import WatchedPage, running_browser
-from tests.helpers.calibrated_plans import IN_DOMAIN, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.shh_process import python
 
@@ -115,18 +110,6 @@ def test_a_page_of_a_run_that_goes_on_is_loaded_again_while_its_latest_window_is
     expect(page.locator("#which")).to_have_text("Now")
 
 
-def test_stretches_with_the_same_words_are_one(opened):
-    """Sizes that are not stated have levels, which nobody sees."""
-    levels = iter((1, 3, 2, 2, 1))
-    found = [
-        each._replace(heavy_hitters=[HeavyHitter("first", None, None, next(levels), 0)])
-        for each in reports_of(PLAN, {"first": dict.fromkeys(range(5), 5)})
-    ]
-    page = opened(text=report_page(header_of(PLAN), found, datetime.UTC), place="#item=first")
-    page.wait_for_selector("html[data-ready]", state="attached")
-    assert page.locator("#panel td:nth-child(2)").all_inner_texts() == ["not stated"]
-
-
 def test_a_window_is_compared_with_the_one_before_by_keyboard(opened):
     page = opened()
     assert page.locator("#which").inner_text() == "Latest busy window"
@@ -148,20 +131,6 @@ def test_a_window_is_compared_with_the_one_before_by_keyboard(opened):
     assert "nothing to compare it with" in page.locator("#changes").inner_text()
     assert page.locator("#earlier").is_disabled()
     assert page.locator("#when").inner_text() in page.locator("#slider").get_attribute("aria-valuetext")
-
-
-def test_a_list_that_is_cut_says_so_and_a_window_without_items_too(opened):
-    held = {f"story {number:02}": {0: 300 - number, 3: 50} for number in range(14)}
-    page = opened(held, place="#window=2023-11-14T22:13:20Z")
-    names = sorted(held)
-    assert page.locator("#ranked .link").all_inner_texts() == [*names[:10], "and 4 items more"]
-    assert list(ranked(page)) == names
-    page.locator("#later").click()
-    assert page.locator("#changes").inner_text().startswith("No item was named.")
-    assert page.locator("#gone").inner_text().endswith("and 9 items more")
-    assert ranked(page) == dict.fromkeys(names, (0, "gone"))
-    text = report_page(header_of(PLAN), [], datetime.UTC)
-    assert opened(text=text).locator("#when").inner_text() == "No item was named in any window."
 
 
 SHOWN = {"new": "★ new", "rising": "▲ rising", "falling": "▼ falling", "same": "", None: ""}
@@ -284,58 +253,6 @@ def test_the_browser_obeys_the_policy(browser, tmp_path):
     watched.context.close()
 
 
-def test_colours_follow_the_screen(opened):
-    page = opened(color_scheme="light")
-    found = []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        fill, ground = page.evaluate(
-            """() => [getComputedStyle(document.querySelector("#picture rect")).fill,
-                getComputedStyle(document.body).backgroundColor]"""
-        )
-        found.append((fill, ground))
-    assert len({fill for fill, _ in found}) == len({ground for _, ground in found}) == 2
-
-
-def test_nothing_is_clipped_in_print(opened):
-    held = {f"story {number:02}": {0: 300 - number, 1: 50} for number in range(40)}
-    page = opened(held, place="#window=2023-11-14T22:13:20Z&item=story%2001")
-    page.emulate_media(media="print")
-    clipped = page.evaluate(
-        """() => [...document.querySelectorAll("body *")].filter((each) => {
-            const { overflowY, overflowX, position } = getComputedStyle(each);
-            const isShown = each.checkVisibility() && !each.matches(".hidden");
-            return isShown && position === "fixed" || isShown
-                && [overflowX, overflowY].some((one) => one !== "visible")
-                && (each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1);
-        }).map((each) => each.outerHTML.slice(0, 80))"""
-    )
-    assert clipped == []
-    assert "and 30 items more" in page.locator("#ranked").inner_text()
-    assert page.locator("#panel").is_visible()
-    assert not page.locator(".controls").first.is_visible()
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (800, "light"), (1280, "light")])
-def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, scheme):
-    page = opened(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    cut = page.evaluate(
-        """() => [...document.querySelectorAll("#picture .tick, #ranked *")]
-            .filter((each) => each.getBoundingClientRect().right > innerWidth).map((each) => each.textContent)"""
-    )
-    assert cut == []
-    nameless = page.evaluate(
-        """() => [...document.querySelectorAll("input, select, button, output")].filter((each) =>
-            !(each.labels?.length || each.ariaLabel || each.textContent.trim() || each.tagName === "OUTPUT"))
-            .map((each) => each.outerHTML)"""
-    )
-    assert nameless == []
-    assert page.locator("h1").count() == 1
-    if folder := os.environ.get("SHH_SCREENSHOTS"):
-        page.screenshot(path=pathlib.Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
-
-
 @pytest.mark.nightly
 def test_the_picture_of_the_docs(browser, tmp_path):
     """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
@@ -378,14 +295,6 @@ def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     assert step < 300, "milliseconds for a step of the slider"
     assert page.locator("#picture rect").count() < 2_000
     assert "The 30 largest of 8,000 items" in page.locator("#shown").inner_text()
-    for width in range(400, 1400, 90):
-        page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_timeout(250)
-        cut = page.evaluate(
-            """() => [...document.querySelectorAll(".axis .tick")].filter((each) => each.textContent
-                && each.getBoundingClientRect().right > each.parentElement.getBoundingClientRect().right)"""
-        )
-        assert cut == []
     page.select_option("#span", "2592000000")
     expect(page.locator("#shown")).not_to_contain_text("8,000")
     assert watched.said == []
@@ -415,13 +324,3 @@ def test_the_page_writes_times_and_places_ticks_as_pictures_do(opened):
         cases,
     )
     assert found == expected
-
-
-@pytest.mark.parametrize("plan", [short_looks_plan(), IN_DOMAIN], ids=["looks", "a known domain"])
-def test_a_fact_sheet_is_one_printed_page(opened, plan):
-    page = opened(text=fact_sheet(plan))
-    assert plan.guarantee in page.locator("body").inner_text()
-    assert plan.fingerprint in page.locator("body").inner_text()
-    printed = page.pdf(prefer_css_page_size=True)
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
-    assert page.locator("script").count() == 0

@@ -1,7 +1,6 @@
 """A log that may not fit into memory is refused before it is read."""
 
 import contextlib
-import dataclasses
 import gzip
 import pathlib
 import subprocess
@@ -54,20 +53,6 @@ def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path):
     assert not home_workers.fits(1_000_000_000, request_for(packed))
     assert home_workers.fits(100_000_000_000, request_for(packed))
     assert home_workers.fits(1_000_000_000, request_for(plain))
-
-
-def test_what_sliding_costs_is_said_where_it_is_much(tmp_path):
-    write_parquet(tmp_path / "log.parquet", [("u", "i", 0)])
-    request = request_for(tmp_path / "log.parquet", SLIDING)
-    (chunk,) = request.chunks
-    large = dataclasses.replace(request, chunks=[dataclasses.replace(chunk, events=5_000_000)])
-    assert home_workers.sliding_words(request) is None
-    assert home_workers.sliding_words(dataclasses.replace(large, plan=PLAN)) is None
-    said = home_workers.sliding_words(large)
-    assert said is not None
-    assert said.startswith("Each event counts in 2 windows: this takes the time of about 10,000,000 events")
-    minutes = Plan.calibrate(epsilon=2, delta=1e-9, schedule=WindowSchedule.sliding(0, 172_800, 86_400, 60))
-    assert "only about 2 of a user count" in home_workers.sliding_words(dataclasses.replace(request, plan=minutes))
 
 
 def _own_memory(command):

@@ -125,17 +125,6 @@ def test_a_killed_fork_server_fails_the_run_in_one_line(request_of):
     assert not pathlib.Path(request.output).exists()
 
 
-def test_workers_go_on_without_their_fork_server(request_of):
-    request = request_of("report.jsonl", PLANS["looks"]())
-    with pool_of(2, ALL_IN_MEMORY) as pool:
-        server = fork_server()
-        workers = workers_of(server)
-        server.kill()
-        replayed(request, pool)
-    _, alive = psutil.wait_procs(workers, timeout=10)
-    assert not alive
-
-
 def test_a_task_puts_no_more_into_memory_than_there_is_room_for(request_of, tmp_path):
     """A packed log is read by one task, whatever it unpacks to: here 16 MB of labels from some 40 kB."""
     path = tmp_path / "long.jsonl.gz"
@@ -344,21 +333,3 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_pa
     assert (tmp_path / "bad.txt").read_text().count("\n") == 1
     run("one", "--processes", "1")
     assert len(made) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--processes", "2", "--state", "s"), "--processes cannot be used with --state"),
-        (("--processes", "2", "--runner=FlinkRunner"), "--processes cannot be used with --runner"),
-        (("--memory", "1TB"), "is not a size"),
-        (("--memory", "0GB"), "is not a size"),
-        (("--processes", "0"), "--processes"),
-    ],
-)
-def test_options_that_do_not_fit(tmp_path, words, said):
-    ended = shh(
-        "replay", "log", *BUDGET, "--output", "a.jsonl", "--noise-key-file", key_file(tmp_path), *words, cwd=tmp_path
-    )
-    assert ended.returncode in (1, 2)
-    assert said in ended.stderr

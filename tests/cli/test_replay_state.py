@@ -1,24 +1,77 @@
 """`shh replay --state`: parts of one run, one command after the other, what is refused, and kills anywhere, which the
 same command repairs."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
 import signal
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from dp_transforms import Plan
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
+from dp_transforms.runs.fingerprints import part_fingerprint
 from dp_transforms.runs.state_file import StateFile, hold_state
+from dp_transforms.runs.state_header import PartRecord
 from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.part_keys import TakenPart, expected_of_parts
+from tests.helpers.naming_oracle import oracle_names, reports_of
+from tests.helpers.oracle import Event
+from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
-from tests.helpers.small_runs import SECRET, key_file
+from tests.helpers.small_runs import SECRET, key_file, settings_of
 from tests.helpers.stored_states import CHOICES, FOLDER, go_on
+
+
+class TakenPart(NamedTuple):
+    """record: of the state after it. carried: `StateFile.carried` of the state before it."""
+
+    record: PartRecord
+    carried: str
+
+    @property
+    def draws_as(self) -> str:
+        if not self.record.first:
+            return ""
+        return part_fingerprint(self.record.first, self.record.end, self.record.input_fingerprint, self.carried)
+
+
+class KeysOfParts:
+    """Identities and choices are those of the run. of_parts: the first window after each part, and its keys."""
+
+    def __init__(self, of_parts: Sequence[tuple[int, StreamKeys]]) -> None:
+        self._of_parts = of_parts
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in ("hash_users", "hash_items", "look_order", "widen_holders"), name
+        return getattr(self._of_parts[0][1], name)
+
+    def look_uniforms(self) -> Any:
+        drawn = [(end, keys.look_uniforms()) for end, keys in self._of_parts]
+
+        def of_window(windows: Any, hashes: Any, digests: Any) -> Any:
+            (window,) = np.unique(windows).tolist()
+            uniforms = next((uniforms for end, uniforms in drawn if window < end), drawn[-1][1])
+            return uniforms(windows, hashes, digests)
+
+        return of_window
+
+
+def expected_of_parts(plan: Plan, log: Iterable[Event], run_id: str, parts: Sequence[TakenPart]) -> list[WindowReport]:
+    """What the parts publish together, by the rule of a stream. The log may have more than they were given."""
+    settings = settings_of(plan, run_id=run_id)
+    ends = [(part.record.end, dataclasses.replace(settings, part=part.draws_as)) for part in parts]
+    keys: Any = KeysOfParts([(end, of_part.stream_keys(SECRET)) for end, of_part in ends])
+    return reports_of(oracle_names(stream_weights(log, settings, keys), settings, keys), settings)
+
 
 # Kills itself before or after the n-th call that changes what is on the disk: files appear, are synced, get their name.
 KILLED = """
@@ -202,27 +255,6 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     with hold_state(tmp_path / "run.state"):
         assert "another process works on it" in nights.refused(3, output="three.jsonl")
     nights.taken(3, output="three.jsonl")
-
-
-def test_a_state_that_is_damaged_or_another_file_is_refused(nights):
-    nights.taken(1)
-    path, state = nights.folder / "run.state", nights.state
-    content = path.read_bytes()
-    cell = max((bytes(state.cell(row)) for row in state.rows), key=len)
-    middle = content.index(cell) + len(cell) // 2  # a byte between cells may be one that nobody reads
-    changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    for damaged in (content[:-1], changed, b"", (nights.folder / "0.parquet").read_bytes()):
-        path.write_bytes(damaged)
-        assert "damaged" in nights.refused(2)
-
-
-def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights):
-    (nights.folder / "dangling").symlink_to("nowhere")
-    assert "is a link" in nights.refused(1, state="dangling")
-    assert "does not exist" in nights.refused(1, state="nowhere/run.state")
-    assert "must be a path" in nights.refused(1, state="gs://bucket/run.state")
-    assert "--until needs --state" in nights.refused(1, state="")
-    assert "--run-id begins a run only with a ledger" in nights.refused(1, run_id="mine")
 
 
 def killed_at(nights, at, words):

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from dp_transforms.cli.options import GroupedCommand, Rule, RuledCommand, broken_rules
+from dp_transforms.cli.options import RuledCommand, broken_rules
 from tests.helpers.option_tables import commands
 from tests.helpers.shh_here import shh
 
@@ -16,7 +16,7 @@ REFUSED = {
     "plan": """
         --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts.
         --threshold 5: --threshold needs --mode hits or
-        --hits-per-user 3: --hits-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
+        --hits-per-user 3: --hits-per-user needs --mode hits or --mode hits-with-counts.
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --forget-after 0 --mode hits: --forget-after needs --mode looks.
     """,
@@ -48,7 +48,6 @@ REFUSED = {
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: it is for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
-        --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
@@ -119,21 +118,3 @@ def test_an_option_in_a_file_is_given_and_a_flag_that_is_false_is_not(tmp_path):
     config = ("--config", "shh.toml")
     assert "--until needs --state" in shh(*config, "replay", "nowhere.csv", cwd=tmp_path).stderr
     assert "nowhere.avro" in shh(*config, "show", "nowhere.avro", cwd=tmp_path).stderr
-
-
-def test_the_long_help_shows_the_rules_of_the_command():
-    for name, command in commands().items():
-        rules = command.rules if isinstance(command, GroupedCommand) else []
-        shown = "".join(shh(name, "--help-all").stdout.split()) if rules else ""
-        for rule in rules:
-            assert "".join(f"{rule.options}: {rule.in_short}".split()) in shown, (name, rule)
-
-
-def test_a_rule_is_a_sentence():
-    rule = Rule("--a, --b", needs="--c | --d x", why="so it is")
-    assert rule.broken(lambda word: word == "--b") == (
-        "--b needs --c or --d x: so it is. Give it too, or leave --b out."
-    )
-    assert rule.broken(lambda word: word in ("--b", "--d x")) is None
-    assert rule.in_short == "needs --c or --d x"
-    assert Rule("--a", excludes="--b", unless="--c").broken(lambda word: True) is None

@@ -136,16 +136,6 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
     assert "start record" in error_of(refused)
 
 
-def test_caps_that_do_not_go_together(folder):
-    for words, message in (
-        (("--max-epsilon", "2"), "are set together"),
-        ((), "Declare it, once, with --max-epsilon"),
-        (("--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),
-    ):
-        assert message in error_of(replay(folder, "r.avro", *words))
-        assert not (folder / "r.avro").exists()
-
-
 # --- Streams
 
 
@@ -216,17 +206,6 @@ def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder)
     empty = replay(folder, "empty.avro", *wrong, "--allow-empty")
     assert empty.returncode == 0, empty.stderr
     assert statuses(folder) == [["finished"], ["finished"]]
-
-
-def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(folder):
-    (folder / "bad.csv").write_text("user,item,timestamp\nu,i,2020-01-01T00:00:00Z\n" + "u,i,never\n" * 9)
-    done = replay(folder, "report.avro", *CAPS, "--dead-letter", "bad.jsonl", log="bad.csv")
-    refused = error_of(done)
-    assert "9 of 10 rows (90.0%) could not be read" in refused
-    assert "no list was written" in refused
-    assert "stays charged" not in done.stderr
-    assert statuses(folder) == []
-    assert not (folder / "bad.jsonl").exists()
 
 
 def test_a_part_without_events_has_its_report(folder):

@@ -6,10 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
-from tests.cli.shown_reports import LABELS, NAMES_HEADER, report
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 
 pytestmark = pytest.mark.usefixtures("terminal")
@@ -53,17 +51,6 @@ def test_a_chart_has_items_times_a_legend_and_the_guarantee(show, tmp_path):
     assert hours & set(found)
 
 
-def test_without_all_the_largest_items_are_drawn_and_the_others_counted(show, tmp_path):
-    held = {f"item {number:03}": {number % 7: 50 + number} for number in range(90)}
-    few, whole = tmp_path / "few.svg", tmp_path / "whole.svg"
-    reports = reports_of(PLAN, held)
-    assert show(reports, "--chart", str(few), header=header_of(PLAN))[2] == 0
-    assert show(reports, "--all", "--chart", str(whole), header=header_of(PLAN))[2] == 0
-    assert set(held) & set(texts(few)) == set(sorted(held)[50:])
-    assert "The 40 largest items; 50 more are not drawn." in texts(few)
-    assert set(held) <= set(texts(whole))
-
-
 def test_a_rectangle_stands_where_the_item_was_named_and_says_how_strong():
     items, found = drawn(reports_of(PLAN, STORIES))
     assert items == ["first", "second", "fourth", "third"], "in the order in which they appeared"
@@ -90,19 +77,3 @@ def test_of_windows_that_share_a_column_the_share_is_shown_and_the_strongest():
         ("a", 0, 24, 3 / 24, "at least 500 users"),
         ("b", 2976, 3000, 1 / 24, "at least 10 users"),
     ]
-
-
-def test_windows_that_are_listed_have_their_own_rectangles():
-    rows = [report(w, HeavyHitter("a", ABOVE, None), HeavyHitter("b", BETWEEN, 5)) for w in (0, 1, 99)]
-    _, found = drawn(rows, None)
-    assert [each[:3] for each in found] == [(name, hour, hour + 1) for name in "ab" for hour in (0, 1, 99)]
-    assert {each[4] for each in found} == {"far above the threshold", "near the threshold"}
-
-
-def test_a_chart_overwrites_nothing_and_may_be_empty(show, tmp_path):
-    path = tmp_path / "chart.svg"
-    assert show([], "--chart", str(path), header=NAMES_HEADER)[1:] == ("", 0)
-    before = path.read_bytes()
-    assert "exists. Replace it with --force" in show(LABELS, "--chart", str(path))[1]
-    assert path.read_bytes() == before
-    assert show(LABELS, "--chart", str(tmp_path / "none" / "chart.svg"))[2] == 1

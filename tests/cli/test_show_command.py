@@ -7,7 +7,6 @@ import json
 import pathlib
 import re
 import subprocess
-import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +14,7 @@ import pytest
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.reports import decode_report, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.views.report_words import escape_text, label_text
-from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, legend_of, rendered, report
+from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
 from tests.helpers.calibrated_plans import calibrated_plan
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
@@ -45,25 +43,6 @@ def test_people_see_the_guarantee_and_the_windows(show, ending):
     assert "--all" not in out
 
 
-def test_zones_are_told_apart_with_and_without_colour():
-    plain = rendered(LABELS)
-    assert "\x1b" not in plain
-    assert "●iphone" in plain
-    assert "○" in plain
-    colored = rendered(LABELS, color=True)
-    above, between = (re.search(rf"(\x1b\[[0-9;]*m){sign}", colored)[1] for sign in "●○")
-    assert above != between
-
-
-def test_counts_have_no_zone_and_no_sign():
-    reports = [report(0, HeavyHitter("a", None, 4021), HeavyHitter("b", None, -3))]
-    assert re.search(r"1h +a~4,021  b~-3 +0\.01", rendered(reports))
-    assert "above" not in legend_of(reports)
-    assert "between" not in legend_of(reports)
-    assert "~N" in legend_of(reports)
-    assert "~N" not in legend_of(LABELS[1:])
-
-
 def many(windows, items=1):
     return [report(w, *(HeavyHitter(f"w{w}i{i}", None, 9) for i in range(items))) for w in range(windows)]
 
@@ -83,25 +62,6 @@ def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
     assert "latest" not in out
     assert show(many(3), "--all", "--last", "2")[2] == 2
     assert show(many(3), "--last", "0")[2] == 2
-
-
-def test_the_epsilon_spent_is_shown_where_it_tells_something(show):
-    """Not where all of it is spent in each window that is shown: the legend says that once."""
-    spent = [each._replace(epsilon_spent=0.5 * (number + 1)) for number, each in enumerate(many(6))]
-    all_spent = [each._replace(epsilon_spent=2.0) for each in many(6)]
-    for reports, words, is_told in (
-        (spent[:4], ("--all",), True),
-        (spent[:1], ("--all",), True),
-        (all_spent, ("--all",), False),
-        ([*spent[:3], *all_spent[3:]], ("--last", "4"), True),
-        ([*spent[:3], *all_spent[3:]], ("--last", "3"), False),
-    ):
-        out, err, code = show(reports, *words)
-        assert (err, code) == ("", 0)
-        said = " ".join(out.split())
-        assert ("heavy items ε spent" in said) == is_told
-        assert ("ε spent: running estimate, of 2 for the whole run." in said) == is_told
-        assert ("ε spent: all of 2 in each of these windows; a running estimate" in said) != is_told
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -152,21 +112,6 @@ def test_hits_paid_are_exact_also_where_the_running_estimate_is_the_same(mode):
         assert all(found >= number for found, number in zip(shown(windows[first:]), expected[first:], strict=True))
 
 
-def test_the_latest_windows_of_several_streams_are_the_latest_in_time(show):
-    reports = [report(w, HeavyHitter(f"{s}{w}", None, 9), stream=s) for s in ("b", "a") for w in range(4)]
-    out, _, _ = show(reports, "--last", "3")
-    assert re.findall(r"(\w+)~9", out) == ["b2", "a3", "b3"]
-    assert "stream" in out.splitlines()[3]
-
-
-def test_many_items_of_a_window_are_counted_and_the_largest_are_shown(show):
-    out, _, _ = show([report(0, *(HeavyHitter(f"w0i{i}", None, i) for i in range(50)))])
-    assert re.findall(r"i(\d+)~", out) == [str(49 - place) for place in range(8)]
-    assert "and 42 more" in out
-    out, _, _ = show(many(1, items=50), "--all")
-    assert len(re.findall(r"i\d+~9", out)) == 50
-
-
 def test_one_item_can_be_followed(show):
     out, _, _ = show([*LABELS, report(9, HeavyHitter("iphone", BETWEEN, 7))], "--item", "iphone")
     assert "●iphone" in out
@@ -180,14 +125,6 @@ def test_one_item_can_be_followed(show):
             4,
         )
     assert not pathlib.Path("page.html").exists()
-
-
-def test_a_report_without_windows_says_so(show):
-    out, _, code = show([])
-    assert code == 0
-    assert HEADER.guarantee in out
-    assert "No window reports any item." in out
-    assert show([], "--json")[0] == ""
 
 
 def test_json_holds_all_records_in_time_order_and_nothing_else(show):
@@ -235,51 +172,6 @@ def test_signs_say_what_has_changed_and_titles_stand_for_labels(show, tmp_path):
     assert "-a>=200  b>=60  1 gone" in in_ascii
 
 
-def test_the_table_holds_no_markup_whatever_console_prints_it():
-    name = "[red]x[/red]:smile:"
-    reports = [report(0, HeavyHitter(name, ABOVE, None), stream=name), report(0, HeavyHitter("a", None, 1))]
-    assert rendered(reports, max_items=1).count(name) == 2
-
-
-def test_a_label_is_one_unmistakable_word():
-    assert label_text("iphone") == "iphone"
-    assert label_text("C++/é") == "C++/é"
-    assert label_text("a≥5") == '"a≥5"'
-    assert label_text("a>=5") == '"a>=5"'
-    assert label_text("a=>5>") == "a=>5>"
-    assert label_text("*a") == "*a"
-    assert label_text("*a", ascii_only=True) == '"*a"'
-    assert label_text("=a", ascii_only=True) == '"=a"'
-    assert [label_text(word, ascii_only=True) for word in ("-a", "+a", "!a")] == ['"-a"', '"+a"', '"!a"']
-    assert [label_text(word) for word in ("-a", "▲a", "a★")] == ["-a", '"▲a"', '"a★"']
-    assert label_text("a ●b~5") == '"a ●b~5"'
-    assert label_text('a"b\\n') == '"a\\"b\\\\n"'
-    assert label_text("a\n") == '"a\\x0a"'
-    assert label_text("") == '""'
-    assert label_text("\u00a0") == '"\\xa0"'
-    assert label_text("é", ascii_only=True) == "\\xe9"
-    assert label_text("x" * 80) == "x" * 80
-    assert label_text("x" * 5000) == "x" * 80 + "…"
-    words = ["a", "a b", "", '"', "\\", "\\x1b", "\x1b", "a~5", "a≥5", "a>=5", "●", "\u200b", "\U000e0001", "\\\\x1b"]
-    assert len({label_text(word) for word in words}) == len(words)
-
-
-def test_text_of_any_script_stays_readable():
-    for text in ("Ünïcode", "日本語", "नमस्ते", "🎉", "naïve café"):
-        assert escape_text(text) == text
-
-
-@pytest.mark.parametrize("width", [20, 60])
-def test_narrow_terminals_lose_nothing(width):
-    text = rendered([report(0, HeavyHitter("QWZJ", ABOVE, None), HeavyHitter("KX", BETWEEN, 88888))], width=width)
-    assert all(len(line) <= width for line in text.splitlines())
-    assert "".join(re.findall(r"[●QWZJ○KX~8,]", text)) == "●QWZJ○KX~88,888"
-    if width == 60:  # whole labels where they fit
-        assert "●QWZJ" in text
-        assert "○KX~88,888" in text
-        assert "0.01" in text
-
-
 def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     path = tmp_path / "report.avro"
     labels = ("a", "x>=5", "x≥5", "*starred", "=equal", "é")
@@ -295,17 +187,6 @@ def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     assert "is wrong has a probability of at most 0.001." in " ".join(shown.stdout.split())
 
 
-def test_show_starts_without_beam(tmp_path):
-    path = tmp_path / "report.jsonl"
-    write_report_file(path, HEADER, LABELS)
-    program = (
-        "import sys; from dp_transforms.cli import main; "
-        "main.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, capture_output=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_pipe_that_closes_early_is_not_an_error(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
@@ -314,29 +195,6 @@ def test_a_pipe_that_closes_early_is_not_an_error(tmp_path):
         running.stdout.readline()
         running.stdout.close()
         assert running.stderr.read() == ""
-
-
-def refused(show, *arguments, **options):
-    out, err, code = show(*arguments, **options)
-    assert code == 1
-    assert out == ""
-    assert re.fullmatch(r"shh: [^\n]+\n", err)
-    return err
-
-
-def test_expected_failures_are_one_line(show, tmp_path):
-    assert "No such file" in refused(show, None)
-    assert "must end in one of" in refused(show, None, ending="txt")
-    (tmp_path / "report.avro").write_bytes(b"Obj\x01junk")
-    refused(show, None)
-
-
-def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):
-    show(many(100), ending="jsonl")
-    path = tmp_path / "report.jsonl"
-    path.write_bytes(path.read_bytes()[:-9])
-    for options in ([], ["--json"]):
-        assert "truncated" in refused(show, None, *options, ending="jsonl")
 
 
 def stream_folder(tmp_path, ended=None):
@@ -362,16 +220,6 @@ def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tm
     assert out.index("iphone") < out.index("android")
     assert out.splitlines()[-1] == last_words
     assert list(map(without_trend, said("show", folder, "--json")[0].splitlines())) == LABELS
-
-
-def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    folder = stream_folder(tmp_path)
-    next(folder.glob("2017*")).write_text("{}\n")
-    for path, words in ((tmp_path / "empty", "has no run of a stream"), (folder, "cannot be used")):
-        out, err, code = said("show", path)
-        assert (out, code, err.count("\n")) == ("", 1, 1)
-        assert words in err
 
 
 def parts(tmp_path, *headers, reports=LABELS, endings=("avro", "jsonl")):
@@ -429,27 +277,6 @@ def test_a_window_that_two_files_have_and_a_folder_among_files_are_refused(tmp_p
     _, err, code = said("show", again, folder)
     assert code == 1
     assert "several reports must be files of one run" in err
-
-
-def test_a_page_or_a_chart_is_replaced_only_when_asked_and_nothing_else_is(show, tmp_path):
-    page = tmp_path / "page.html"
-    assert show(LABELS, "--html", str(page)) == (f"Page written to {page}.\n", "", 0)
-    first = page.read_text()
-    out, err, code = show(LABELS[1:], "--html", str(page))
-    assert (out, code) == ("", 1)
-    assert err == f"shh: --html {page} exists. Replace it with --force, or name another file.\n"
-    assert page.read_text() == first
-    assert show(LABELS[1:], "--html", str(page), "--force")[2] == 0
-    assert page.read_text() != first
-    link, folder = tmp_path / "link.html", tmp_path / "folder.html"
-    link.symlink_to(page)
-    folder.mkdir()
-    before = page.read_text()
-    for taken in (link, folder):
-        assert show(LABELS, "--html", str(taken), "--force")[2] == 1
-    assert link.is_symlink()
-    assert page.read_text() == before
-    assert "--force needs --html or --chart" in show(LABELS, "--force")[1]
 
 
 def test_a_table_has_a_row_for_each_item_and_no_formula(show, tmp_path):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dp_transforms.reports import ReportHeader
-from tests.cli.shown_reports import LABELS, NAMES, NAMES_HEADER, legend_of
+from tests.cli.shown_reports import NAMES, NAMES_HEADER, legend_of
 
 pytestmark = pytest.mark.usefixtures("terminal")
 
@@ -31,14 +31,6 @@ def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, endin
         [{**found, "level": level, "at_least_users": users, "rank": rank, "change": change}]
         for level, users, rank, change in ((3, 240, 1, None), (1, 0, 2, "same"))
     ]
-
-
-def test_names_without_a_size_need_no_word_on_it():
-    said = legend_of(NAMES[1:], plan=NAMES_HEADER.plan)
-    assert "at least" not in said
-    assert "ε spent: all of 2" in said
-    assert "≥" not in legend_of(LABELS, plan=NAMES_HEADER.plan)
-    assert "running estimate, of 2" in legend_of(LABELS, plan=NAMES_HEADER.plan)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``shh simulate``: the same log in every format, decided by the seed, realistic, never half written."""
+"""``shh simulate``: the same log in both formats, decided by the seed, realistic, never half written."""
 
 import os
 import pathlib
@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from dp_transforms.cli import simulate
@@ -34,16 +33,16 @@ def _events(path):
     return events
 
 
-def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_path):
+def test_both_formats_hold_the_same_events_and_the_seed_decides_every_byte(tmp_path):
     logs = []
-    for ending in ("parquet", "pq", "avro", "csv", "jsonl", "ndjson", "json"):
+    for ending in ("parquet", "csv"):
         contents = {}
         for name, seed in (("log", 9), ("again", 9), ("other", 5)):
-            options = ["--events", 3000, "--users", 200, "--items", 50, "--seed", seed]
+            options = ["--users", 300, "--items", 50, "--seed", seed]
             said = _simulated(tmp_path, *options, "--output", f"{name}.{ending}")
             contents[name] = (tmp_path / f"{name}.{ending}").read_bytes()
             assert said == (
-                f"Wrote 3,000 events of up to 200 users to {name}.{ending}. Replay it with:\n"
+                f"Wrote 3,000 events of up to 300 users to {name}.{ending}. Replay it with:\n"
                 f"  shh replay {name}.{ending} --start 2026-01-01T00:00:00Z --end 2026-01-05T00:00:00Z"
                 " --window 1h --epsilon 2 --delta 1e-9 --output report.avro\n"
             )
@@ -61,82 +60,19 @@ def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_
 
 def test_a_shell_runs_the_command_as_printed(tmp_path):
     """Also of names that a shell, or the command, would take for something else."""
-    first = _simulated(tmp_path, "--events", 3_000, "--days", 1, "--output=my log.csv").splitlines()[-1]
+    first = _simulated(tmp_path, "--users", 300, "--days", 1, "--output=my log.csv").splitlines()[-1]
     path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
     ended = subprocess.run(first, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True)
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "report.avro").exists()
-    words = shlex.split(_simulated(tmp_path, "--events", 10, "--output=-log.parquet").splitlines()[-1])
+    words = shlex.split(_simulated(tmp_path, "--users", 1, "--output=-log.parquet").splitlines()[-1])
     assert words[:3] == ["shh", "replay", "./-log.parquet"]
     assert words[-2:] == ["--output", "report-2.avro"], "a name that is free"
 
 
-def test_range_and_numbers_are_those_asked_for(tmp_path):
-    numbers = ["--events", 5000, "--users", 3, "--items", 1]
-    said = _simulated(tmp_path, *numbers, "--start", "2020-02-29T12:00", "--days", 2, "--output", "my log.csv")
-    events = _events(tmp_path / "my log.csv")
-    assert len(events) == 5000
-    assert len({user for user, _, _ in events}) == 3
-    assert {item for _, item, _ in events} == {"page-000"}
-    assert "shh replay 'my log.csv' --start 2020-02-29T12:00:00Z --end 2020-03-02T12:00:00Z" in said
-
-
-def test_large_logs_come_in_blocks_in_order_of_time():
-    blocks = list(simulate.simulate_log(simulate.LogPlan(700_000, 70_000, 100, 0, 1, 3)))
-    sizes = [len(block.time_millis) for block in blocks]
-    assert sum(sizes) == 700_000
-    assert 2 <= len(blocks) <= 3
-    assert max(sizes) <= 550_000
-    assert (np.diff(np.concatenate([block.time_millis for block in blocks])) >= 0).all()
-    users = np.unique(np.concatenate([np.unique(block.users.to_numpy(zero_copy_only=False)) for block in blocks]))
-    assert 50_000 < len(users) <= 70_000, "ids are distinct"
-
-
-def test_the_log_is_realistic():
-    plan = simulate.LogPlan(250_000, 20_000, 3_000, START // 10**6, 4, 1)
-    blocks = list(simulate.simulate_log(plan))
-    users = np.concatenate([block.users.to_numpy(zero_copy_only=False) for block in blocks])
-    items = np.concatenate([block.items.to_numpy(zero_copy_only=False) for block in blocks])
-    hours = (np.concatenate([block.time_millis for block in blocks]) - START // 1000) // 3_600_000
-    by_hour = np.bincount(hours, minlength=96)
-    by_day = by_hour.reshape(4, 24).sum(axis=0)
-    assert by_day[2:6].sum() * 5 < by_day[18:22].sum()  # nights are quiet
-    activity = np.unique(users, return_counts=True)[1]
-    assert np.quantile(activity, 0.99) > 10 * np.median(activity)  # users differ
-    heavy = [_heavy(users[hours == hour], items[hours == hour], 150) for hour in range(96)]
-    assert sum(bool(names) for names in heavy) >= 48  # most hours of the day have heavy items
-    stories = {item for names in heavy for item in names if item.startswith("story")}
-    assert len(stories) >= 20
-    assert np.median([sum(item in names for names in heavy) for item in stories]) <= 12  # stories come and go
-    pages, counts = np.unique(items[np.char.startswith(items.astype(str), "page")], return_counts=True)
-    first = np.bincount(hours[items == pages[np.argmax(counts)]], minlength=96)
-    assert (first[12:22] > 0).all()  # pages stay
-    assert (first[84:94] > 0).all()
-
-
-def _heavy(users, items, holders):
-    names, counts = np.unique([item for _, item in set(zip(users, items, strict=True))], return_counts=True)
-    return {str(name) for name, count in zip(names, counts, strict=True) if count >= holders}
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--output", "log.txt"], "is not a known format. Use one of .parquet"),
-        (["--output", "log.csv", "--start", "9999-12-31T00:00:00Z"], "years 1970 to 9999. Use another --start"),
-    ],
-)
-def test_expected_failures_are_one_line(tmp_path, options, words):
-    failed = shh("simulate", "--events", 10, *options, cwd=tmp_path)
-    assert failed.returncode == 1
-    assert words in failed.stderr
-    assert failed.stderr.count("\n") == 1
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch, error):
-    blocks = list(simulate.simulate_log(simulate.LogPlan(1000, 10, 10, 0, 1, 1)))
+    blocks = list(simulate.simulate_log(simulate.LogPlan(100, 10, 1, 1)))
 
     def breaks_off(_):
         yield blocks[0]
@@ -144,6 +80,6 @@ def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch, error)
         raise error
 
     monkeypatch.setattr(simulate, "simulate_log", breaks_off)
-    for ending in ("parquet", "avro", "csv", "jsonl"):
+    for ending in ("parquet", "csv"):
         assert shh("simulate", "--output", f"log.{ending}", cwd=tmp_path).returncode != 0
         assert os.listdir(tmp_path) == []

@@ -41,13 +41,13 @@ hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs cs
 IN_ORDER_TABLE = """
                                 | parts           | stream          | watermark
 looks                           | twice two       | late            | back
-looks-sliding                   | again two       | crumbs parquet  | late
+looks-sliding                   | again two       | crumbs          | late
 looks-domain                    | crumbs each     | again           | twice
 hits                            | nothing five    | twice           | late
 hits-sliding                    | whole two       | early avro      | nothing
 hits-domain                     | twice two       | whole jsonl     | whole
 hits-with-counts                | again two       | late            | back
-looks-from-noise                | early five      | ~early avro     | ~early
+looks-from-noise                | early five      | ~early parquet  | ~early
 looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | twice two       | -               | -
 looks-domain-sliding            | ~back two       | back            | ~crumbs

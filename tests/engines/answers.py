@@ -25,14 +25,10 @@ def raw_records(kafka: KafkaServer, topic: str, *, committed: bool = True) -> li
     return [RawRecord(record.key or b"", record.value) for record in kafka.records(topic, committed=committed)]
 
 
-def faults(
-    records: Iterable[RawRecord], expected: Sequence[WindowReport] | None, windows: int, *, is_whole: bool = True
-) -> list[str]:
-    """What is wrong with the records of one run; none if nothing is.
+def faults(records: Iterable[RawRecord], expected: Sequence[WindowReport] | None, windows: int) -> list[str]:
+    """What is wrong with the records of one run that has ended; none if nothing is.
 
-    expected: the reports of a run in which nothing was killed; None where nobody can know them. is_whole: whether the
-    run has ended and every expected window must be there; otherwise those there are must be the first ones, and no end
-    may be among them.
+    expected: the reports of a run in which nothing was killed; None where nobody can know them.
     """
     found: list[str] = []
     values: dict[bytes, set[bytes]] = {}
@@ -59,12 +55,10 @@ def faults(
         found.append(f"{len(headers)} headers")
     got = plain_reports(list(reports.values()))
     wanted = plain_reports(expected) if expected is not None else got
-    if got != (wanted if is_whole else wanted[: len(got)]):
+    if got != wanted:
         found.append(f"{len(got)} reports are not the {len(wanted)} expected ones: {_first_difference(got, wanted)}")
-    if is_whole and (sum(ends.values()) != 1 or next(iter(ends))[1:] != (windows, len(got))):
+    if sum(ends.values()) != 1 or next(iter(ends))[1:] != (windows, len(got)):
         found.append(f"ends: {dict(ends)}, wanted one: {windows} windows, {len(got)} reports")
-    if not is_whole and ends:
-        found.append(f"the run says that it has ended: {dict(ends)}")
     return found
 
 

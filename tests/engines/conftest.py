@@ -6,7 +6,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -72,20 +71,10 @@ def key_path(tmp_path_factory) -> str:
 class FlinkCluster(flink_cluster.FlinkCluster):
     """Its task manager can be killed; `start_task_manager` starts another one."""
 
-    def collect_garbage(self) -> None:
-        """In the heap of its task manager."""
-        assert self._task_manager is not None
-        subprocess.run(["jcmd", str(self._task_manager.pid), "GC.run"], check=True, capture_output=True)
-
     def exit_code(self) -> int | None:
         """Of its task manager; None while that runs."""
         assert self._task_manager is not None
         return self._task_manager.exit_code
-
-    def restart_task_manager(self) -> None:
-        """After it has ended by itself."""
-        self.kill_task_manager()
-        self.start_task_manager()
 
     def kill_task_manager(self) -> None:
         """SIGKILL: its tasks and their state are gone at once. Returns when the job manager has missed it."""

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import pathlib
-from collections.abc import Iterator
 
 import pytest
 
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented
-from tests.canaries.search import Search, found_in
-from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Ran, quoting_library, run_apart
+from tests.canaries.search import found_in
+from tests.canaries.traces import quoting_library, run_apart
 from tests.engines import needs, on
-from tests.engines.kafka_server import KafkaServer
 from tests.engines.stream_case import Row
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 RUNNERS = {"prism": "--runner=PrismRunner", "flink": "--runner=FlinkRunner"}
 
 
-def run_stream(home: Home, mode: str, *words: object, checkpoints: bool = False) -> Ran:
+def run_stream(home, mode, *words: object, checkpoints=False):
     home.put("noise.key", bytes(range(32)), 0o600)
     home.put("names.json", logs.looks_plan().to_json().encode())
     budget = ("--plan", "names.json") if mode == "looks" else (*BUDGET, "--mode", mode)
@@ -38,12 +34,12 @@ def run_stream(home: Home, mode: str, *words: object, checkpoints: bool = False)
     return ran
 
 
-def is_checkpoint(place: str) -> bool:
+def is_checkpoint(place):
     """Its content; a token in its name would be a leak."""
     return place.startswith("file work/checkpoints/")
 
 
-def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
+def assert_only_in_checkpoints(ran, search):
     leaks = list(found_in(search, ran.places))
     assert [leak for leak in leaks if not is_checkpoint(leak[0])] == []
     if any(map(is_checkpoint, ran.places)):
@@ -53,9 +49,7 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
 @pytest.mark.parametrize(
     ("engine", "mode"), [on("prism", "looks"), *(on("flink", mode, is_long=True) for mode in ("hits", "looks"))]
 )
-def test_a_stream_of_a_folder_on_an_engine(
-    home: Home, canaries: Canaries, search: Search, engine: str, mode: str
-) -> None:
+def test_a_stream_of_a_folder_on_an_engine(home, canaries, search, engine, mode):
     for form in FORMATS:
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
@@ -66,7 +60,7 @@ def test_a_stream_of_a_folder_on_an_engine(
     assert_only_in_checkpoints(ran, search)
 
 
-def run_with_quoting_library(home: Home, canaries: Canaries, folder: pathlib.Path, *runner: str) -> Ran:
+def run_with_quoting_library(home, canaries, folder, *runner: str):
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("logs/log.parquet", logs.file_of("parquet", rows))
     home.put("noise.key", bytes(range(32)), 0o600)
@@ -80,18 +74,14 @@ def run_with_quoting_library(home: Home, canaries: Canaries, folder: pathlib.Pat
 
 
 @needs("prism")
-def test_a_library_that_quotes_cells_on_prism(
-    home: Home, canaries: Canaries, search: Search, tmp_path: pathlib.Path
-) -> None:
+def test_a_library_that_quotes_cells_on_prism(home, canaries, search, tmp_path):
     """The command tells nothing of it, though Beam prints it past its log."""
     ran = run_with_quoting_library(home, canaries, tmp_path, RUNNERS["prism"])
     assert list(found_in(search, ran.places)) == []
 
 
 @pytest.mark.nightly
-def test_a_library_that_quotes_cells_on_an_engine(
-    cluster, home: Home, canaries: Canaries, search: Search, tmp_path: pathlib.Path
-) -> None:
+def test_a_library_that_quotes_cells_on_an_engine(cluster, home, canaries, search, tmp_path):
     """The command tells nothing of it; the log of Flink does."""
     words = (RUNNERS["flink"], f"--flink_master={cluster.flink.address}", "--number_of_execution_retries=0")
     ran = run_with_quoting_library(home, canaries, tmp_path, *words)
@@ -100,7 +90,7 @@ def test_a_library_that_quotes_cells_on_an_engine(
     assert_as_documented(ENGINE_LOGS, {kind for _, kind in in_logs})
 
 
-def records(canaries: Canaries) -> Iterator[bytes]:
+def records(canaries):
     """Of all canaries, and some that cannot be read."""
     for user, item, seconds in logs.rows_of(canaries):
         row = Row(0, (str(user), str(item), int(str(seconds)) * 1_000_000))
@@ -119,7 +109,7 @@ def records(canaries: Canaries) -> Iterator[bytes]:
         on("flink", "looks", is_long=True),
     ],
 )
-def test_a_topic(kafka: KafkaServer, home: Home, canaries: Canaries, search: Search, engine: str, mode: str) -> None:
+def test_a_topic(kafka, home, canaries, search, engine, mode):
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
     topic, output = f"canaries-{engine}-{mode}", f"canaries-{engine}-{mode}-out"
     kafka.create_topic(topic)

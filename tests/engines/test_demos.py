@@ -1,7 +1,5 @@
 """`make demo-stream` shows what it says and leaves nothing behind, ended or stopped."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal
@@ -20,7 +18,7 @@ from tests.engines import needs
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def start_demo(folder: pathlib.Path) -> subprocess.Popen[str]:
+def start_demo(folder):
     """As a shell does for `make demo-stream &`: the program begins with SIGINT ignored."""
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "examples.demos.demo_stream"],
@@ -33,7 +31,7 @@ def start_demo(folder: pathlib.Path) -> subprocess.Popen[str]:
     )
 
 
-def left_behind(folder: pathlib.Path) -> list[list[str]]:
+def left_behind(folder):
     """Command lines of programs that work below the folder, after they had time to end."""
     deadline = time.monotonic() + 60
     while True:
@@ -50,7 +48,7 @@ def left_behind(folder: pathlib.Path) -> list[list[str]]:
 pytestmark = [pytest.mark.nightly, needs("flink", "kafka")]
 
 
-def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path: pathlib.Path) -> None:
+def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path):
     demo = start_demo(tmp_path)
     output, _ = demo.communicate(timeout=600)
     assert demo.returncode == 0, output
@@ -59,7 +57,7 @@ def test_a_worker_is_killed_and_the_answers_are_those_of_a_run_without(tmp_path:
     assert left_behind(tmp_path) == []
 
 
-def test_who_stops_it_ends_every_process(tmp_path: pathlib.Path) -> None:
+def test_who_stops_it_ends_every_process(tmp_path):
     demo = start_demo(tmp_path)
     assert demo.stdout is not None
     for line in demo.stdout:

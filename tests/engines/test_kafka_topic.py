@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 import time
 
 import pytest
@@ -13,11 +12,10 @@ from confluent_kafka.admin import NewPartitions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.json_records import BROKEN_RECORD, NO_VALUE
-from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
+from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
-from dp_transforms.logs.streams.stream_source import Polled
 from tests.engines import needs
-from tests.engines.kafka_server import QUICK, KafkaServer
+from tests.engines.kafka_server import QUICK
 from tests.helpers.event_files_oracle import SECRET
 
 pytestmark = needs("kafka")
@@ -26,24 +24,24 @@ MICROS = 1_506_826_800_000_000
 FIELDS = EventFields(time_unit="us")
 
 
-def _values(begin: int, end: int) -> list[bytes]:
+def _values(begin, end):
     return [json.dumps({"user": f"u{n}", "item": "i", "timestamp": MICROS + n}).encode() for n in range(begin, end)]
 
 
-def _times(begin: int, end: int) -> list[int]:
+def _times(begin, end):
     return list(range(MICROS + begin, MICROS + end))
 
 
-def _topic(server: KafkaServer, name: str, **more: object) -> KafkaTopic:
+def _topic(server, name, **more: object):
     more = {"client_config_file": QUICK, **more}
     return KafkaTopic(server.bootstrap, name, FIELDS, **more)  # type: ignore[arg-type]
 
 
-def _reader(server: KafkaServer, name: str, **more: object) -> KafkaReader:
+def _reader(server, name, **more: object):
     return _topic(server, name, **more).partitions()[0].open()  # type: ignore[return-value]
 
 
-def _read_to_the_end(reader: KafkaReader, position: str | None = None, max_records: int = 10_000) -> list[Polled]:
+def _read_to_the_end(reader, position=None, max_records=10_000):
     polls = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -56,11 +54,11 @@ def _read_to_the_end(reader: KafkaReader, position: str | None = None, max_recor
     raise AssertionError(f"no end after {sum(polled.records for polled in polls)} records")
 
 
-def _event_times(polls: list[Polled]) -> list[int]:
+def _event_times(polls):
     return [moment for polled in polls for moment in polled.batch.time_micros.tolist()]
 
 
-def test_every_position_gives_the_same_records_again(server: KafkaServer) -> None:
+def test_every_position_gives_the_same_records_again(server):
     server.create_topic("json", partitions=2)
     before = time.time_ns() // 1_000_000 * 1_000
     server.produce("json", [*_values(0, 300), SECRET.encode(), None, *_values(300, 500)])
@@ -94,7 +92,7 @@ def test_every_position_gives_the_same_records_again(server: KafkaServer) -> Non
     assert _event_times(_read_to_the_end(second.open())) == _times(500, 505)
 
 
-def test_a_poll_returns_when_the_first_record_is_there(server: KafkaServer) -> None:
+def test_a_poll_returns_when_the_first_record_is_there(server):
     server.create_topic("quiet")
     reader = _reader(server, "quiet")
     polled = _read_to_the_end(reader)[-1]
@@ -110,7 +108,7 @@ def test_a_poll_returns_when_the_first_record_is_there(server: KafkaServer) -> N
     assert time.monotonic() - begin < 40
 
 
-def test_a_backlog_of_large_records_is_read_without_a_wait(server: KafkaServer) -> None:
+def test_a_backlog_of_large_records_is_read_without_a_wait(server):
     """It does not fit into the client, which by itself then fetches nothing for a second, time and again."""
     server.create_topic("large")
     large = [value[:-1] + b',"more":"%s"}' % (b"x" * 1_000) for value in _values(0, 10_000)]
@@ -127,7 +125,7 @@ def test_a_backlog_of_large_records_is_read_without_a_wait(server: KafkaServer) 
     reader.close()
 
 
-def test_only_committed_records_and_gaps_between_them(server: KafkaServer) -> None:
+def test_only_committed_records_and_gaps_between_them(server):
     server.create_topic("transactions")
     for begin, commit in ((0, True), (10, False), (20, True), (30, False)):
         with server.transaction("transactions", commit=commit) as produce:
@@ -151,7 +149,7 @@ def test_only_committed_records_and_gaps_between_them(server: KafkaServer) -> No
     assert reader.confirm_end()
 
 
-def test_arrival_is_what_the_record_says_and_must_be_there(server: KafkaServer) -> None:
+def test_arrival_is_what_the_record_says_and_must_be_there(server):
     server.create_topic("created", timestamp_type="CreateTime")
     assert _topic(server, "created").settings() == (False, False)
     server.produce("created", _values(0, 2), timestamp_millis=1_234_567_890_123)
@@ -172,7 +170,7 @@ def test_arrival_is_what_the_record_says_and_must_be_there(server: KafkaServer) 
     assert _topic(server, "created").settings() == (True, True)
 
 
-def test_what_arrived_too_early_to_count_is_not_read(server: KafkaServer) -> None:
+def test_what_arrived_too_early_to_count_is_not_read(server):
     server.create_topic("early", timestamp_type="CreateTime")
     for number, seconds in enumerate((10, 30, 20, 40)):  # producers' clocks may step back
         server.produce("early", _values(10 * number, 10 * number + 10), timestamp_millis=seconds * 1_000)
@@ -199,7 +197,7 @@ def test_what_arrived_too_early_to_count_is_not_read(server: KafkaServer) -> Non
     assert _event_times(_read_to_the_end(partition.open(90_000_000))) == []
 
 
-def test_what_is_gone_is_never_passed_over(server: KafkaServer) -> None:
+def test_what_is_gone_is_never_passed_over(server):
     server.create_topic("deleted")
     server.produce("deleted", _values(0, 100))
     reader = _reader(server, "deleted")
@@ -220,7 +218,7 @@ def test_what_is_gone_is_never_passed_over(server: KafkaServer) -> None:
             reader.poll(position, max_records=1, max_seconds=0)
 
 
-def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server: KafkaServer) -> None:
+def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server):
     """Records that came too early to count may go; those that the part has read may not."""
     server.create_topic("begun", 2, timestamp_type="CreateTime")
     for second in (40, 100):
@@ -254,7 +252,7 @@ def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server
         dataclasses.replace(topic, first_partitions=4).partitions()
 
 
-def test_a_topic_that_was_made_again_is_another_one(server: KafkaServer) -> None:
+def test_a_topic_that_was_made_again_is_another_one(server):
     server.create_topic("again")
     topic = _topic(server, "again")
     beginning = topic.beginning(0)
@@ -272,7 +270,7 @@ def test_a_topic_that_was_made_again_is_another_one(server: KafkaServer) -> None
             topic.begun_at(stored)
 
 
-def test_a_broker_that_is_killed_and_comes_back(server: KafkaServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_killed_and_comes_back(server, capfd):
     server.create_topic("killed")
     server.produce("killed", _values(0, 100))
     reader, impatient = _reader(server, "killed"), _reader(server, "killed", unreachable_seconds=1)
@@ -292,9 +290,7 @@ def test_a_broker_that_is_killed_and_comes_back(server: KafkaServer, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_topic_and_settings_without_sense_are_told_without_their_values(
-    server: KafkaServer, tmp_path: pathlib.Path
-) -> None:
+def test_no_topic_and_settings_without_sense_are_told_without_their_values(server, tmp_path):
     with pytest.raises(StreamError, match="no Kafka topic 'none'"):
         _topic(server, "none").partitions()
     secret = tmp_path / "client.properties"

@@ -12,18 +12,17 @@ import pathlib
 import random
 import signal
 import time
-from collections.abc import Sequence
 
 import pytest
 
 from examples.engines.flink_cluster import worker_pids
-from tests.engines.running_jobs import TASK_MANAGER, WORKER, Run, running
+from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import CLOCK, history_case, wait_for_end, wait_for_reports
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
+def _feed_and_kill(run, what, seconds):
     """Feeds the log in parts, and kills at a random moment of each but the last."""
     seed = random.randrange(10**6)
     source = random.Random(seed)
@@ -121,24 +120,6 @@ def test_many_kills_change_nothing(kafka, cluster, key_path, mode, number):
     case = history_case(2 + number, mode=mode, hits_per_user=2 + number % 2, partitions=1 + number)
     with running(kafka, cluster, key_path, case, rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
-def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, mode):
-    """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
-
-    Its decision waits for a checkpoint, and the worker dies while it waits: it is taken again or remembered, never
-    forgotten after it was acted on.
-    """
-    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)  # the first checkpoint is sooner
-    case = history_case(mode=mode)
-    arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 4, "more_partitions": 1, "clock": clock}
-    with running(kafka, cluster, key_path, case, **arguments) as run:
-        time.sleep(17)
-        run.kill(WORKER)
-        wait_for_end(run.sink)
-        run.assert_answers()
 
 
 @pytest.mark.nightly

@@ -1,7 +1,5 @@
 """A live stream by the clock of arrival: what came in time counts, whoever is killed, and reports follow soon."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -9,7 +7,6 @@ import random
 import statistics
 import time
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -30,7 +27,7 @@ _CLOCK = StreamClock(
 )
 
 
-def _plan(mode: str, start_seconds: int, seconds: int) -> Plan:
+def _plan(mode, start_seconds, seconds):
     schedule = WindowSchedule.fixed(start_seconds, start_seconds + seconds, _WINDOW_SECONDS)
     if mode == "looks":
         return looks_plan_of(schedule)
@@ -46,7 +43,7 @@ def _plan(mode: str, start_seconds: int, seconds: int) -> Plan:
     )
 
 
-def _rows(seed: int, start_seconds: int, seconds: int) -> list[Row]:
+def _rows(seed, start_seconds, seconds):
     """Events in the order in which they are fed: most soon after they happened, some much too late."""
     source = random.Random(seed)
     rows = []
@@ -59,7 +56,7 @@ def _rows(seed: int, start_seconds: int, seconds: int) -> list[Row]:
     return rows
 
 
-def _in_time(kafka: Any, topic: str, plan: Plan) -> tuple[list, int]:
+def _in_time(kafka, topic, plan):
     """The events that came in time by the broker's times, and how many did not."""
     counted, late = [], 0
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS

@@ -1,7 +1,5 @@
 """Topics of a real broker, with and without one user: what the others hold reaches the monitor all the same."""
 
-from __future__ import annotations
-
 import random
 import time
 
@@ -12,7 +10,7 @@ from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.engines.kafka_server import QUICK, KafkaServer
+from tests.engines.kafka_server import QUICK
 from tests.helpers.small_runs import MICROS, settings_of
 from tests.helpers.trials import changed
 from tests.neighbours.kafka_records import some
@@ -28,7 +26,7 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
+def test_both_topics_give_the_same(kafka, monkeypatch, clock):
     """Restarts at any step, polls of any size, to the end and with a stop between two batches of records."""
     monkeypatch.setattr(partition_poller, "MAX_SECONDS", 0.05)
     source, now = random.Random(clock), int(time.time())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import socket
 import subprocess
 import sys
@@ -17,10 +16,8 @@ import pytest
 
 from dp_transforms.reports.report_folder import ReportFolder
 from examples.engines import flink
-from examples.engines.engine_process import free_port, is_port_open
 from tests.engines import needs
 from tests.engines.listening import (
-    ROOT,
     Socket,
     end_all,
     listening,
@@ -42,7 +39,7 @@ HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     """A log of 300 users in logs/, and noise.key."""
     (tmp_path / "logs").mkdir()
     rows = [{"user": f"user-{n}", "item": "news", "timestamp": START + n} for n in range(300)]
@@ -51,12 +48,12 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def stream(*more: str) -> list[str]:
+def stream(*more: str):
     words = ["stream", "--input", "logs", "--output", "reports", "--noise-key-file", "noise.key"]
     return [*words, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 
-def test_a_stream_in_process_listens_on_nothing(folder: pathlib.Path) -> None:
+def test_a_stream_in_process_listens_on_nothing(folder):
     run = run_and_listen(stream(), folder)
     assert run.code == 0, run.err
     _, reports, ended = ReportFolder(str(folder / "reports")).read()
@@ -65,14 +62,14 @@ def test_a_stream_in_process_listens_on_nothing(folder: pathlib.Path) -> None:
     assert run.sockets == set()
 
 
-def test_a_replay_listens_on_nothing(folder: pathlib.Path) -> None:
+def test_a_replay_listens_on_nothing(folder):
     words = ["replay", "logs", "--output", "report.jsonl", "--noise-key-file", "noise.key", *PLAN, *RANGE]
     run = run_and_listen(words, folder)
     assert run.code == 0, run.err
     assert run.sockets == set()
 
 
-def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> None:
+def test_the_looks_find_a_socket_of_all_addresses(tmp_path):
     """The twin that must fail: a grandchild that listens for a moment is seen, in both families."""
     code = "import socket, time; s = socket.create_server(('{}', 0), family=socket.{}); time.sleep(60)"
     for host, family in (("0.0.0.0", "AF_INET"), ("::", "AF_INET6")):
@@ -96,7 +93,7 @@ def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> Non
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key_path) -> None:
+def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key_path):
     """Job manager, task manager, job server, pool and broker; task managers get the class that does it with the job."""
     seen: set[Socket] = set()
     with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
@@ -112,7 +109,7 @@ def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
 @needs("prism")
-def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Path) -> None:
+def test_no_stranger_gives_the_process_with_the_key_a_worker(folder):
     """Tried at every port of a stream that goes on. By the loopback address one obeys, or this would show nothing."""
     words = stream(
         "--runner=PrismRunner",
@@ -138,25 +135,8 @@ def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Pat
 
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
-def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
+def test_no_stranger_gets_a_worker_of_the_pool_for_flink():
     with flink.WorkerPool() as pool:
         port = int(pool.address.rpartition(":")[2])
         assert not any(start_worker_reaches(host, port, 5.0) for host in outer_addresses())
         assert start_worker_reaches("127.0.0.1", port, 60.0)
-
-
-@pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
-def test_beams_own_pool_is_open_to_strangers(tmp_path: pathlib.Path) -> None:
-    """Why all this is done. Where Beam has mended it, `dp_transforms.beam.on_loopback` can go."""
-    port = free_port()
-    command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
-    with open(tmp_path / "log", "wb") as log:
-        path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env={**os.environ, "PATH": path})
-    try:
-        deadline = time.monotonic() + 120
-        while not is_port_open(port) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert start_worker_reaches(outer_addresses()[0], port, 60.0)
-    finally:
-        end_all(process)

@@ -1,8 +1,6 @@
 """Prism: what it must do with keyed state; and `DirectRunner` with the Prism of `make prism`: no download, and the
 reports of the FnApiRunner."""
 
-from __future__ import annotations
-
 import collections
 import time
 

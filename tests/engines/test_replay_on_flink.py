@@ -13,11 +13,9 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.cli.replay_request import ReplaySummary
 from dp_transforms.cli.replay_run import run_on_runner, run_replay
 from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
@@ -36,16 +34,16 @@ _SECONDS = 400
 
 
 @functools.cache
-def _plan(mode: str) -> Plan:
+def _plan(mode):
     return Plan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, mode=mode)
 
 
-def _counts(summary: ReplaySummary) -> ReplaySummary:
+def _counts(summary):
     return dataclasses.replace(summary, seconds=0)
 
 
 @pytest.fixture(scope="module")
-def large_log(tmp_path_factory) -> pathlib.Path:
+def large_log(tmp_path_factory):
     return write_crowded_log(tmp_path_factory.mktemp("large") / "log", _MANY_EVENTS, 100_000, files=12)
 
 
@@ -83,7 +81,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     assert (tmp_path / "there-bad.jsonl").read_bytes() == (tmp_path / "here-bad.jsonl").read_bytes()
 
 
-def _words(cluster, log: pathlib.Path, output: pathlib.Path, key_path: str) -> list[object]:
+def _words(cluster, log, output, key_path):
     """A replay on the cluster of two processes, with two Python workers."""
     words = ["-m", "dp_transforms.cli.main", "replay", log, *RANGE, *_BUDGET, "--output", output]
     words += ["--runner=FlinkRunner", f"--flink_master={cluster.flink.address}", "--parallelism=2"]
@@ -91,16 +89,16 @@ def _words(cluster, log: pathlib.Path, output: pathlib.Path, key_path: str) -> l
     return [*words, "--sdk_worker_parallelism=2", "--noise-key-file", key_path]
 
 
-def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def _finish(process):
     out, err = process.communicate(timeout=_SECONDS)
     return process.returncode, out, err
 
 
-def _start(words: list[object]) -> subprocess.Popen[str]:
+def _start(words):
     return python(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def _wait_until_read(cluster, job: str) -> None:
+def _wait_until_read(cluster, job):
     """Until the log is read; the job must not be over by then."""
     deadline = time.monotonic() + 240
     while True:
@@ -114,7 +112,7 @@ def _wait_until_read(cluster, job: str) -> None:
     assert cluster.flink.rest.job_state(job) == "RUNNING", "the job was over before it was killed"
 
 
-def _wait_for_workers(cluster, job: str) -> None:
+def _wait_for_workers(cluster, job):
     """Until all workers have a bundle, and so will be missed (docs/engines.md)."""
     deadline = time.monotonic() + 240
     while not are_at_work(cluster.pool):
@@ -123,7 +121,7 @@ def _wait_for_workers(cluster, job: str) -> None:
         time.sleep(0.02)
 
 
-def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path: str, tmp_path: pathlib.Path) -> None:
+def _assert_report_of_process(log, output, key_path, tmp_path):
     """The report is, byte by byte, the one that a replay in process makes with the run id that it has."""
     header, reports = read_report_file(output)
     assert len(list(reports)) == SCHEDULE.horizon
@@ -133,7 +131,7 @@ def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path:
 
 
 @pytest.fixture
-def job_of(cluster) -> Iterator[object]:
+def job_of(cluster):
     """Starts words on the cluster; gives the process and the id of its job."""
     started: list[subprocess.Popen[str]] = []
 

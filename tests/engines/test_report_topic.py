@@ -1,9 +1,6 @@
 """A topic of reports on a real broker: first answers stay, and a writer that was replaced can write no more."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import random
 import threading
 import time
@@ -12,29 +9,25 @@ import uuid
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.reports import decode_report
 from dp_transforms.reports.report_topic import ReportTopic, _partition
 from dp_transforms.reports.topic_records import encode_record
 from tests.engines import needs
-from tests.engines.kafka_server import KafkaServer
 from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report, write_all
 
 pytestmark = needs("kafka")
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
-LABELS = {found.item for found in REPORTS[0].heavy_hitters}
-
 
 @pytest.fixture
-def sink(server: KafkaServer) -> ReportTopic:
+def sink(server):
     """A topic of its own for each test, of three partitions."""
     topic = f"reports-{uuid.uuid4().hex[:8]}"
     server.create_topic(topic, partitions=3)
     return ReportTopic(server.bootstrap, topic)
 
 
-def records(sink: ReportTopic, isolation: str = "read_committed") -> list[tuple[int, bytes, bytes]]:
+def records(sink, isolation="read_committed"):
     """Partition, key and value of all records that anybody can read, also of those that were given up."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
@@ -62,7 +55,7 @@ def records(sink: ReportTopic, isolation: str = "read_committed") -> list[tuple[
     return found
 
 
-def eventually(question, answer) -> None:
+def eventually(question, answer):
     """Readers see a commit a moment after it: waits until they do."""
     deadline = time.monotonic() + 60
     while question() != answer and time.monotonic() < deadline:
@@ -164,7 +157,7 @@ def test_many_windows_are_one_transaction(sink):
     assert 5000 + 2 <= end_offset <= 5000 + 2 + 4
 
 
-def large_report(window: int, items: int) -> WindowReport:
+def large_report(window, items):
     """Its items are as long as they may be, and cannot be compressed much."""
     labels = (random.Random(rank).randbytes(8_000).hex() for rank in range(items))
     return report(window, *(HeavyHitter(label, None, items - rank) for rank, label in enumerate(labels)))
@@ -205,7 +198,7 @@ def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server
     eventually(lambda: sink.read("run-1"), (header(), reports, ENDED))
 
 
-def set_most_bytes(server: KafkaServer, topic: str, most: int) -> None:
+def set_most_bytes(server, topic, most):
     """As an operator does, with kafka-configs.sh."""
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 

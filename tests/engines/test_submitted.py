@@ -33,9 +33,7 @@ def program(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [REPLAY, STREAM])
 @pytest.mark.parametrize("engine", [on("prism"), on("flink")])
-def test_the_command_of_the_page_gives_the_answers_of_the_library(
-    engine: str, name: str, tmp_path: pathlib.Path
-) -> None:
+def test_the_command_of_the_page_gives_the_answers_of_the_library(engine, name, tmp_path):
     make_folder(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
     run = run_and_listen(words_on_page(engine, name), tmp_path, program(name))
@@ -49,7 +47,7 @@ def test_the_command_of_the_page_gives_the_answers_of_the_library(
 
 @pytest.mark.parametrize("name", [REPLAY, STREAM])
 @pytest.mark.parametrize("engine", [on("prism"), on("flink")])
-def test_the_command_gives_the_same_with_the_same_options(engine: str, name: str, tmp_path: pathlib.Path) -> None:
+def test_the_command_gives_the_same_with_the_same_options(engine, name, tmp_path):
     make_folder(tmp_path)
     words = words_on_page(engine, name)
     if name == REPLAY:
@@ -85,9 +83,7 @@ def folder(kafka, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pa
     return tmp_path
 
 
-def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_stored(
-    kafka, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_stored(kafka, folder, monkeypatch):
     pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
     places = {"BROKER:9092": kafka.bootstrap, "clicks": folder.name, "PROJECT": "project", "BUCKET": "bucket"}
     job, options = made_job(STREAM, places, monkeypatch)
@@ -105,7 +101,7 @@ def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_store
 
 @pytest.mark.nightly
 @needs("prism")
-def test_a_topic_is_read_and_another_is_written(kafka, folder: pathlib.Path) -> None:
+def test_a_topic_is_read_and_another_is_written(kafka, folder):
     """The command of the page about Kafka, for history: the stop waits a minute for what the topic may still show."""
     words = [
         {"clicks": folder.name, "trends": f"{folder.name}-reports"}.get(w, w) for w in words_on_page("kafka", STREAM)

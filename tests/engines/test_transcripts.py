@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
+import shutil
+import sys
+import tempfile
 import time
 
 import apache_beam as beam
@@ -18,14 +22,39 @@ from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_topic import ReportTopic
 from examples.engines import flink, prism
+from examples.engines.engine_process import Engine
 from tests.engines import needs, on
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
-from tests.helpers.job_service import JobService
 from tests.helpers.small_runs import RUN_ID
 from tests.transcripts.cases import MODES, READERS
 from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on
 from tests.transcripts.transcript import difference, lines_of, stored
+
+_START_SECONDS = 120.0
+
+
+class JobService(Engine):
+    """Takes Beam jobs at `endpoint` and runs them; all its ports are of the loopback address.
+
+    Raises EngineError if it does not start.
+    """
+
+    def __init__(self, *, log_path: str | os.PathLike[str] | None = None) -> None:
+        self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-job-service-"))
+        port_file = self._folder / "port"
+        command = [sys.executable, "-m", "dp_transforms.beam.on_loopback"]
+        command += ["apache_beam.runners.portability.local_job_service_main", "--port=0"]
+        command += [f"--port_file={port_file}", f"--staging_dir={self._folder / 'staging'}"]
+        self._start(command, self.log_path, port_file.exists, _START_SECONDS)
+        self.endpoint = f"localhost:{int(port_file.read_text())}"
+
+    def stop(self) -> None:
+        """Ends the service and its jobs."""
+        super().stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

@@ -1,8 +1,6 @@
 """`ShiftingHeavyHitters` on unbounded input: engines close its windows by their watermarks, and the reports are the
 oracle's."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

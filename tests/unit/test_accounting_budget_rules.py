@@ -29,8 +29,6 @@ from dp_transforms.plan.lifetime_cost import (
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
 from tests.unit.purse_oracle import delta_of_budget
 
-# --- The grid
-
 
 @pytest.mark.parametrize(
     ("value", "units"),
@@ -69,9 +67,6 @@ def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode):
         assert proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
 
 
-# --- Costs
-
-
 def test_the_cost_of_names_has_its_parts():
     made, found = plan(), cost()
     assert made.looks is not None
@@ -88,9 +83,6 @@ def test_costs_that_cannot_be_are_refused():
     for changes in ({"epsilon": 0}, {"delta": 0}, {"divergence": -1}, {"delta_events": 0.5}, {"order": ""}):
         with pytest.raises(ValueError, match="must"):
             dataclasses.replace(cost(), **changes)
-
-
-# --- How the costs of runs add up under caps: the rules, and what they allow.
 
 
 @pytest.mark.parametrize("mode", ["looks", "hits", "hits-with-counts", "kms21"])

@@ -131,9 +131,6 @@ def test_tiny_deltas_keep_their_digits(hits, epsilon):
     assert falls == pytest.approx(np.full(4, falls.mean()), rel=1e-2)
 
 
-# --- The game with a participation cap: against every policy there is, composition, the game without one, and old code.
-
-
 def _histories(participations, hits):
     """All states of the adversary in which there is a call left to make, the empty one first."""
     found = []
@@ -239,8 +236,6 @@ def test_epsilon_is_below_both_limits_and_safe():
     assert both < 0.97 * min(alone)
 
 
-# --- What all accountants have in common: the interface, and the order among them and those of the benchmarks.
-
 TARGET_CHARGING = (GameAccountant, ExactTailAccountant, ClosedFormAccountant, RenyiAccountant)
 GAME = GameAccountant(0.1, 0.45, 4)
 
@@ -284,12 +279,6 @@ def test_the_order_of_the_bounds(epsilon_per_query, hits, share):
         epsilons = [epsilon, *(make(epsilon_per_query, q, hits).epsilon(delta) for make in TARGET_CHARGING[1:])]
         assert epsilons[0] <= epsilons[1] <= epsilons[2]
         assert epsilons[0] <= epsilons[3]
-
-
-def test_numbers_of_numpy_are_numbers():
-    numpys = GameAccountant(np.float64(0.1), np.float64(0.45), np.int64(4))
-    assert numpys.delta(np.float32(2.0)) == GAME.delta(2.0)
-    assert GAME.delta(2) == GAME.delta(2.0)
 
 
 def test_extreme_numbers_neither_hang_nor_overflow():

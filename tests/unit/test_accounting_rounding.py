@@ -26,7 +26,6 @@ from dp_transforms.accounting.mixed_charging import (
 )
 from dp_transforms.accounting.release_modes import (
     NoiseParameters,
-    _chord,
     epsilon_after_each_hit,
     smallest_safe_threshold,
     solve_target_charging,
@@ -36,7 +35,6 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
 
 # The digits that are at stake are the last ones: without them no other test would notice.
-
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
 
 
@@ -154,8 +152,6 @@ def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share):
     assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)
 
 
-# --- The margin of a plan: another machine's last digits must not refuse what was calibrated here.
-
 MARGIN = 1e-9
 DELTA = 1e-7
 
@@ -215,8 +211,6 @@ def test_small_divergences_are_not_rounded_down_by_the_conversion():
         assert math.sqrt(-math.expm1(-divergence)) <= found <= math.sqrt(divergence + 1e-15) * (1 + 1e-3)
 
 
-# --- What the searches of the accountants find and pass on: noise, thresholds, shares of delta, running figures.
-
 EACH, Q, HITS, DELTA_OF_HITS = 0.2, 0.3, 4, 1e-6
 
 
@@ -226,9 +220,6 @@ def test_the_noise_of_a_plan_is_the_largest_of_six_digits():
         unit = 10 ** (math.floor(math.log10(root)) - 5)
         assert found in [pytest.approx(math.floor(root / unit) * unit - less * unit, rel=1e-12) for less in (0, 1)]
         assert float(f"{found:.6g}") == found
-
-
-# --- The shares of delta
 
 
 def solver(asked_for):
@@ -276,20 +267,6 @@ def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total()
     assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
     lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA_OF_HITS) * (1 - 1e-8)
     assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA_OF_HITS)) <= lower
-
-
-def test_a_chord_is_straight_in_the_exponential():
-    low, high, delta = 0.5, 1.5, 0.02
-    left, right = (0.9, 0.05), (0.8, 0.01)
-    share = (0.05 - delta) / (0.05 - 0.01)
-    wanted = math.log(math.exp(low) + share * (math.exp(high) - math.exp(low)))
-    assert _chord((low, left), (high, right), 1, delta) == pytest.approx(wanted * (1 + 1e-9), rel=1e-14)
-    assert _chord((low, left[:1]), (high, right), 1, delta) == high, "the left one has no such entry"
-    assert _chord((low, (0.9, delta)), (high, right), 1, delta) == high
-    assert _chord((low, left), (high, (0.8, delta)), 1, delta) == high, "rounded up, and not beyond"
-
-
-# --- Mixed charging
 
 
 def test_the_budget_of_an_order_by_hand():

@@ -123,8 +123,6 @@ def test_ratios_of_very_wide_noise():
     assert abs(balance) < 1e-6 * 1e-6
 
 
-# --- The best adaptive adversary and the exact laws of streams, against brute force over everything that can happen.
-
 EPSILON = 0.7
 
 
@@ -257,9 +255,6 @@ def test_several_items_in_a_window_by_force(zone_width, hits, windows, most):
         assert one_each <= mixed * (1 + 1e-9) <= program(windows * most, 1, epsilon) * (1 + 1e-6) + 1e-12
     if zone_width and hits == 1:
         assert program(2, 2, 0.4) < 0.999 * program(4, 1, 0.4), "looking back is worth something"
-
-
-# --- Streams
 
 
 def _transcripts(law, hits, stream):

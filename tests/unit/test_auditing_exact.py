@@ -97,9 +97,6 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added():
     assert audit.adding.delta == 0
 
 
-# --- Planted faults: what is run is not what was accounted for
-
-
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_half_the_noise_is_flagged(mode):
     plan = _plan(mode, 3)
@@ -154,9 +151,6 @@ def test_more_windows_or_items_than_declared_are_flagged():
     plan = _plan("hits-with-counts", 3)
     assert _audit(plan, horizon=2 * plan.schedule.horizon).violations
     assert _audit(plan, max_items_per_user=3).violations
-
-
-# --- Short runs, other modes
 
 
 def test_lone_items_by_the_definition():
@@ -220,17 +214,6 @@ def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each
         assert any(text.startswith(f"{name} one user") for text in audit.violations)
 
 
-def test_only_what_was_computed_to_be_the_most_is_called_so():
-    settled = [
-        (_audit(_plan("hits", 3)), True),
-        (_audit(_plan("hits-with-counts", 3)), True),
-        (_audit(_short_plan()), False),
-        (_audit(_short_plan("hits-with-counts")), True),  # there is one distance, so nothing to look back for
-    ]
-    for audit, is_settled in settled:
-        assert audit.removing.is_settled is is_settled
-
-
 def test_a_known_domain_has_no_lone_items():
     plan = _plan("hits", 3)
     audit = audit_exactly(
@@ -247,11 +230,12 @@ def test_there_is_no_audit_of_kms21():
         Mechanism.of_plan(_plan("kms21"))
 
 
-def test_rounds_by_default():
-    mechanism = Mechanism(ThresholdLaw(0.05, 40), 500, 3, 10**6, 1)
-    enough = rounds_until_excluded(mechanism)
-    assert 100 < default_rounds(mechanism) == enough < 200
-    law = law_of(mechanism, worst_stream(mechanism, 1.0, enough, True))
-    assert law.with_user[:3].sum() < 1e-14, "the user is excluded"
-    many = dataclasses.replace(mechanism, hits_per_user=10_000)
-    assert default_rounds(many) < 200 < rounds_until_excluded(many)
+def test_only_what_was_computed_to_be_the_most_is_called_so():
+    settled = [
+        (_audit(_plan("hits", 3)), True),
+        (_audit(_plan("hits-with-counts", 3)), True),
+        (_audit(_short_plan()), False),
+        (_audit(_short_plan("hits-with-counts")), True),  # there is one distance, so nothing to look back for
+    ]
+    for audit, is_settled in settled:
+        assert audit.removing.is_settled is is_settled

@@ -24,8 +24,6 @@ from tests.unit import purse_oracle
 
 # Each fault is found by one check: where that check is weakened, the test of the fault fails.
 
-# --- Parts, against oracles
-
 
 @pytest.mark.parametrize(("shape", "scale"), [(1.0, 7), (1.5, 1), (2.0, 30), (2.5, 400), (3.0, 20), (4.0, 50)])
 def test_the_law_of_the_noise_is_that_of_50_digits(shape, scale):
@@ -129,9 +127,6 @@ def test_equal_looks_are_those_of_the_definition():
     assert found == pytest.approx(max(deltas), rel=1e-6)
 
 
-# --- Plans
-
-
 def _audit(mechanism, claim):
     return audit_looks_exactly(mechanism, claim, most_looks=1)
 
@@ -160,8 +155,6 @@ def test_a_smaller_threshold_attains_more_than_is_set_aside():
     (violation,) = _audit(dataclasses.replace(mechanism, boundaries=lower), claim).violations
     assert "holds alone" in violation
 
-
-# --- Planted faults. A fault is found where the mechanism, as it is run, is not the one that was priced.
 
 PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "but its price is",

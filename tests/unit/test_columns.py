@@ -273,9 +273,6 @@ def test_cells_are_cut_by_window_and_by_shard_of_items(name, data, windows, shar
         }
 
 
-# --- Damage
-
-
 @each_case
 def test_no_rows_are_a_table_too(case):
     kind = type(case.build({}))

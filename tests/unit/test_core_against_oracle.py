@@ -1,9 +1,11 @@
-"""The streaming core, driven the way the DoFns drive it, publishes what the oracle publishes: no Beam here."""
+"""The streaming core, without Beam, publishes what the oracle publishes; what a mode adds to a count, cell by cell."""
 
+import functools
 import itertools
 import random
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,15 +13,16 @@ from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import UserPairs, bound_contributions, pairs_of_events
-from dp_transforms.monitor.query_noise import query_noise
-from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.query_noise import SingleNoise, digests_of_groups, query_noise
+from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
 from tests.helpers.core_runs import busy_log, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
-from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
 from tests.helpers.small_runs import SECRET, batches_of
 
 DOMAIN = ("i0", "i2", "i3", "i4", *(f"other-{number}" for number in range(50)))
@@ -155,45 +158,135 @@ def test_busy_logs_exercise_what_they_are_for(mode, domain, sliding):
         assert sum(found.idle for found in transcripts) >= 3 or mode == "hits"
 
 
-def differences(settings, domain=(), keys=None):
-    """In how many of five busy logs an oracle of other numbers, or of other keys, releases other items or counts."""
-    differs = 0
-    for seed in range(5):
-        log = busy_log(seed)
-        found = [report.heavy_hitters for report in run_core(log, monitor_settings())]
-        other = oracle_reports(log, settings, SECRET, domain, keys)
-        differs += found != [report.heavy_hitters for report in other]
-    return differs
+ONE = 1 << 128
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"threshold": 5},
-        {"threshold": 3},
-        {"hits": 1},
-        {"hits": 3},
-        {"limit": 2},
-        {"epsilon": 1.5},
-        {"sliding": 3},
-        {"mode": "hits"},
-        {"mode": "kms21"},
-        {"domain": ("i0", "i1", "other")},
-    ],
-    ids=lambda changed: "-".join(map(str, *changed.items())),
-)
-def test_each_number_changes_the_transcript_under_the_same_keys(changed):
-    """The comparison can fail. Keys are made from some of these numbers, and another key alone would trip it."""
-    same_keys = monitor_settings().stream_keys(SECRET)
-    assert differences(monitor_settings(), keys=same_keys) == 0
-    assert differences(monitor_settings(**changed), changed.get("domain", ()), same_keys) >= 2
+@pytest.mark.parametrize("epsilon", [32.0, 8.0, 1.0])
+def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_threshold(epsilon):
+    """Also at the last entry of the table, and behind it, where the tail is below 2^-128."""
+    chosen = monitor_settings(epsilon=epsilon)
+    keys = chosen.stream_keys(SECRET)
+    oracle = _SingleNoise(chosen, keys)
+    tails = []
+    for threshold in range(1, int(100 / epsilon) + 4):
+        tails.append(SingleNoise(epsilon, threshold, keys).empty_item_tail())
+        assert tails[-1] == oracle.tail(threshold)
+    assert tails[0] > 0
+    assert tails[-1] == 0
 
 
-@pytest.mark.parametrize("changed", [{"run_id": "run-2"}, {"stream": "others"}, {"threshold": 5}], ids=str)
-def test_what_keys_are_bound_to_changes_the_noise_of_the_same_numbers(changed):
-    assert differences(monitor_settings(), keys=monitor_settings(**changed).stream_keys(SECRET)) >= 2
+ITEMS = [f"item {number}" for number in range(60)]
 
 
-def test_another_key_is_another_transcript():
-    log = busy_log(0)
-    assert run_core(log, monitor_settings()) != oracle_reports(log, monitor_settings(), bytes(range(32)))
+@functools.cache
+def cells():
+    """60 items in window 2, held by 0 to 9 of 40 users; beside them a window that is not asked about."""
+    source = np.random.default_rng(4)
+    keys = monitor_settings().stream_keys(SECRET)
+    users = np.sort(keys.hash_users(pa.array([f"u{number}" for number in range(40)]))[:, 0])
+    table, positions = ItemTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
+    groups = [np.sort(source.choice(users, size=number % 10, replace=False)) for number in range(60)]
+    return ItemHolders(
+        np.repeat(np.array([2, 5]), [50, 10]),
+        np.concatenate([np.sort(positions)[:50], np.sort(positions)[50:]]),
+        np.cumsum([0, *map(len, groups)]),
+        np.concatenate(groups),
+        table,
+    )
+
+
+def groups_of(held):
+    return [held.holders[low:high].tolist() for low, high in zip(held.splits[:-1], held.splits[1:], strict=True)]
+
+
+def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders():
+    chosen = monitor_settings(threshold=6)
+    keys, held = chosen.stream_keys(SECRET), cells()
+    oracle = _SingleNoise(chosen, keys)
+    passed = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys).may_pass(held)
+    wanted = [
+        not users or oracle.may_pass(window, tuple(held.table.hashes[item].tolist()), widened(keys, users))
+        for window, item, users in zip(held.windows.tolist(), held.items.tolist(), groups_of(held), strict=True)
+    ]
+    assert passed.tolist() == wanted
+    assert 10 < sum(wanted) < 50
+
+
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+def test_every_cell_that_nobody_holds_passes_the_first_stage(mode):
+    """Whatever the threshold: it is there because its noise is known to reach it. Of held cells hardly one passes."""
+    chosen = monitor_settings(mode, threshold=900)
+    passed = query_noise(chosen, chosen.stream_keys(SECRET)).may_pass(cells())
+    assert passed[cells().counts == 0].all()
+    assert passed.all() == (mode == "kms21")
+
+
+def widened(keys, users):
+    return [integer_of(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
+
+
+def asked(chosen, kinds):
+    """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
+    keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), UserBudgets()
+    paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
+    budgets.charge(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32))
+    counters = HolderCounters.of([held], budgets)
+    noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
+
+    def draw(item, active, holders):
+        return oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+
+    return held, paid, budgets, counters, WindowQueries(2, held, counters, chosen, keys, noise), draw
+
+
+@pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
+def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
+    """Users that have paid all their hits give nothing: neither to the count, nor to the key of the noise."""
+    chosen = monitor_settings(threshold=4, hits=2, domain=domain)
+    held, paid, budgets, counters, queries, draw = asked(chosen, 4)  # half of the users have paid two or more
+    for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
+        active = [user for user in holders if paid[user] < chosen.hits_per_user]
+        drawn = draw(item, active, holders)
+        wanted = len(active) + drawn if active or domain else chosen.threshold - 1
+        assert queries.noisy_count(cell) == wanted
+    assert len(counters.charge(budgets).users) == 0, "nothing is charged before an item is published"
+
+
+def test_a_charge_goes_to_each_active_holder_once_and_no_further():
+    """Cell by cell, against counters in a dict: what is outdated is asked again with those that are left."""
+    chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
+    held, paid, budgets, counters, queries, draw = asked(chosen, 3)
+    before = dict(paid)
+    published, kept_out = [], 0
+    for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
+        active = [user for user in holders if paid[user] < chosen.hits_per_user]
+        kept_out += len([user for user in holders if before[user] < chosen.hits_per_user]) - len(active)
+        if not active:
+            continue
+        drawn = draw(item, active, holders)
+        if len(active) + drawn >= chosen.threshold:
+            published.append((cell, len(active) + drawn))
+            for user in active:
+                paid[user] += 1
+    found, cell = [], queries.next_heavy(0)
+    while cell is not None:
+        found.append((cell, queries.noisy_count(cell)))
+        queries.charge(cell)
+        cell = queries.next_heavy(cell + 1)
+    assert found == published
+    assert len(published) >= 5
+    assert kept_out >= 5, "some were excluded by what this window itself charged"
+    charges = counters.charge(budgets)
+    assert dict(zip(charges.users.tolist(), charges.hits.tolist(), strict=True)) == {
+        user: paid[user] - before[user] for user in sorted(paid) if paid[user] != before[user]
+    }
+    assert charges.users.tolist() == sorted(charges.users.tolist())
+    assert charges.hits.dtype == np.uint32
+    assert budgets.hits(np.array(list(paid), dtype=np.uint64)).tolist() == list(paid.values())
+
+
+def test_digests_are_sums_and_an_empty_group_has_none():
+    members = np.array([[1, 5], [2**64 - 1, 2**64 - 1], [7, 7]], dtype=np.uint64)
+    found = digests_of_groups(members, np.array([0, 0, 2, 2, 3, 3]))
+    assert [integer_of(row) for row in found] == [0, ((1 << 64) + 5 + ONE - 1) % ONE, 0, (7 << 64) + 7, 0]
+    assert digests_of_groups(members[:0], np.array([0, 0])).tolist() == [[0, 0]]

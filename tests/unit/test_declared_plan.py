@@ -1,12 +1,16 @@
-"""A plan from plain values is the one that `Plan.calibrate` makes, whatever a reader of YAML made of it."""
+"""A plan from plain values is the one that `Plan.calibrate` makes; which windows are declared, who counts in them."""
 
+import dataclasses
 import datetime
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dp_transforms.beam.release_rows import declared_plan
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.window_schedule import WindowSchedule, parse_duration
+from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse_duration, parse_utc
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-03T00:00:00Z", "window": "1h"}
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
@@ -89,3 +93,86 @@ def test_durations_have_a_number_and_a_unit():
     for text in ("", "1", "h", "-1h", "1.5h", "1y", "1h30m"):
         with pytest.raises(ValueError, match="is not a duration"):
             parse_duration(text)
+
+
+@given(
+    start=st.integers(-(10**6), 10**6),
+    length=st.integers(1, 5000),
+    slide=st.integers(1, 60),
+    repeats=st.integers(1, 5),
+    second=st.integers(-(10**6) - 100, 10**6 + 6000),
+)
+def test_an_event_counts_in_every_window_that_holds_it(start, length, slide, repeats, second):
+    schedule = WindowSchedule.sliding(start, start + length, slide * repeats, slide)
+    micros = second * 1_000_000 + 999_999
+    first = int(schedule.first_window(np.array([micros]))[0])
+    holding = [
+        window
+        for window in range(schedule.horizon)
+        if schedule.window_start_micros(window) <= micros < schedule.window_end_micros(window)
+    ]
+    if not start <= second < start + length:
+        assert first == -1
+    else:
+        assert holding == list(range(first, first + repeats))
+
+
+def test_the_horizon_holds_exactly_the_windows_that_can_have_an_event():
+    assert WindowSchedule.fixed("2017-10-01T03:00:00Z", "2017-10-17T03:00:00Z", 3600).horizon == 384
+    assert WindowSchedule.fixed(0, 3601, 3600).horizon == 2
+    sliding = WindowSchedule.sliding(0, 7200, 3600, 900)
+    assert sliding.horizon == 8 + 3
+    assert sliding.window_start_micros(0) == -2700 * 10**6
+    assert sliding.window_end_micros(sliding.horizon - 1) == (7200 - 900 + 3600) * 10**6
+
+
+def test_declared_times_may_be_those_of_any_library():
+    """UTC unless they have a zone, as texts are."""
+    pandas = pytest.importorskip("pandas")
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    starts = [
+        datetime.date(2017, 10, 1),
+        datetime.datetime(2017, 10, 1),
+        datetime.datetime(2017, 10, 1, 1, tzinfo=zone),
+    ]
+    starts += [pandas.Timestamp("2017-10-01"), pandas.Timestamp("2017-10-01T01:00+01:00"), np.datetime64("2017-10-01")]
+    lengths = ["1h", 3600, datetime.timedelta(hours=1), pandas.Timedelta("1h")]
+    schedules = {WindowSchedule.fixed(start, "2017-10-02", length) for start in starts for length in lengths}
+    assert schedules == {WindowSchedule.fixed("2017-10-01", "2017-10-02", "1h")}
+    assert {type(value) for each in schedules for value in dataclasses.astuple(each)} == {int}
+    for start, length in ((pandas.NaT, 60), (starts[0], datetime.timedelta(microseconds=1)), (starts[0], 0.5)):
+        with pytest.raises(ValueError, match=r"not an ISO 8601 time|must be a whole number of seconds"):
+            WindowSchedule.fixed(start, "2017-10-02", length)
+
+
+@pytest.mark.parametrize("time", [-(2**63), 2**63 - 1, -1, 3600 * 10**6])
+def test_times_outside_the_range_are_in_no_window_however_far_they_are(time):
+    assert WindowSchedule.fixed(0, 3600, 60).first_window(np.array([time], dtype=np.int64)).tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((0, 0, 60, 60), "after its start"),
+        ((0, 60, 0, 60), "window_seconds must be >= 1"),
+        ((0, 60, 60, 0), "slide_seconds must be >= 1"),
+        ((0, 60, 60, 7), "divide"),
+        ((0.5, 60, 60, 60), "whole number"),
+        ((0, 60, True, 1), "whole number"),
+        ((0, 2**32, 1, 1), "at most"),
+        ((10**30, 10**30 + 60, 60, 60), "years 1 to 9999"),
+        ((0, 253_402_300_800, 86_400, 86_400), "years 1 to 9999"),
+        ((-62_135_596_800, 0, 86_400, 86_400), "years 1 to 9999"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        WindowSchedule(*arguments)
+
+
+def test_times_are_read_as_utc_and_written_back():
+    assert parse_utc("2017-10-01T03:00:00Z") == parse_utc("2017-10-01 03:00") == parse_utc("2017-10-01T00:00-03:00")
+    assert format_utc(parse_utc("2017-10-01T03:00:00z") * 10**6) == "2017-10-01T03:00:00Z"
+    for wrong in ("yesterday", "2017-10-01T03:00:00.5", ""):
+        with pytest.raises(ValueError, match=r"ISO 8601|whole second"):
+            parse_utc(wrong)

@@ -1,22 +1,18 @@
-"""Processes of engines end with their starter, and errors name a remedy. No engine is started."""
+"""Engines: processes end with their starter, servers listen on loopback, the manifest guards the key."""
 
+import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import psutil
-import pytest
+import yaml
 
-from dp_transforms.beam.runner_options import engines_folder
-from dp_transforms.errors import UserError
-from examples.engines import flink, prism
-from examples.engines.engine_process import EngineError, EngineProcess, engine_file
-from examples.engines.flink_cluster import FLINK_LIBRARIES
-from examples.engines.kafka_server import KAFKA_LIBRARIES
-from tests.engines import skip_reason
+from examples.engines import flink, flink_cluster
 
 
 def _sleepers(seconds):
@@ -47,36 +43,91 @@ def test_processes_end_with_their_starter(tmp_path):
     assert _sleepers(seconds) == set()
 
 
-def test_a_program_that_ends_at_once_says_why(tmp_path):
-    process = EngineProcess(["sh", "-c", "echo no such port; exit 3"], tmp_path / "log")
-    with pytest.raises(EngineError, match="ended with 3: no such port"):
-        process.wait_until(lambda: False, 60)
-    process.stop()
+ROOT = pathlib.Path(__file__).parents[2]
+# Starts a server at each address that it is given and says where this process then listens.
+SERVERS = """
+import json, sys, grpc, psutil
+from concurrent import futures
+servers = []
+for address in sys.argv[1:]:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    assert server.add_insecure_port(address) > 0
+    server.start()
+    servers.append(server)
+found = [one.laddr[0] for one in psutil.net_connections("tcp") if one.pid == psutil.Process().pid]
+print(json.dumps(found))
+for server in servers:
+    server.stop(None)
+"""
+ANY = ["[::]:0", "0.0.0.0:0"] if socket.has_ipv6 else ["0.0.0.0:0"]
 
 
-def test_a_missing_program_names_its_remedy(tmp_path, monkeypatch):
-    monkeypatch.setenv("SHH_ENGINES", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="make prism"):
-        prism.Prism()
-    assert "make prism" in (skip_reason("prism") or "")
-    with pytest.raises(EngineError, match="make flink"):
-        flink.JobServer()
+def is_loopback(host):
+    return host.removeprefix("::ffff:").startswith("127.") or host == "::1"
 
 
-def test_engines_are_in_the_checkout_where_make_puts_them(monkeypatch):
-    monkeypatch.delenv("SHH_ENGINES", raising=False)
-    checkout = pathlib.Path(__file__).resolve().parents[2]
-    assert (checkout / "Makefile").exists()
-    assert engines_folder() == checkout / ".engines"
+def listens_on(folder, *words):
+    (folder / "servers.py").write_text(SERVERS)
+    command = [sys.executable, *words]
+    environment = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return list(json.loads(found.stdout))
 
 
-@pytest.mark.parametrize(("libraries", "target"), [(KAFKA_LIBRARIES, "kafka"), (FLINK_LIBRARIES, "flink")])
-def test_what_was_half_made_is_missing(tmp_path, monkeypatch, libraries, target):
-    monkeypatch.setenv("SHH_ENGINES", str(tmp_path))
-    marker = tmp_path / libraries
-    (marker.parent / "lib").mkdir(parents=True)
-    with pytest.raises(EngineError, match=f"make {target}"):
-        engine_file(libraries, target)
-    marker.touch()
-    assert engine_file(libraries, target).parent == marker.parent
+def test_a_program_on_loopback(tmp_path):
+    hosts = listens_on(tmp_path, "-m", "dp_transforms.beam.on_loopback", "servers", *ANY, "127.0.0.1:0")
+    assert len(hosts) >= len(ANY) + 1
+    assert all(is_loopback(host) for host in hosts)
+
+
+def test_an_address_that_is_named_is_kept(tmp_path):
+    hosts = listens_on(tmp_path, "-m", "dp_transforms.beam.on_loopback", "servers", "127.0.0.3:0")
+    assert [host.removeprefix("::ffff:") for host in hosts] == ["127.0.0.3"]
+
+
+PLACE = ROOT / "runners" / "kubernetes"
+FLINK = yaml.safe_load((PLACE / "flink.yaml").read_text())["spec"]
+POD = FLINK["taskManager"]["podTemplate"]["spec"]
+BEGINNING = {one["name"]: one for one in POD["initContainers"]}
+POOL_PORT = 50000
+
+
+def mounts_of(container):
+    return {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
+
+
+def test_workers_are_started_as_the_tests_start_them():
+    workers = BEGINNING["workers"]
+    assert workers["command"] == ["python", *flink.worker_pool_words(POOL_PORT)]
+    assert str(POOL_PORT) in workers["startupProbe"]["exec"]["command"][-1]
+    assert workers["restartPolicy"] == "Always"  # Flink's own pods are never restarted; a sidecar is
+
+
+def test_flink_is_the_release_that_the_tests_run_with_its_settings():
+    release, config = flink.FLINK_RELEASE, FLINK["flinkConfiguration"]
+    assert FLINK["image"] == f"flink:{release}-java17"
+    assert FLINK["flinkVersion"] == "v" + "_".join(release.split(".")[:2])
+    (plugins,) = FLINK["podTemplate"]["spec"]["containers"][0]["env"]
+    assert release in plugins["value"]
+    assert {key: str(value) for key, value in flink_cluster.CONFIG.items()}.items() <= config.items()
+    assert all(isinstance(value, str) for value in config.values())  # as its schema wants
+
+
+def test_only_who_needs_the_key_sees_it():
+    volumes = {volume["name"]: volume for volume in POD["volumes"]}
+    assert volumes["secret"]["secret"]["secretName"] == "shh-noise-key"
+    assert volumes["key"]["emptyDir"]["medium"] == "Memory"
+    seen = {name: {one for one, each in BEGINNING.items() if name in mounts_of(each)} for name in volumes}
+    assert seen["secret"] == {"copy-key"}
+    assert (seen["key"], seen["kafka"]) == ({"copy-key", "workers"}, {"workers"})
+    assert POD["containers"] == [{"name": "flink-main-container"}]
+    assert "fsGroup" not in FLINK["podTemplate"]["spec"]["securityContext"]  # it would open the copy to a group
+    assert BEGINNING["copy-key"]["command"][1] == "--mode=0400"
+    assert mounts_of(BEGINNING["workers"])["no-account"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def test_no_container_may_become_more_than_it_is():
+    security = FLINK["podTemplate"]["spec"]["securityContext"]
+    assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (True, 9999, 9999)
+    for one in [*BEGINNING.values(), *FLINK["podTemplate"]["spec"]["containers"]]:
+        assert one["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

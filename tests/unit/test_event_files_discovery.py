@@ -98,13 +98,6 @@ def test_a_log_without_rows_is_no_error(tmp_path, name, content):
     assert estimate_log(chunks, EventFields()).events == 0
 
 
-def test_an_empty_hour_among_others_is_no_error(tmp_path):
-    write_csv(tmp_path / "hour0.csv", [])
-    (tmp_path / "hour1.csv").write_text("")
-    write_csv(tmp_path / "hour2.csv", [LINE])
-    assert read_all(str(tmp_path)) == ([("u", "i", 1_506_826_800_000_000)], {})
-
-
 def test_no_source_and_fields_that_cannot_be():
     with pytest.raises(EventFileError, match="none given"):
         find_log_chunks([], EventFields())
@@ -142,15 +135,6 @@ def test_a_long_label_counts_once_for_each_group_of_windows(tmp_path):
     assert estimate_log(chunks, EventFields()).long_label_bytes == pytest.approx(128 * 1000, rel=0.01)
 
 
-def test_a_block_that_cannot_be_read_is_told_by_the_estimate(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text('user,item,timestamp\nu,i,2017-10-01\n"u,i,2017-10-01\n')
-    chunks = find_log_chunks([str(path)], EventFields())
-    path.write_bytes(b"user,item\n")
-    with pytest.raises(EventFileError):
-        estimate_log(chunks, EventFields())
-
-
 def test_what_may_be_cells_is_never_listed_as_fields(tmp_path):
     """A CSV file without a header, and JSON objects keyed by user."""
     (tmp_path / "log.csv").write_text(f"{SECRET},story,2026-01-01\nu2,story,2026-01-01\n")
@@ -164,8 +148,6 @@ def test_what_may_be_cells_is_never_listed_as_fields(tmp_path):
         assert SECRET not in words
         assert "story" not in words
 
-
-# --- A log that is not what was found any more is refused, in whatever format it is and whenever that is noticed.
 
 CHANGED = "it was changed while it was read"
 

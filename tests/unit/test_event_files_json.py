@@ -50,19 +50,6 @@ def test_values_of_every_kind_in_blocks_of_any_size(tmp_path, monkeypatch, block
     assert read_all(write_json(tmp_path / "log.jsonl", rows)) == expected(rows)
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us"])
-def test_numbers_in_the_declared_unit(tmp_path, unit):
-    for times in (
-        [1506826800, 0, -5],
-        [1506826800.25, 3, None],
-        [1.5, 2**53 + 1, 10**17 + 1],
-        [10**18, 10**19, -(10**40), 1e300, 5],
-        ["1506826800", 1506826800, 1506826800.5, "1e3", "x"],
-    ):
-        rows = [(n, "i", time) for n, time in enumerate(times)]
-        assert read_all(write_json(tmp_path / "log.jsonl", rows), EventFields(time_unit=unit)) == expected(rows, unit)
-
-
 def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 40_000)
     long = f'{{"user":"{SECRET}","item":"i","timestamp":"{TIME}","x":"%s"}}'
@@ -166,17 +153,6 @@ def test_first_lines_of_another_kind_are_hinted_at_and_lines_behind_them_read(tm
     assert read_all(good_first) == ([("u", "i", MICROS)], {reason: [number + 1 for number in numbers]})
 
 
-def test_utf16_is_hinted_at(tmp_path):
-    path = tmp_path / "log.jsonl"
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-        path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
-        hint = hint_of_log(find_log_chunks([str(path)], EventFields()), EventFields())
-        assert hint == f"{path}: it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
-        events, rejected = read_all(str(path))
-        assert not events
-        assert list(rejected) == ["broken line"]
-
-
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3))
 _ANYTHING = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
@@ -246,8 +222,6 @@ _HOSTILE = [
     b"{}",
     b"[",
 ]
-
-
 _MOMENT_TYPES = st.sampled_from([pa.string(), pa.int64(), pa.float64()])
 _EXACT = (None, 0, "us", 0, (pa.int64(), pa.int64(), pa.float64()))
 
@@ -333,3 +307,14 @@ def test_values_of_one_kind_mean_the_same_beside_an_odd_line():
         for odd in ([], [b"{"], [b'{"user": 7, "item": null, "timestamp": null}'], [b'{"user": "x", "item": 1.5}']):
             found = _lines(text_files.LineBlock(b"\n".join([*lines, *odd])), fields)
             assert {found[number] for number in range(1, 61)} == {alone}, (item, time, odd)
+
+
+def test_utf16_is_hinted_at(tmp_path):
+    path = tmp_path / "log.jsonl"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
+        hint = hint_of_log(find_log_chunks([str(path)], EventFields()), EventFields())
+        assert hint == f"{path}: it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
+        events, rejected = read_all(str(path))
+        assert not events
+        assert list(rejected) == ["broken line"]

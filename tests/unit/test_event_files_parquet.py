@@ -29,7 +29,6 @@ from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_ch
 UTC = datetime.UTC
 MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)
 MICROS = pa.timestamp("us", "UTC")
-
 ROWS = [
     ("7", "a", MOMENT),
     ("007", "ä€𝄞", MOMENT + datetime.timedelta(seconds=1)),
@@ -132,13 +131,6 @@ def test_a_uuid_is_its_text(tmp_path, stored, group):
     assert id_columns.encode_ids(columns[0][1:4]).values.to_pylist()[:2] == [str(one) for one in IDS[1:]]
 
 
-def test_slices_of_a_row_group_count_on(tmp_path, monkeypatch):
-    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 11)
-    for size in (1, 4, 1000):
-        monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", size)
-        assert read_all(path) == expected(ROWS)
-
-
 def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_the_file(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 7)
     (chunk,) = find_log_chunks([path], EventFields())
@@ -157,20 +149,6 @@ def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_th
     assert rejected == {
         reason: [position + 14 for position in positions] for reason, positions in expected(ROWS[14:21])[1].items()
     }
-
-
-def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
-    bad = [b"\xff" + SECRET.encode(), b"\xed\xa0\x80", b"ok", b"\xc3", b"ok"]
-    for id_type in (pa.binary(), pa.string()):
-        ids = pa.array(bad, pa.binary())
-        ids = ids.view(pa.string()) if id_type == pa.string() else ids
-        table = pa.table({"user": ids, "item": pa.array(["i"] * 5), "timestamp": pa.array([1] * 5, pa.timestamp("s"))})
-        path = str(tmp_path / f"{id_type}.parquet")
-        pq.write_table(table, path)
-        assert read_all(path) == (
-            [("ok", "i", 1_000_000), ("ok", "i", 1_000_000)],
-            {"user is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [1, 2, 4]},
-        )
 
 
 def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path):
@@ -381,11 +359,3 @@ def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_bloc
     assert max(block.rows for block in blocks) < 400
     assert sum(len(block.batch) for block in blocks) == 2
     assert sum(block.rows for block in blocks) == 2 * count
-
-
-def test_files_without_rows_are_passed_over(tmp_path):
-    types = (pa.string(), pa.string(), MICROS)
-    empty = write_parquet(tmp_path / "a.parquet", [], types)
-    assert find_log_chunks([empty], EventFields()) == []
-    write_parquet(tmp_path / "b.parquet", ROWS, types)
-    assert read_all(str(tmp_path)) == expected(ROWS)

@@ -32,7 +32,6 @@ from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.s3_server import S3Server, environment
 
 pytestmark = pytest.mark.xdist_group("s3")
-
 FIELDS = EventFields()
 ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
 NAMES = ("user", "item", "timestamp")
@@ -126,18 +125,6 @@ def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):
     assert sum(read.sent for read in columns) < len(content) / 4, "three random columns of 600 bytes a row are left out"
 
 
-def test_json_lines_are_read_in_pieces(s3, bucket):
-    lines = [json.dumps({"user": "u", "item": str(n), "timestamp": ROWS[0][2], "p": PADDING}) for n in range(20)]
-    content = "\n".join(lines).encode()
-    assert len(content) > 2.5 * remote_files.SEQUENTIAL_BYTES
-    remote_files.put_new(f"{bucket}/log.jsonl", content)
-    s3.forget()
-    (chunk,) = find_log_chunks([f"{bucket}/log.jsonl"], FIELDS)
-    assert not s3.reads(), "a listing has all that is to be known"
-    assert [item for _, item, _ in _events([chunk])] == [str(n) for n in range(20)]
-    assert [read.sent for read in s3.reads()] == [8 << 20, 8 << 20, len(content) - (16 << 20)]
-
-
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject(s3, bucket, ending):
     """19 MB for two workers: four parts. The third row and the one before the last are broken."""
@@ -204,29 +191,6 @@ def test_many_sources_name_a_log_once_and_in_order(bucket):
     urls = [file.url.removeprefix(bucket) for file in list_stored_logs(sources)]
     assert urls == ["/a/1.csv", "/a/2.jsonl", "/b.csv"]
     assert [chunk.path.removeprefix(bucket) for chunk in find_log_chunks(sources, FIELDS)] == urls
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("absent.csv", "there is no such file or folder. Check the name."),
-        ("absent*.csv", "the pattern matches no file."),
-        ("notes", "there is no log in it. Logs end in .parquet"),
-        ("notes/a.txt", "its ending is not that of a known format"),
-        ("broken.parquet", "it is damaged, or not in Parquet format"),
-        ("broken.avro", "it is damaged, or not in Avro format"),
-        ("empty.parquet", "it is damaged, or not in Parquet format"),
-    ],
-)
-def test_sources_that_cannot_be_used(bucket, source, words):
-    remote_files.put_new(f"{bucket}/notes/a.txt", b"text")
-    remote_files.put_new(f"{bucket}/broken.parquet", FORMATS["log.parquet"][:-100])
-    remote_files.put_new(f"{bucket}/broken.avro", b"Obj\x02")
-    remote_files.put_new(f"{bucket}/empty.parquet", b"")
-    with pytest.raises(EventFileError) as raised:
-        find_log_chunks([f"{bucket}/{source}"], FIELDS)
-    assert words in str(raised.value)
-    assert str(raised.value).startswith(f"{bucket}/{source}: ")
 
 
 def test_a_log_without_events_is_no_error(bucket):

@@ -1,6 +1,7 @@
-"""What an id is: of single values and of columns, by the same rule and with the same reasons."""
+"""What an id is, of single values and of columns; batches of events hold ids as one type of column alone."""
 
 import re
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -8,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dp_transforms.mechanisms.randomness import IdHasher
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
 from dp_transforms.monitor.event_ids import (
     EMPTY,
     MAX_ID_BYTES,
     MISSING,
-    NOT_UTF8,
-    TOO_LONG,
     BadIdError,
     are_ids,
     fault_reason,
@@ -21,29 +22,7 @@ from dp_transforms.monitor.event_ids import (
     ids_of_values,
 )
 
-# Of several faults the first one in the order of the rule is the reason.
-BAD_TEXTS = [
-    (None, MISSING),
-    (b"", EMPTY),
-    (b"\xff", NOT_UTF8),
-    (b"u\xc3", NOT_UTF8),
-    (b"\xc0\x80", NOT_UTF8),
-    (b"\xed\xa0\x80", NOT_UTF8),  # a lone surrogate
-    (b"x" * (MAX_ID_BYTES + 1), TOO_LONG),
-    ("\N{LATIN SMALL LETTER E WITH ACUTE}".encode() * (MAX_ID_BYTES // 2) + b"x", TOO_LONG),
-    (b"\xff" * (MAX_ID_BYTES + 1), TOO_LONG),
-]
 GOOD_TEXTS = [b"u", b" ", b"\0", b"\n", b"007", "\N{SNOWMAN}".encode(), b"x" * MAX_ID_BYTES]
-
-
-@pytest.mark.parametrize(("value", "fault"), BAD_TEXTS)
-def test_the_same_value_has_the_same_reason_alone_and_in_a_column(value, fault):
-    texts, faults = ids_of_values(pa.array([b"good", value, b"also"], pa.binary()))
-    assert faults.tolist() == [0, fault, 0]
-    assert texts.to_pylist() == ["good", "", "also"]
-    with pytest.raises(BadIdError) as caught:
-        id_of_value(value, "item")
-    assert str(caught.value) == fault_reason(fault, "item")
 
 
 @pytest.mark.parametrize("value", GOOD_TEXTS)
@@ -88,12 +67,6 @@ def test_whole_numbers_have_as_many_digits_as_ids_have_bytes():
             id_of_value(number, "user")
 
 
-@pytest.mark.parametrize("value", [1.5, float("nan"), True, np.bool_(False), np.float64(7), ("a",), [1], {}, object()])
-def test_other_types_are_no_ids(value):
-    with pytest.raises(BadIdError, match=r"^item has the wrong type$"):
-        id_of_value(value, "item")
-
-
 def test_an_id_is_as_long_as_it_may_be_and_no_longer():
     for letter in ("x", "\N{LATIN SMALL LETTER E WITH ACUTE}"):  # of one byte, and of two
         longest = letter * (MAX_ID_BYTES // len(letter.encode()))
@@ -101,3 +74,97 @@ def test_an_id_is_as_long_as_it_may_be_and_no_longer():
         assert not are_ids(pa.array(["a", longest + "x"]))
     assert not are_ids(pa.array(["a", ""]))
     assert not are_ids(pa.array([b"a", b"\xff"]).view(pa.string()))
+
+
+TIMES = np.array([1, 2, 3], dtype=np.int64)
+IDS = pa.array(["a", "b", "a"]).dictionary_encode()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["7", "8", "7"]),
+        pa.array(["7", "8", "7"], pa.large_string()),
+        pa.array(["7", "8", "7"], pa.large_string()).dictionary_encode(),
+        pa.array(["7", "8", "7"], pa.string_view()),
+        pa.array([7, 8, 7], pa.uint16()),
+        pa.chunked_array([pa.array([7]), pa.array([8, 7])]),
+        pa.chunked_array([], pa.string()),
+        pa.nulls(0),
+        [],
+        ["7", "8", "7"],
+        np.array([7, 8, 7]),
+    ],
+)
+def test_columns_of_any_layout_become_the_same_ids(column):
+    batch = EventBatch.of_columns(column, column, TIMES[: len(column)])
+    for ids in (batch.user, batch.item):
+        assert ids.type == pa.dictionary(pa.int32(), pa.string())
+        assert ids.to_pylist() == ["7", "8", "7"][: len(column)]
+
+
+@pytest.mark.parametrize("made", [list, lambda ids: pa.array([one.bytes for one in ids], pa.uuid())])
+def test_uuids_are_their_texts(made):
+    ids = [uuid.UUID(int=number << 90) for number in (0, 1, 2**38 - 1)]
+    batch = EventBatch.of_columns(made(ids), made(ids), TIMES)
+    assert batch.user.to_pylist() == batch.item.to_pylist() == [str(one) for one in ids]
+    assert [id_of_value(one, "user") for one in ids] == batch.user.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (pa.array(["a", "b", "a"], pa.large_string()).dictionary_encode(), "user must be dictionary.*of_columns"),
+        (pa.array(["a", "b", "a"]), "user must be dictionary"),
+        (pa.array(["a", None, "a"]).dictionary_encode(), "none of them null"),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["a", None])), "none of them null"),
+        (pa.array(["a", "", "a"]).dictionary_encode(), "1 to 16,384 bytes"),
+        (pa.array(["a", "x" * 16_385, "a"]).dictionary_encode(), "1 to 16,384 bytes"),
+        (pa.array([b"a", b"\xff", b"a"]).view(pa.string()).dictionary_encode(), "UTF-8"),
+        (IDS.slice(0, 2), "one length"),
+    ],
+)
+def test_what_would_blur_identities_is_refused(column, named):
+    with pytest.raises(ValueError, match=named):
+        EventBatch(column, IDS, TIMES)
+    with pytest.raises(ValueError, match=named.replace("user", "item")):
+        EventBatch(IDS, column, TIMES)
+
+
+def test_no_rows_have_no_types():
+    assert len(EventBatch.of_columns([], [], [])) == 0
+    with pytest.raises(ValueError, match="none of them null"):
+        EventBatch.of_columns(pa.nulls(3), IDS, TIMES)
+
+
+def test_times_and_types_are_checked():
+    with pytest.raises(ValueError, match="int64, got float64"):
+        EventBatch(IDS, IDS, TIMES.astype(np.float64))
+    invalid = pa.array([b"a", b"\xff", b"a"]).view(pa.string())
+    with pytest.raises(ValueError, match="UTF-8"):
+        EventBatch.of_columns(invalid, IDS, TIMES)
+    assert EventBatch.of_columns(IDS, IDS, [1, 2, 3]).time_micros.dtype == np.int64
+    for wrong in (pa.array([1.5, 2, 3]), pa.array([True, False, True]), pa.array([b"a", b"b", b"c"]), ["a", 7, "b"], 7):
+        with pytest.raises(ValueError, match=r"text or .*whole numbers"):
+            EventBatch.of_columns(wrong, IDS, TIMES)
+    with pytest.raises(ValueError, match="ids must be a string array without nulls"):
+        IdHasher(b"k" * 32)(pa.array(["a"], pa.large_string()))
+
+
+def test_bytes_come_back_and_other_bytes_are_refused():
+    batch = EventBatch(IDS, IDS, TIMES)
+    copy = EventBatch.from_bytes(batch.to_bytes())
+    assert (copy.user.to_pylist(), copy.time_micros.tolist()) == (["a", "b", "a"], [1, 2, 3])
+    data = batch.to_bytes()
+    for wrong in (b"", b"x" * 100, data[: len(data) // 2]):
+        with pytest.raises(ValueError, match="EventBatch"):
+            EventBatch.from_bytes(wrong)
+
+
+def test_batches_are_joined_in_order():
+    others = EventBatch.of_columns(["b", "c"], ["a", "d"], [5, 4])
+    joined = concatenate([EventBatch(IDS, IDS, TIMES), others, EventBatch(IDS, IDS, TIMES)])
+    assert joined.user.to_pylist() == ["a", "b", "a", "b", "c", "a", "b", "a"]
+    assert joined.item.to_pylist() == ["a", "b", "a", "a", "d", "a", "b", "a"]
+    assert joined.time_micros.tolist() == [1, 2, 3, 5, 4, 1, 2, 3]
+    assert concatenate([others]) is others

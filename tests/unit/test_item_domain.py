@@ -115,9 +115,6 @@ def test_labels_in_the_order_of_their_bytes_are_a_domain():
     assert ItemDomain(pa.array(["a"])).size == 1
 
 
-# --- On a worker
-
-
 def test_a_table_knows_its_items():
     domain = ItemDomain.of_ids([f"item {number}" for number in range(0, 5000, 2)])
     table = DomainTable.of_labels(domain.labels, keys().hash_items)

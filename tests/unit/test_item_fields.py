@@ -1,11 +1,13 @@
-"""Several item fields: every reader makes the labels of a column that was joined beforehand, and rejects alike."""
+"""Several item fields: labels that never meet and are read again, made alike by every reader, which reject alike."""
 
 import itertools
 import json
+import re
 
 import fastavro
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -16,8 +18,8 @@ from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, rea
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import concatenate
-from dp_transforms.monitor.event_ids import MAX_ID_BYTES
-from dp_transforms.monitor.joined_labels import joined_label
+from dp_transforms.monitor.event_ids import MAX_ID_BYTES, BadIdError
+from dp_transforms.monitor.joined_labels import escaped, joined_label, joined_labels, label_getter
 
 FIELDS = EventFields(item=["kind", "item"])
 TIME = "2026-01-01T00:00:00"
@@ -191,17 +193,6 @@ def test_more_than_two_fields_and_numbers_among_them():
     assert found == ([("1", "y / x / 7")], {"missing item": [2]})
 
 
-def test_what_cannot_be_an_item_is_named_with_its_option(tmp_path):
-    table = pa.Table.from_pylist(rows_of(CELLS)).drop_columns("kind")
-    floats = table.append_column("kind", pa.array([0.5] * len(table)))
-    for wrong, words in ((table, r"no field 'kind'.*--item-field"), (floats, "the field 'kind' has type double")):
-        pq.write_table(wrong, tmp_path / "log.parquet")
-        with pytest.raises(EventFileError, match=words):
-            find_log_chunks([str(tmp_path / "log.parquet")], FIELDS)
-        with pytest.raises(EventFileError, match=words):
-            list(read_table(wrong, FIELDS))
-
-
 def dict_of(table):
     return dict(zip(table.column_names, table.columns, strict=True))
 
@@ -214,3 +205,71 @@ def avro_schema(*more):
     texts = [{"name": name, "type": "string"} for name in ("user", "timestamp")]
     cells = [{"name": name, "type": ["null", "string", *more]} for name in ("item", "kind")]
     return {"type": "record", "name": "Event", "fields": [*texts, *cells]}
+
+
+VALUES = (
+    st.text(" /\\a", max_size=8) | st.sampled_from(["", "/", " / ", " / / ", "\\/", "/ / / /"]) | st.text(max_size=5)
+)
+ROWS = st.lists(VALUES, min_size=2, max_size=4)
+
+
+def values_of(label):
+    """The inverse of `joined_label`, of two values or more."""
+    return [re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) for value in label.split(" / ")]
+
+
+@given(ROWS)
+def test_each_label_is_read_again(values):
+    """So two rows of values, of whatever number, never have one label."""
+    assert values_of(joined_label(values)) == values
+
+
+@given(st.lists(ROWS.filter(lambda row: len(row) > 2), min_size=1, max_size=6))
+def test_columns_are_joined_as_rows_are(rows):
+    for width in (2, 3):
+        columns = [escaped(pa.array([row[place] for row in rows], pa.string())) for place in range(width)]
+        labels = columns[0]
+        for column in columns[1:]:
+            labels = joined_labels(labels, column)
+        assert labels.to_pylist() == [joined_label(row[:width]) for row in rows]
+
+
+@given(VALUES)
+def test_a_single_value_is_its_own_label(value):
+    assert joined_label([value]) == value
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        (["DE", "page"], "DE / page"),
+        (["DE", "/home/a"], "DE / /home/a"),
+        (["a / b", "c"], r"a \/ b / c"),
+        (["a", "b / c"], r"a / b \/ c"),
+        (["/", "a\\b"], r"\/ / a\\b"),
+        (["a", "", "b"], "a /  / b"),
+        ([" ", "/ / /"], r"  / \/ \/ \/"),
+    ],
+)
+def test_how_labels_look(values, label):
+    assert joined_label(values) == label
+    assert pc.binary_join_element_wise(*(escaped(pa.array([value])) for value in values), " / ").to_pylist() == [label]
+
+
+def test_an_element_without_a_value_has_no_label():
+    label_of = label_getter([lambda element: element[0], lambda element: element[1]])
+    assert label_of(("DE", 7)) == "DE / 7"
+    for element, reason in ((("DE", None), "missing item"), (("", "a"), "empty item"), ((0.5, "a"), "wrong type")):
+        with pytest.raises(BadIdError, match=reason):
+            label_of(element)
+
+
+def test_what_cannot_be_an_item_is_named_with_its_option(tmp_path):
+    table = pa.Table.from_pylist(rows_of(CELLS)).drop_columns("kind")
+    floats = table.append_column("kind", pa.array([0.5] * len(table)))
+    for wrong, words in ((table, r"no field 'kind'.*--item-field"), (floats, "the field 'kind' has type double")):
+        pq.write_table(wrong, tmp_path / "log.parquet")
+        with pytest.raises(EventFileError, match=words):
+            find_log_chunks([str(tmp_path / "log.parquet")], FIELDS)
+        with pytest.raises(EventFileError, match=words):
+            list(read_table(wrong, FIELDS))

@@ -15,7 +15,6 @@ from tests.helpers.event_files_oracle import SECRET, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
-TICKS = {"type": "long", "logicalType": "timestamp-micros"}
 GOOD = b'{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 FIRST = 1_000  # the position of the first value
 
@@ -64,8 +63,6 @@ hostile = st.one_of(
         ]
     ),
 )
-
-
 # How many lines are few, how small parts become, how many may fail: from one by one to one call for each line.
 SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100), (1_000, 100, 100)])
 

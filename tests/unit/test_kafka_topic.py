@@ -59,12 +59,6 @@ def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(tmp_p
     assert len(str(caught.value)) < 400
 
 
-def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path):
-    path = tmp_path / "client.properties"
-    path.write_text("a=" + "x" * (MEGABYTE - 2))
-    assert len(read_client_config_file(str(path))["a"]) == MEGABYTE - 2
-
-
 def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path):
     path = tmp_path / "client.properties"
     path.write_text("sasl.username=file\nretries=1\nbootstrap.servers=elsewhere:1\n")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.logs import EventFields, read_log_chunk, text_files
+from dp_transforms.logs import EventFields, text_files
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.folder_files import system_error
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
@@ -156,16 +156,6 @@ def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path):
     assert polled.arrival_micros.tolist() == [arrival_of(path)] * 2
 
 
-def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path):
-    drop(tmp_path, "log.jsonl", "a")
-    reader = open_reader(tmp_path, settle_seconds=2)
-    polled = poll_once(reader)
-    drop(tmp_path, "log.jsonl", "bc")
-    polled = poll(reader, poll_once(reader, polled.position).position)
-    assert users_of(polled) == ["b", "c"]
-    assert poll_once(reader, polled.position).records == 0
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
 def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path, reopen):
@@ -194,9 +184,6 @@ def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(tmp_path, monkey
     assert partition.name == f"folder:{tmp_path / 'logs'}"
     monkeypatch.chdir("/")
     assert users_of(poll(partition.open())) == ["a"]
-
-
-# --- Files that may not be read, are no logs, or change: what stops a stream, and what costs a row alone
 
 
 @contextlib.contextmanager
@@ -374,15 +361,3 @@ def test_other_content_of_the_same_size_and_time_stops_a_restart(tmp_path, how):
     os.utime(path, ns=(before, before))
     with pytest.raises(StreamError, match="changed or disappeared"):
         poll_once(open_reader(tmp_path), polled.position)
-
-
-def test_a_file_that_changes_while_a_block_is_read_stops_the_stream(tmp_path, monkeypatch):
-    path = drop(tmp_path, "log.jsonl", "ab")
-
-    def change_and_read(chunk, fields):
-        os.utime(path, (1, 1))
-        yield from read_log_chunk(chunk, fields)
-
-    monkeypatch.setattr(log_folder, "read_log_chunk", change_and_read)
-    with pytest.raises(StreamError, match="changed or disappeared"):
-        poll(open_reader(tmp_path), max_records=1)

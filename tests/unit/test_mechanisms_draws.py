@@ -5,7 +5,6 @@ Tests of laws see only what changes a probability by much; a sign, or a share of
 
 import math
 
-import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
@@ -18,7 +17,7 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 )
 from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
-from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit
+from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
 from dp_transforms.mechanisms.papers.synthetic_data import (
     LARGEST_UNIVERSE,
@@ -57,9 +56,6 @@ ANSWER = LinearQuery([1, 0])
 DATA = [100, 7]
 
 
-# --- Single computations
-
-
 @pytest.mark.parametrize(("query", "units"), [(ANSWER, 1), (LinearQuery([4, 0], grid=4), 4)])
 def test_an_answer_is_what_is_true_and_its_noise(query, units):
     noise = Given(-9, 5)
@@ -84,9 +80,6 @@ def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw, zone):
     assert noise.epsilons == [epsilon_per_unit(0.3, 1)]
     wanted = -math.expm1(-3 * epsilon_per_unit(0.3, 1)) * not_prior_probability(0.3) * (1 - ROUNDING)
     assert test.target.probability(test) == pytest.approx(wanted, rel=1e-15)
-
-
-# --- Sparse vector
 
 
 @pytest.mark.parametrize(
@@ -177,9 +170,6 @@ def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused()
     assert epsilon_per_run(1.0, 0.0, 2**31) > 0
 
 
-# --- Charging
-
-
 class Limit:
     """Notes what it is asked."""
 
@@ -266,9 +256,6 @@ def test_a_release_that_waits_draws_once_and_pays_for_its_delta_once():
         held.ask(lambda result: True)
 
 
-# --- Linear queries
-
-
 def test_an_online_learner_hands_its_budget_on():
     """Its noise is that of `NumericSparse` with the same numbers."""
     budget = {"epsilon": 1.5, "delta": 1e-6, "grid": 4}
@@ -351,13 +338,3 @@ def test_the_smallest_and_largest_universe():
     for size, universe in ((2**18, 2), (1, 2**16), (2, 2**10)):
         with pytest.raises(ValueError, match="there may be at most"):
             _check_size(size, universe)
-
-
-def test_marginals_keep_their_attributes_whatever_holds_them():
-    names = ["a", "b"]
-    marginals = Marginals(names, order=2)
-    names.append("c")
-    assert (marginals.attributes, len(marginals)) == (("a", "b"), 4)
-    assert hash(marginals) == hash(Marginals(("a", "b"), order=2))
-    assert len(Marginals(tuple(map(str, range(20))), order=0)) == 1
-    assert marginals.histogram(np.zeros((0, 2), dtype=bool)).tolist() == [0, 0, 0, 0]

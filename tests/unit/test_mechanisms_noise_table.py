@@ -65,9 +65,6 @@ class Oracle:
         return self.sample(uniform * self.tail(margin) // ONE)
 
 
-# --- Tables
-
-
 @pytest.mark.parametrize("law", [*LAWS, 0.02, 0.2, 1.0, SMALL, 32.0], ids=repr)
 def test_both_stages_are_exact(law):
     """At and beside every threshold: high words of small ones are all 0, ties that the low word settles."""
@@ -176,8 +173,6 @@ def test_multiply_high_of_all_edges():
     product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
     assert integers(product) == [first * second // ONE for first, second in pairs]
 
-
-# --- Draws from bounds in floats: those of the exact table, also where a uniform lies beside a tail.
 
 LAWS_WITH_BOUNDS = [
     ExponentialPower(1.0, 12),

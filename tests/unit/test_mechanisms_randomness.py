@@ -170,8 +170,6 @@ def test_short_keys_are_refused(length):
         StreamKeys(bytes(length), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 
 
-# --- Every keyed function of a run: AES-256 under HMAC-SHA256 of the secret, its purpose and its context. By hand here.
-
 SECRET = bytes(range(32))
 RUN = ("run", "plan", "stream", 5)
 FIRST, SECOND = (3 << 64) + 7, (2**63 << 64) + 11

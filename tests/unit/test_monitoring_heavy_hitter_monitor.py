@@ -1,6 +1,7 @@
-"""The sequential stage: order, pruning, charges and what a report says. Keys are fixed; nothing here is statistical."""
+"""The sequential stage: order, charges, what a report says, windows that are closed together. Keys are fixed."""
 
 import itertools
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -8,18 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.monitor import heavy_hitter_monitor
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.core_runs import monitor_settings
+from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import changed, hits_trial
 
 SCHEDULE = WindowSchedule(100, 180, 20, 10)
 
 
-def monitor_settings(mode="hits-with-counts", **changes):
+def news_settings(mode="hits-with-counts", **changes):
     chosen = hits_trial(
         stream="news",
         run_id="run 1",
@@ -57,15 +61,9 @@ def cells_of(log, keys):
     )
 
 
-_BUSY = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
-
-
-# --- Order of windows
-
-
 def _close(window, state, holders=40, chosen=None):
     """One item held by so many users, far above the threshold at noise of scale 1/8."""
-    chosen = chosen or monitor_settings(epsilon_per_query=8.0)
+    chosen = chosen or news_settings(epsilon_per_query=8.0)
     keys = keys_of(chosen)
     cells = cells_of({window: {"a": set(range(1000 * abs(window), 1000 * abs(window) + holders))}}, keys)
     return HeavyHitterMonitor(chosen, keys).close_window(window, cells, state)
@@ -86,46 +84,9 @@ def test_windows_close_once_and_in_order():
     assert state.budgets.to_blobs() == before, "a refused window costs nothing"
 
 
-def test_windows_beyond_the_horizon_are_refused():
-    state = MonitorState()
-    for window in (SCHEDULE.horizon, SCHEDULE.horizon + 7, 2**40):
-        with pytest.raises(ValueError, match="cannot be closed"):
-            _close(window, state)
-    assert _close(SCHEDULE.horizon - 1, state)[0] is not None
-    with pytest.raises(ValueError, match="cannot be closed"):
-        _close(SCHEDULE.horizon, state)
-
-
-def test_a_window_without_candidates_reports_nothing_and_costs_nothing():
-    chosen = monitor_settings()
-    keys = keys_of(chosen)
-    state = MonitorState()
-    cells = cells_of({0: {"a": {1}}}, keys).select(np.zeros(0, dtype=np.int64))
-    report, charges = HeavyHitterMonitor(chosen, keys).close_window(0, cells, state)
-    assert report is None
-    assert len(charges.users) == len(charges.hits) == len(state.budgets) == state.hit_bound == 0
-    assert state.next_window == 1
-    assert len(find_candidates(cells, chosen, keys)) == 0
-
-
-# --- What a report says
-
-
-def test_fields_of_a_report():
-    report, charges = _close(2, MonitorState())
-    [hitter] = report.heavy_hitters
-    assert hitter.item == "a"
-    assert hitter.zone is None
-    assert abs(hitter.noisy_count - 40) <= 4
-    assert (report.stream, report.epsilon_total, report.delta) == ("news", 3.0, 1e-6)
-    assert (report.window_start, report.window_end) == (110_000_000, 130_000_000)
-    assert charges.users.tolist() == [*range(2000, 2040)]
-    assert charges.hits.tolist() == [1] * 40
-
-
 def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
     """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md, "Claim (running figure)"."""
-    chosen = monitor_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
+    chosen = news_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
     state = MonitorState()
     assert [_close(window, state, chosen=chosen)[0].epsilon_spent for window in range(5)] == [1.7, 2.3, 3.0, 3.0, 3.0]
     assert state.hit_bound == 5
@@ -138,20 +99,6 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
     assert len(report.heavy_hitters) == 4, "then all holders have paid"
     assert state.hit_bound == 2
     assert report.epsilon_spent == 2.3
-
-
-def test_above_is_free_and_has_no_count():
-    chosen = monitor_settings("hits", epsilon_per_query=8.0)
-    state = MonitorState()
-    for window in range(3):
-        report, charges = _close(window, state, chosen=chosen)
-        assert list(report.heavy_hitters) == [HeavyHitter("a", ABOVE, None)]
-        assert report.epsilon_spent == chosen.epsilon_after_hits[0]
-        assert len(charges.users) == 0
-    assert len(state.budgets) == state.hit_bound == 0
-    report, charges = _close(3, state, holders=5, chosen=chosen)
-    assert list(report.heavy_hitters) == [HeavyHitter("a", BETWEEN, 5)]
-    assert charges.hits.tolist() == [1] * 5
 
 
 hitter_strategy = st.one_of(
@@ -196,19 +143,211 @@ def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_
                 assert first.item <= second.item
 
 
-def test_a_monitor_holds_no_state_of_its_own():
-    """The same window twice from equal states gives the same: what a retry of a bundle relies on."""
-    chosen = monitor_settings("hits")
-    keys = keys_of(chosen, 3)
-    monitor = HeavyHitterMonitor(chosen, keys)
-    candidates = find_candidates(cells_of(_BUSY, keys), chosen, keys)
-    results = []
-    for _ in range(2):
-        state = MonitorState(budgets=UserBudgets())
-        results.append(
-            [
-                monitor.close_window(window, candidates.select_range(part), state)[0]
-                for window, part in candidates.by_window()
-            ]
-        )
-    assert results[0] == results[1]
+users = st.sampled_from([0, 1, 2, 3, 5, 8, 2**63, 2**64 - 2, 2**64 - 1])
+charges_strategy = st.lists(st.dictionaries(users, st.integers(1, 5), max_size=6), max_size=8)
+
+
+def arrays(charges):
+    ordered = sorted(charges)
+    return np.array(ordered, dtype=np.uint64), np.array([charges[user] for user in ordered], dtype=np.uint32)
+
+
+def total(charges):
+    paid = {}
+    for charge in charges:
+        for user, hits in charge.items():
+            paid[user] = paid.get(user, 0) + hits
+    return paid
+
+
+def assert_paid(budgets, expected):
+    everybody = [0, 1, 2, 3, 4, 5, 8, 9, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
+    hits = budgets.hits(np.array(everybody, dtype=np.uint64))
+    assert hits.tolist() == [expected.get(user, 0) for user in everybody]
+    assert hits.dtype == np.uint32
+    assert len(budgets) == len(expected), "only users that were ever charged"
+    assert budgets.hits(np.array([5, 0, 5], dtype=np.uint64)).tolist() == [
+        expected.get(5, 0),
+        expected.get(0, 0),
+        expected.get(5, 0),
+    ]
+    assert budgets.hits(np.zeros(0, dtype=np.uint64)).tolist() == []
+
+
+@given(charges_strategy)
+@settings(deadline=None)
+def test_charges_add_up(charges):
+    budgets = UserBudgets()
+    for index, charge in enumerate(charges):
+        budgets.charge(*arrays(charge))
+        assert_paid(budgets, total(charges[: index + 1]))
+    again = UserBudgets(budgets.to_blobs())
+    assert_paid(again, total(charges))
+    assert again.to_blobs() == budgets.to_blobs()
+    again.charge(*arrays({3: 2}))
+    assert_paid(again, total([*charges, {3: 2}]))
+
+
+@given(charges_strategy)
+@settings(deadline=None)
+def test_places_that_were_found_before_the_charge_change_nothing(charges):
+    """Also where only some of those that were looked for are charged."""
+    everybody = np.array([0, 1, 2, 3, 4, 5, 8, 2**63, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
+    searching, knowing = UserBudgets(), UserBudgets()
+    for charge in charges:
+        places = knowing.places(everybody)
+        assert knowing.hits(everybody, places).tolist() == searching.hits(everybody).tolist()
+        users, hits = arrays(charge)
+        searching.charge(users, hits)
+        knowing.charge(users, hits, places[np.isin(everybody, users)])
+        assert knowing.to_blobs() == searching.to_blobs()
+
+
+@given(charges_strategy)
+@settings(deadline=None)
+def test_what_each_window_charges_is_appended_and_counts_once(charges):
+    """Without rewriting what is there, in any order, and also where a blob is there twice."""
+    blobs = []
+    for charge in charges:
+        budgets = UserBudgets(blobs, are_noted=True)
+        budgets.charge(*arrays(charge))
+        appended = budgets.charged_blobs()
+        assert len(appended) == bool(charge)
+        blobs += appended
+    assert_paid(UserBudgets(blobs), total(charges))
+    assert UserBudgets([*reversed(blobs), *blobs]).to_blobs() == UserBudgets(blobs).to_blobs()
+
+
+def test_two_million_users_in_small_blobs():
+    """At most 16 bytes a user, in blobs under 10 MB."""
+    count = 2_000_000
+    everybody = np.arange(count, dtype=np.uint64) * np.uint64(9_223_372_036_854) + np.uint64(1)
+    hits = (np.arange(count) % 7 + 1).astype(np.uint32)
+    budgets = UserBudgets()
+    budgets.charge(everybody, hits)
+    blobs = budgets.to_blobs()
+    assert max(map(len, blobs)) < 10_000_000
+    assert sum(map(len, blobs)) <= 16 * count
+    again = UserBudgets(blobs)
+    assert len(again) == count
+    assert np.array_equal(again.hits(everybody), hits)
+    assert not again.hits(everybody + np.uint64(1)).any()
+
+
+ITEMS = ("a", "b", "c", "d")
+USERS = [1, 2, 3, 5, 8, 2**32, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1, *range(100, 130)]
+
+
+def part_of(windows, source, keys, most=12):
+    """Each item in each window, with up to so many holders; some cells have none."""
+    table, positions = ItemTable.of_labels(pa.array(ITEMS), keys.hash_items)
+    cells = [(window, item) for window in windows for item in sorted(positions.tolist())]
+    held = [source.sample(USERS, source.randint(0, most)) for _ in cells]
+    return ItemHolders(
+        np.array([window for window, _ in cells], dtype=np.int64),
+        np.array([item for _, item in cells], dtype=np.int64),
+        np.cumsum([0, *map(len, held)]),
+        np.array([user for users in held for user in users], dtype=np.uint64),
+        table,
+    )
+
+
+def charged(users, hits):
+    budgets = UserBudgets()
+    ordered = sorted(zip(users, hits, strict=True))
+    budgets.charge(
+        np.array([user for user, _ in ordered], dtype=np.uint64), np.array([h for _, h in ordered], dtype=np.uint32)
+    )
+    return budgets
+
+
+WINDOWS = 30
+
+
+def parts_of(seed, keys):
+    """Of 30 windows of which some have no candidates, in parts of up to four windows."""
+    source = random.Random(seed)
+    left = [window for window in range(WINDOWS) if source.random() < 0.8]
+    parts = []
+    while left:
+        size = source.randint(1, 4)
+        parts.append(part_of(left[:size], source, keys, source.choice([3, 30])))
+        left = left[size:]
+    return parts
+
+
+def settings_with(mode):
+    schedule = WindowSchedule.fixed(0, WINDOWS, 1)
+    return changed(monitor_settings(mode, threshold=6, hits=4), schedule=schedule)
+
+
+def outcome(reports, state):
+    return reports, state.budgets.to_blobs(), state.hit_bound, state.next_window
+
+
+def one_by_one(chosen, keys, parts):
+    """Each window on counters that were found for it alone."""
+    monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
+    for part in parts:
+        for window, cells in part.by_window():
+            report, _ = monitor.close_window(window, part.select_range(cells), state)
+            reports += [] if report is None else [(window, report)]
+    return outcome(reports, state)
+
+
+def test_what_is_yielded_is_in_the_state(monkeypatch):
+    """Whoever stops in between has a state that says at least what was published."""
+    chosen = settings_with("hits-with-counts")
+    keys = chosen.stream_keys(SECRET)
+    parts = parts_of(3, keys)
+    monkeypatch.setattr(heavy_hitter_monitor, "_ROWS_AT_ONCE", 100)
+    state = MonitorState()
+    closed = HeavyHitterMonitor(chosen, keys).close_windows(iter(parts), state)
+    window, _ = next(closed)
+    rest = [*one_by_one(chosen, keys, parts)[0]]
+    assert rest[0][0] == window < state.next_window < WINDOWS
+    before = UserBudgets(state.budgets.to_blobs())
+    assert len(before) > 0
+    after = MonitorState(state.next_window, state.hit_bound, before)
+    left = [part for part in parts if part.windows[0] >= state.next_window]
+    again = list(HeavyHitterMonitor(chosen, keys).close_windows(left, after))
+    assert again == [found for found in rest if found[0] >= state.next_window]
+    assert again
+
+
+@pytest.mark.parametrize("windows", [[[4], [4]], [[4], [3]], [[3, 4], [WINDOWS]], [[2]], [[5, 4]]])
+def test_windows_out_of_order_are_refused_before_anything_is_charged(windows):
+    chosen = settings_with("hits-with-counts")
+    keys = chosen.stream_keys(SECRET)
+    source = random.Random(0)
+    state = MonitorState(next_window=3)
+    parts = [part_of(of_part, source, keys, 30) for of_part in windows]
+    with pytest.raises(ValueError, match=r"cannot be closed: the open windows are \d+ \.\. 29"):
+        list(HeavyHitterMonitor(chosen, keys).close_windows(parts, state))
+    assert outcome([], state) == ([], [], 0, 3)
+
+
+def test_the_more_counters_there_are_the_more_windows_are_closed_together(monkeypatch):
+    """All counters are gone through once for each group, so a run does not take a square of its users."""
+    chosen = settings_with("hits-with-counts")
+    keys = chosen.stream_keys(SECRET)
+    parts = parts_of(5, keys)
+    monkeypatch.setattr(heavy_hitter_monitor, "_ROWS_AT_ONCE", 1)
+    seen = []
+    original = HolderCounters.of
+
+    def of(parts, budgets):
+        seen.append(sum(len(part.holders) for part in parts))
+        return original(parts, budgets)
+
+    monkeypatch.setattr(HolderCounters, "of", of)
+    everybody = np.arange(8 * 500, dtype=np.uint64) << np.uint64(40)
+    budgets = UserBudgets()
+    budgets.charge(everybody, np.ones(len(everybody), dtype=np.uint32))
+    largest = max(len(part.holders) for part in parts)
+    for state, least in ((MonitorState(), 0), (MonitorState(budgets=budgets), 500 - largest)):
+        seen.clear()
+        list(HeavyHitterMonitor(chosen, keys).close_windows(parts, state))
+        assert min(seen[:-1]) > least
+        assert max(seen) <= max(largest, 500 if least else 0)
+        assert sum(seen) == sum(len(part.holders) for part in parts)

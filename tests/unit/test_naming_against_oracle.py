@@ -1,9 +1,11 @@
-"""The columns of mode `looks`, driven the way the DoFns drive them, name what the oracle names: no Beam."""
+"""The columns of mode `looks`, driven as the DoFns drive them, name what the oracle names; the namer at its edges."""
 
 import itertools
 import random
+import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,13 +14,15 @@ from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_events, keep_by_hash
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET, batches_of
+from tests.helpers.trials import changed
 
 
 def published(named, chosen):
@@ -150,3 +154,147 @@ def test_busy_logs_exercise_what_they_are_for():
     assert sum(entry.was_known and not entry.nobody for entry in named) > 50
     assert len({entry.level for entry in named}) > 3
     assert len({entry.at_least_users for entry in named}) > 2
+
+
+KEYS = naming_settings().stream_keys(SECRET)
+
+
+def pairs_of(held, keys=KEYS):
+    """``{user number: [(window, item)]}`` as columns."""
+    if not held:
+        return UserPairs.none()
+    rows = sorted((user, window, item) for user, of_user in held.items() for window, item in of_user)
+    table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.hash_items)
+    users, windows = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
+    parts = [
+        UserPairs(users[[at]].astype(np.uint64), np.array([0]), windows[[at]], code[[at]], table)
+        for at in range(len(rows))
+    ]
+    return UserPairs.merge(parts)
+
+
+def test_which_pairs_are_dropped_is_uniform():
+    """5 of 8 pairs are kept: each pair with 5/8, each two with 5/8 * 4/7. Six sigma: false alarm below 1e-6."""
+    users = 4000
+    held = {user: [(window, item) for window in range(4) for item in "ab"] for user in range(users)}
+    pairs = pairs_of({0: held[0]})
+    repeated = UserPairs(
+        np.arange(users, dtype=np.uint64) * np.uint64(2**40 + 1),
+        np.repeat(np.arange(users), 8),
+        np.tile(pairs.windows, users),
+        np.tile(pairs.items, users),
+        pairs.table,
+    )
+    kept = keep_by_hash(repeated, np.full(users, 5), KEYS).reshape(users, 8)
+    assert (kept.sum(axis=1) == 5).all()
+    share = 5 / 8
+    assert np.abs(kept.mean(axis=0) - share).max() < 6 * np.sqrt(share * (1 - share) / users)
+    both = (kept[:, :, None] & kept[:, None, :]).mean(axis=0)[~np.eye(8, dtype=bool)]
+    assert np.abs(both - share * 4 / 7).max() < 6 * np.sqrt(share * 4 / 7 / users)
+
+
+def table_of(labels):
+    return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
+
+
+def known_of(known):
+    return dict(zip(known.table.labels.to_pylist(), known.last_named.tolist(), strict=True))
+
+
+def test_known_items_fit_in_cells_under_10_mb():
+    labels = [f"{number:07d}" + "x" * 60 for number in range(150_000)]
+    table, code = table_of(labels)
+    last_named = np.empty(len(labels), dtype=np.int64)
+    last_named[code] = np.arange(len(labels))
+    cells = KnownItems(table, last_named).to_cells()
+    assert len(cells) > 1
+    assert max(map(len, cells)) < 10_000_000
+    again = KnownItems.merge([KnownItems.from_bytes(cell) for cell in reversed(cells)])
+    assert known_of(again) == dict(zip(labels, range(len(labels)), strict=True))
+    assert (np.diff(again.table.hashes[:, 0].astype(object)) >= 0).all()
+
+
+def sums_of(cells, keys):
+    """``[(window, label, sum)]`` as columns, each cell with a digest of its own."""
+    table, code = ItemTable.of_labels(pa.array([label for _, label, _ in cells], pa.string()), keys.hash_items)
+    windows, totals = (np.array([cell[column] for cell in cells], dtype=np.int64) for column in (0, 2))
+    order = np.lexsort((code, windows))
+    digests = np.stack([np.arange(len(cells)), totals], axis=1).astype(np.uint64)
+    return ItemSums(windows[order], code[order], totals[order], digests[order], table)
+
+
+def names_of(cells, chosen, first=0, end=None):
+    keys = chosen.stream_keys(SECRET)
+    end = chosen.schedule.horizon if end is None else end
+    return ItemNamer(chosen, keys).name_windows(sums_of(cells, keys), KnownItems.none(), first, end)
+
+
+def test_levels_and_sizes_of_sums_far_above_the_noise():
+    """|Z| <= 236: a sum of 10,000 lies between levels that are known beforehand."""
+    chosen = naming_settings(3, threshold=1000, known_threshold=300, spacing=600, likely_noise=40)
+    named = names_of([(0, "a", 10_000), (1, "a", 10_000), (2, "b", 5 * 10**11)], chosen)
+    assert named.windows.tolist() == [0, 1, 2]
+    new, known, huge = named.levels.tolist()
+    assert 1 + (10_000 - 236 - 1000) // 600 <= new <= 1 + (10_000 + 236 - 1000) // 600
+    assert 1 + (10_000 - 236 - 300) // 600 <= known <= 1 + (10_000 + 236 - 300) // 600
+    assert abs(huge - 5 * 10**11 / 600) < 3
+    largest = chosen.looks.weights[-1]
+    for level, threshold, users in zip(
+        (new, known, huge), (1000, 300, 1000), named.at_least_users.tolist(), strict=True
+    ):
+        assert users == -(-(threshold + (level - 1) * 600 - 40) // largest)
+
+
+def test_a_size_of_fewer_than_5_users_is_not_stated():
+    chosen = naming_settings(1, threshold=1000, known_threshold=300, spacing=600)
+    largest = chosen.looks.weights[-1]
+    for likely_noise, size in ((50_000, 0), (1000 - 4 * largest, 0), (999 - 4 * largest, 5)):
+        chosen = changed(chosen, likely_noise=likely_noise)
+        assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [size]
+
+
+def test_two_items_whose_hashes_share_a_word_are_two_items():
+    """A tie of the high word is settled by the low one, in every order and in known items."""
+    chosen = naming_settings(3, threshold=500, known_threshold=300)
+    keys = chosen.stream_keys(SECRET)
+    hashes = np.array([[5, 1], [5, 9], [6, 1]], dtype=np.uint64)
+    table = ItemTable.with_labels(hashes, pa.array(["low", "high", "other"]))
+    cells = [(0, 0), (0, 2), (1, 1), (2, 0), (2, 1)]
+    windows, items = np.array(cells).T
+    totals = np.full(len(cells), 10_000)
+    sums = ItemSums(windows, items, totals, np.ones((len(cells), 2), dtype=np.uint64), table)
+    namer = ItemNamer(chosen, keys)
+    whole = namer.name_windows(sums, KnownItems.none(), 0, 3)
+    labels = whole.table.labels.to_pylist()
+    found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
+    assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
+    first = namer.name_windows(sums.select(slice(0, 3)), KnownItems.none(), 0, 2)
+    known = KnownItems.none().after(first, 2, chosen.known_for)
+    assert known.table.labels.to_pylist() == ["low", "high", "other"]
+    again = KnownItems.merge([KnownItems.from_bytes(cell) for cell in known.to_cells()[::-1]])
+    second = namer.name_windows(sums.select(slice(3, 5)), again, 2, 3)
+    assert second.levels.tolist() == whole.levels[3:].tolist()
+
+
+def test_cells_that_are_not_of_the_windows_asked_for_or_have_no_sum_are_refused():
+    for first, end in ((-1, 2), (0, 7), (2, 2), (3, 2)):
+        with pytest.raises(ValueError, match="are not windows of the run"):
+            names_of([], naming_settings(6), first, end)
+    for window in (1, 4):
+        with pytest.raises(ValueError, match=r"must be of the windows 2 \.\. 3"):
+            names_of([(window, "a", 5)], naming_settings(6), 2, 4)
+    with pytest.raises(ValueError, match="the domain is open"):
+        names_of([(0, "a", 0)], naming_settings(6))
+
+
+def test_known_items_over_very_many_windows_take_linear_time():
+    """10^5 windows in which 20 items are named now and then, and by noise too. Each is drawn for at most once."""
+    windows = 100_000
+    cells = [(window, f"i{window // 50 % 20}", 10_000) for window in range(0, windows, 50)]
+    for forget_after, known_threshold in ((0, 250), (168, 70), (windows, 80)):
+        chosen = naming_settings(windows, threshold=250, known_threshold=known_threshold, forget_after=forget_after)
+        begun = time.process_time()
+        named = names_of(cells, chosen)
+        assert time.process_time() - begun < 20
+        by_noise = len(named) - len(cells)
+        assert by_noise == 0 if not forget_after else by_noise > 10

@@ -45,8 +45,6 @@ EDGES = [
     160 * MICROS - 1,
     160 * MICROS,
 ]
-
-
 users = st.sampled_from([f"user {number}" for number in range(8)])
 items = st.sampled_from([*(f"item {number}" for number in range(6)), "é", "a" * 50])
 times = st.one_of(st.sampled_from(EDGES), st.integers(95 * MICROS, 165 * MICROS))
@@ -118,9 +116,6 @@ def all_pairs(events, schedule):
     return groups.get((0, 0)) or UserPairs.none()
 
 
-# --- Events to pairs
-
-
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
 @example([("u", "i", time) for time in EDGES], SLIDING, 2, 2)
 @settings(max_examples=40, deadline=None)
@@ -176,9 +171,6 @@ def test_no_events_inside_the_range_give_nothing():
     assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
 
 
-# --- The contribution bound
-
-
 def _oracle_bound(rows, limit):
     held = {}
     for user, window, item in rows:
@@ -228,9 +220,6 @@ def test_of_many_users_each_keeps_as_many_items_in_each_window(most):
     assert set(Counter((user, window) for user, window, _ in kept).values()) == {most}
     if most == 1:  # each item is as likely as any other: off by a third with a probability below 1e-30
         assert (np.abs(np.bincount(bounded.items) - 700) < 700 / 3).all()
-
-
-# --- In the order of items
 
 
 def rows_in_order(pairs):

@@ -25,8 +25,6 @@ from dp_transforms.mechanisms.papers.synthetic_data import (
 from tests.helpers.branching import attained_epsilon, exact_law
 from tests.helpers.linear_queries import ChosenNoise, random_queries
 
-# --- The lemma of multiplicative weights
-
 
 def _relative_entropy(truth, shares):
     held = truth > 0
@@ -89,9 +87,6 @@ def test_the_limit_of_updates():
     assert update_limit(1, 0.5) == 1
 
 
-# --- Online and offline, with noise chosen by hand
-
-
 def _worst(queries, histogram, synthetic):
     """What an adversary who knows the data asks next."""
     records = int(histogram.sum())
@@ -123,14 +118,6 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid, 
         updates += answer.updated
     assert 0 < updates == online.updates < update_limit(16, accuracy)
     assert not online.halted
-
-
-def test_errors_of_both_signs_are_found_and_corrected():
-    for histogram, answer in (([0, 1000], 0.0), ([1000, 0], 1.0)):
-        online = OnlineMultiplicativeWeights(histogram, records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
-        query = LinearQuery([1, 0])
-        assert online.ask(query) == (answer, True)
-        assert abs(online.synthetic.answer(query) - answer) < 0.25
 
 
 def test_after_its_last_update_it_halts_and_what_was_learned_stays():
@@ -198,8 +185,6 @@ def test_offline_rounds_are_limited():
     assert len(offline.measured) == 3
 
 
-# --- Hostile arguments
-
 _ONLINE = {"histogram": [1, 2], "records": 3, "epsilon": 1.0, "accuracy": 0.5}
 
 
@@ -209,11 +194,6 @@ def test_queries_that_do_not_fit_are_refused_and_cost_nothing(query):
     with pytest.raises(ValueError, match=r"a weight for each|grid"):
         online.ask(query)
     assert online.updates == 0
-
-
-# --- The small database: its candidates, their scores, and how many records it needs.
-
-# --- The small database
 
 
 def test_every_database_of_the_size_is_a_candidate_once_and_scored_exactly():
@@ -259,11 +239,12 @@ def test_records_needed_by_the_small_database_are_enough_and_fewest():
 
     assert accuracy(records, size) <= 0.5
     assert all(accuracy(records - 1, other) > 0.5 for other in range(1, 60))
+    asked = {"accuracy": 0.5, "beta": 0.1, "epsilon": 1.0, "universe": 3, "queries": 4}
+    assert small_database_records_needed(**asked, size=size) == (records, size)
+    with pytest.raises(ValueError, match="size must be a whole number in"):
+        small_database_records_needed(**asked, size=small_database_size(4, 0.5))
     best, candidates = math.sqrt(math.log(8) / (2 * size)), math.comb(size + 2, size)
     assert accuracy(records, size) == pytest.approx(best + 2 * math.log(candidates / 0.1) / records)
-
-
-# --- The exponential mechanism: its weights against the formula, its guarantee at its worst, hostile arguments.
 
 
 def _exponential(x):

@@ -43,9 +43,6 @@ def some_of_each(noise):
     ]
 
 
-# --- The key
-
-
 def test_a_key_fixes_all_draws_and_another_key_gives_others():
     assert some_of_each(SecretNoise(KEY)) == some_of_each(SecretNoise(KEY))
     ours, theirs = some_of_each(SecretNoise(KEY)), some_of_each(SecretNoise(OTHER))
@@ -145,9 +142,6 @@ def test_threads_share_the_draws_among_them(draw):
     assert collections.Counter(drawn) == collections.Counter(draw(alone) for _ in range(threads * each))
 
 
-# --- Discrete Laplace
-
-
 @pytest.mark.parametrize("epsilon", [2.0, 0.1, 0.0099])
 def test_draws_follow_the_exact_distribution(epsilon):
     draws = SecretNoise(KEY).discrete_laplace_array(epsilon, 300_000)
@@ -172,9 +166,6 @@ def test_wide_draws_have_the_exact_tails(epsilon):
 
     assert not rejects(epsilon)
     assert rejects(epsilon * 1.05)
-
-
-# --- Bernoulli and choice
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.1, 1 / 3, 2.0**-60, 1 - 2.0**-53])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.multiplicative_weights import OnlineMultiplicativeWeights
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism
 from dp_transforms.mechanisms.papers.query import (
@@ -24,11 +23,8 @@ from dp_transforms.mechanisms.papers.query import (
 )
 from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
 from dp_transforms.mechanisms.papers.synthetic_data import (
-    LARGEST_COUNT,
     SmallDatabase,
     check_histogram,
-    small_database_records_needed,
-    small_database_size,
 )
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor
 
@@ -41,9 +37,6 @@ def weights_and_counts(draw):
     grid, size = draw(grids), draw(st.integers(1, 6))
     weights = draw(st.lists(st.integers(0, grid), min_size=size, max_size=size))
     return grid, weights, draw(st.lists(counts, min_size=size, max_size=size))
-
-
-# --- Linear queries
 
 
 @given(weights_and_counts())
@@ -81,13 +74,6 @@ def test_weights_stay_what_was_checked():
         query.weights[0] = 1000
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.bool_])
-def test_whole_numbers_of_any_type(dtype):
-    assert LinearQuery(np.array([1, 0, 1], dtype=dtype)).answer(np.array([1, 1, 1], dtype=dtype)) == 2
-
-
-# --- Real queries
-
 LARGEST = 2.0**40
 reals = st.floats(-LARGEST, LARGEST)
 
@@ -121,16 +107,10 @@ def test_answers_of_any_type_of_number(value):
     assert type(answer) is int
 
 
-# --- Thresholds
-
-
 @given(reals, grids)
 def test_a_threshold_is_rounded_up_exactly(value, grid):
     units = units_up(value, grid)
     assert units - 1 < fractions.Fraction(value) * grid <= units
-
-
-# --- Epsilon of a unit
 
 
 @given(st.floats(1e-3, 50), st.integers(1, 10_000))
@@ -141,22 +121,6 @@ def test_all_units_together_cost_epsilon_at_most(epsilon, units):
         assert together > fractions.Fraction(epsilon) * (1 - fractions.Fraction(1, 2**51)), "and not less than needed"
     else:
         assert together == MAX_EPSILON * units
-
-
-def test_a_quotient_that_is_rounded_up_is_among_them():
-    """Else the test above could not fail."""
-    up = [units for units in range(1, 100) if fractions.Fraction(0.1 / units) * units > fractions.Fraction(0.1)]
-    assert len(up) > 20
-    assert all(fractions.Fraction(epsilon_per_unit(0.1, units)) * units < fractions.Fraction(0.1) for units in up)
-
-
-def test_noise_that_would_be_too_wide():
-    assert epsilon_per_unit(1e-8, 1) == 1e-8
-    with pytest.raises(ValueError, match=r"epsilon must leave at least 1e-08 for each unit of an answer, got 5e-09\."):
-        epsilon_per_unit(1e-8, 2)
-
-
-# --- Marginals
 
 
 @pytest.mark.parametrize(("order", "exactly"), [(0, False), (1, False), (2, True), (3, False), (4, False)])
@@ -174,8 +138,6 @@ def test_marginals_are_what_counting_records_gives(order, exactly):
     assert {name: query.answer(histogram) for name, query in marginals} == expected
     assert len(marginals) == len(expected)
 
-
-# --- Messages
 
 SECRET = 31337
 
@@ -212,9 +174,6 @@ def test_no_message_tells_a_value_of_the_data(raises):
     assert str(SECRET * 2**62)[:8] not in str(raised.value)
 
 
-# --- Where a mechanism's checks begin and end, and that it is given the data: each line here was once free to change.
-
-
 @pytest.mark.parametrize(("records", "is_refused"), [(2**40, True), (2**40 - 1, False)])
 def test_a_small_database_whose_scores_could_overflow_is_refused(records, is_refused):
     """At ``records * size * grid = 2^62`` a difference of two scores no longer fits 64 bits."""
@@ -230,44 +189,6 @@ def test_a_small_database_whose_scores_could_overflow_is_refused(records, is_ref
         scores = make()._scores()
         assert len(scores) == 5
         assert min(scores) == -(4 * grid * records - 4 * 3 * grid)
-
-
-def test_records_that_a_small_database_of_a_given_size_needs():
-    """The best size is the one with the fewest; one that cannot be accurate enough is refused."""
-    asked = {"accuracy": 0.5, "beta": 0.1, "epsilon": 1.0, "universe": 3, "queries": 4}
-    records, best = small_database_records_needed(**asked)
-    assert small_database_records_needed(**asked, size=best) == (records, best)
-    smallest = small_database_size(4, 0.5)
-    needed = [small_database_records_needed(**asked, size=size)[0] for size in range(smallest + 1, 60)]
-    assert min(needed) == records
-    for size in (smallest, 0, LARGEST_COUNT + 1):
-        with pytest.raises(ValueError, match=rf"size must be a whole number in {smallest + 1} \.\. {LARGEST_COUNT}"):
-            small_database_records_needed(**asked, size=size)
-
-
-class NoNoise:
-    """As a source draws it when it draws the most likely value."""
-
-    def discrete_laplace(self, epsilon):
-        return 0
-
-    def discrete_laplace_array(self, epsilon, count):
-        return np.zeros(count, dtype=np.int64)
-
-
-def test_an_online_learner_moves_by_the_least_error_that_is_left():
-    """A value may be off by 3 a/4, and an error that leads to an update is above a/2: it moves by the larger rest."""
-    accuracy = 0.4
-    learner = OnlineMultiplicativeWeights(
-        [1000, 0, 0, 0], accuracy=accuracy, epsilon=50.0, delta=1e-6, records=1000, noise=NoNoise()
-    )
-    moved = []
-    learner._learner.move = lambda query, goal: moved.append(goal)
-    for noisy_error in (0.95, 0.7, 0.45):
-        learner._learn(LinearQuery([1, 0, 0, 0]), 0.25, 1, noisy_error)
-        learner._learn(LinearQuery([1, 0, 0, 0]), 0.25, -1, noisy_error)
-    wanted = [0.25 + sign * rest for rest in (0.65, 0.4, 0.2) for sign in (1, -1)]
-    assert moved == pytest.approx(wanted)
 
 
 def test_the_noise_of_a_source_is_that_of_the_wide_table_below_its_narrow_one():

@@ -39,9 +39,6 @@ ALL = [
 each_mechanism = pytest.mark.parametrize("make", ALL, ids=lambda make: make.func.__name__)
 
 
-# --- Queries, halting, accuracy
-
-
 @each_mechanism
 def test_a_query_that_is_refused_costs_nothing(make):
     noise = Silent()
@@ -97,9 +94,6 @@ def test_alpha_is_that_of_the_theorems(queries, beta, cutoff, delta):
     assert published <= numeric <= published + 2
 
 
-# --- Hostile arguments
-
-
 @each_mechanism
 def test_without_a_source_noise_is_secret(make):
     answers = {str([make(None).ask(value_query(0)) for _ in range(60)]) for _ in range(2)}
@@ -119,9 +113,6 @@ def test_a_query_that_raises_uses_up_no_noise():
             mechanism.ask(RealQuery(refuse))
         assert noise.asked == before
         assert mechanism.ask(RealQuery(sum))
-
-
-# --- What is drawn
 
 
 @given(st.floats(0.05, 20), st.integers(1, 50), st.integers(1, 1000))
@@ -146,8 +137,6 @@ def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_
     with pytest.raises(ValueError, match="Use a larger epsilon, or a smaller cutoff or grid"):
         Sparse(None, epsilon=1e-3, threshold=0, cutoff=10**6)
 
-
-# --- The budget of one run
 
 DELTAS = [0.9, 0.5, 0.1, 1e-3, 1e-9]
 CUTOFFS = [1, 2, 3, 10, 100, 3000]

@@ -16,8 +16,6 @@ from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, 
 from dp_transforms.mechanisms.release_rule import Release
 from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
-# --- Against loops over dicts of fractions, which share only the draws
-
 
 class PlainMonitor:
     """[KMS21] Algorithms 3 and 5 as printed, in real units."""
@@ -108,21 +106,6 @@ def test_a_user_pays_until_the_limit_and_is_removed_for_ever():
     assert counters.active().tolist() == [False, True, True]
 
 
-def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_change():
-    """And on one whose users change what they hold, with the change put into the query ([KMS21] Theorem 4.4)."""
-    generator = random.Random(5)
-    static, evolving = (
-        make(argument, hits=2, threshold=9, grid=4, noise=SecretNoise(key(5)), **SMALL)
-        for make, argument in ((ThresholdMonitor, [1] * 40), (ThresholdMonitorEvolving, 40))
-    )
-    for _ in range(100):
-        query = LinearQuery([generator.randint(0, 4) for _ in range(40)], 4)
-        assert static.ask(query) == evolving.ask(query)
-
-
-# --- Errors
-
-
 def test_questions_that_do_not_fit_are_refused_and_cost_nothing():
     monitor = ThresholdMonitorEvolving(2, hits=1, threshold=1, **SMALL)
     stream = IndividualCharging(2, hits=1, epsilon_per_query=1.0)
@@ -145,11 +128,6 @@ def test_without_a_source_noise_is_secret():
         return [monitor.ask(LinearQuery([0])) for _ in range(40)]
 
     assert flips() != flips()
-
-
-# --- Individual charging and the monitors: the targets of fractional weights, and accuracy.
-
-# --- Targets with weights in (0, 1]
 
 
 @pytest.mark.parametrize("grid", [1, 3, 7, 1024, 999_983])
@@ -180,9 +158,6 @@ class _Recorded:
     def discrete_laplace(self, epsilon):
         self.epsilons.append(epsilon)
         return 0
-
-
-# --- Accuracy
 
 
 @pytest.mark.parametrize(("queries", "beta", "grid"), [(1, 0.1, 1), (100, 0.01, 1), (7, 0.3, 4)])

@@ -1,16 +1,13 @@
 """When a partition may be taken for idle or read to its end, what a stored state belongs to, and what is rejected."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import partition_poller
-from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
 from dp_transforms.monitor.item_domain import DomainTable
@@ -113,23 +110,6 @@ class Unstamped:
     def poll(self, position, *, max_records, max_seconds):
         polled = self._reader.poll(position, max_records=max_records, max_seconds=max_seconds)
         return dataclasses.replace(polled, passed_micros=None)
-
-
-def test_files_of_which_no_row_can_be_read_move_the_clock_too(tmp_path):
-    """The declared range is long past: whatever arrives now is behind its end."""
-    (reader,) = [partition.open() for partition in LogFolder(str(tmp_path), EventFields(), 0.1).partitions()]
-    stepped = poller()
-    progress = stepped.start()
-    for name, content in (("a.jsonl", "broken"), ("b.csv", "user,item,timestamp\nbroken\n")):
-        assert stepped.step("p", progress, reader, at(0)).counts["records_read"] == 0
-        assert progress.next_window == 0
-        (tmp_path / ".being-written").write_text(content)
-        (tmp_path / ".being-written").rename(tmp_path / name)
-        time.sleep(0.2)
-        restored = stepped.restore(progress.to_bytes())
-        assert stepped.step("p", restored, reader, at(0)).counts["events_rejected"] == 1
-        assert restored.is_over
-        (tmp_path / name).unlink()
 
 
 def test_many_rejected_rows_come_in_parts(monkeypatch):

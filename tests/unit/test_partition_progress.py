@@ -121,25 +121,6 @@ def test_every_cut_into_polls_is_the_oracle(records, clock, cuts, slide):
     assert late == sum(sum(r == row for r, _ in found) < full[row] for row in accepted)
 
 
-def test_the_clock_of_arrival_looks_at_one_record_when_arrivals_are_in_order():
-    """In a log whose own clock never steps back, who else is in it decides nothing about a record."""
-    source = random.Random(4)
-    records = sorted(
-        ((source.randrange(990, 1100), source.randrange(1000, 1120)) for _ in range(200)), key=lambda r: r[1]
-    )
-    together, _, _ = oracle(records, CLOCK, SLIDING)
-    alone = {(row, window) for row in range(200) for _, window in oracle([records[row]], CLOCK, SLIDING)[0]}
-    assert together == alone
-    assert alone
-
-
-def test_the_event_clock_lets_one_record_make_others_late():
-    clock = StreamClock("event", 0, 0, 1000)
-    ahead = [(1050, 1050), (1005, 1051)]
-    assert {window for row, window in oracle(ahead, clock, SLIDING)[0] if row == 1} == set()
-    assert len(oracle(ahead[1:], clock, SLIDING)[0]) == 3
-
-
 def test_an_event_of_the_future_moves_the_event_clock_to_its_arrival_alone():
     progress = PartitionProgress(SLIDING, StreamClock("event", 0, 0, 1000), SHARDS)
     progress.take(polled([(1050, 1021)]), 0)
@@ -191,9 +172,6 @@ def test_refused_records_move_the_clock_of_arrivals_alone():
         assert progress.clock_micros == clock
 
 
-# --- Intents
-
-
 def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_would_close_something():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
     progress.take(polled([(1001, 1001)]), at(1001))
@@ -223,14 +201,6 @@ def test_an_intent_stops_reading_survives_a_restart_and_acts_once():
         again.act()
     assert again.take(polled([(1009, 1009)]), 0).late == 1  # late for the window that closed; in time for two others
     assert intent.name != PartitionProgress(SLIDING, CLOCK, SHARDS).intend_clock(at(1021)).name
-
-
-def test_an_intent_never_moves_the_clock_back():
-    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
-    progress.take(polled([(1030, 1040)]), 0)
-    progress.intend_clock(at(1021))
-    progress.act()
-    assert progress.clock_micros == at(1040)
 
 
 def test_the_end_of_the_clock_closes_all_that_is_left():
@@ -306,9 +276,6 @@ def test_progress_of_another_version_or_number_of_shards_is_refused():
 def test_clocks_that_cannot_be_used_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         StreamClock(**arguments)
-
-
-# --- What arrived too early to count may be passed over, and nobody can tell
 
 
 @settings(max_examples=50, deadline=None)

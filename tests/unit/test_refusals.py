@@ -1,8 +1,9 @@
-"""What laws of noise, purses, plans and accountants refuse, as a table: each argument by its kind, one at a time."""
+"""What laws of noise, purses, plans, accountants and mechanisms refuse: each argument by its kind, one at a time."""
 
 import functools
 from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
@@ -21,16 +22,42 @@ from dp_transforms.accounting.purse.price_list import PriceList, make_price_list
 from dp_transforms.accounting.purse.purse_choice import choose_purse
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.multiplicative_weights import (
+    OfflineMultiplicativeWeights,
+    OnlineMultiplicativeWeights,
+    offline_records_needed,
+    online_records_needed,
+)
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import (
+    FiniteMechanism,
+    NoisyAnswer,
+    NoisyTest,
+    NoisyZoneTest,
+    exponential_choice,
+)
+from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
+from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
+from dp_transforms.mechanisms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.lifetime_cost import delta_units, epsilon_units
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
 from tests.helpers.refusals import (
+    COUNT,
+    DELTA,
     FRACTION,
+    GRID,
     INFINITE,
     NAN,
     NO_NUMBER,
     NOT_NEGATIVE,
     POSITIVE,
+    THRESHOLD,
+    UNITS,
     WHOLE,
     assert_refused,
     name_of,
@@ -50,7 +77,6 @@ OF_OTHERS = {"usual_looks": 1, "most_looks": 1, "forget_after": 1, "known_error"
 PROVED = {"wide_epsilon": 0.0016, "narrow_epsilon": 0.1, "cap": 60, "hits": 1, "grid": 5}
 CALL = {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 3}
 CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE], "hits": WHOLE}
-
 CASES = [
     # Noise and purses.
     (ExponentialPower, {"shape": 2.0, "scale": 10}, {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]}),
@@ -196,8 +222,165 @@ CASES = [
         {"epsilon_per_query": POSITIVE, "target_probability": POSITIVE, "lam": POSITIVE},
     ),
 ]
+HISTOGRAM = [[], [-1, 2], [0.5, 2], [[1, 2]]]
+FIRST = LinearQuery([1, 0])
+QUERIES = [[], [LinearQuery([1, 0, 1])], [FIRST, LinearQuery([1, 2], grid=2)]]
+MONITOR = {"hits": WHOLE, "threshold": THRESHOLD, "wide_epsilon": POSITIVE, "narrow_epsilon": POSITIVE, "cap": COUNT}
+NOISE = {"hits": 1, "threshold": 1, "wide_epsilon": 0.05, "narrow_epsilon": 0.5, "cap": 2, "grid": 1}
+LEARNS = {"histogram": HISTOGRAM, "records": WHOLE, "accuracy": FRACTION, "updates": [*WHOLE, 2**31 + 1]}
+SPARSE = {"epsilon": POSITIVE, "threshold": THRESHOLD, "grid": GRID, "sensitivity_units": WHOLE}
+LEARNER = {"histogram": [1, 2], "records": 3, "accuracy": 0.5}
+THEOREM = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 10}
+SIZES = {"accuracy": FRACTION, "beta": FRACTION, "universe": WHOLE, "queries": WHOLE}
+OF_THE_PAPERS = [
+    (
+        ExponentialMechanism,
+        {"scores": [1, 2], "epsilon": 1.0, "sensitivity_units": 1},
+        {"scores": [[], [1.5], [True, 2]], "epsilon": POSITIVE, "sensitivity_units": UNITS},
+    ),
+    (ExponentialMechanism([1], 1.0, 1).accuracy, {"beta": 0.1}, {"beta": FRACTION}),
+    (OnlineMultiplicativeWeights, LEARNER | {"epsilon": 1.0}, LEARNS | {"epsilon": POSITIVE, "grid": GRID}),
+    (
+        OfflineMultiplicativeWeights,
+        LEARNER | {"queries": [FIRST], "epsilon_per_call": 1.0},
+        LEARNS | {"queries": QUERIES, "epsilon_per_call": [1e-9, *POSITIVE]},
+    ),
+    (
+        SmallDatabase,
+        {"histogram": [1, 2], "queries": [FIRST], "records": 3, "size": 2, "epsilon": 1.0},
+        {"histogram": HISTOGRAM, "queries": QUERIES, "records": WHOLE, "size": WHOLE, "epsilon": POSITIVE},
+    ),
+    (online_records_needed, THEOREM | {"epsilon": 1.0}, SIZES),
+    (offline_records_needed, THEOREM | {"epsilon_per_call": 1.0}, SIZES),
+    (small_database_records_needed, THEOREM | {"epsilon": 1.0}, SIZES | {"epsilon": POSITIVE}),
+    (AboveThreshold, {"data": None, "epsilon": 1.0, "threshold": 0}, SPARSE),
+    *(
+        (
+            kind,
+            {"data": None, "epsilon": 1.0, "threshold": 0, "cutoff": 1},
+            SPARSE | {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]},
+        )
+        for kind in (Sparse, NumericSparse)
+    ),
+    *(
+        (
+            make(None, epsilon=1.0, threshold=0, cutoff=1).accuracy,
+            {"queries": 10, "beta": 0.1},
+            {"queries": WHOLE, "beta": FRACTION},
+        )
+        for make in (Sparse, NumericSparse)
+    ),
+    (lambda **given: ThresholdMonitor([1], **given), NOISE, MONITOR | {"grid": GRID}),
+    (lambda **given: ThresholdMonitorEvolving(1, **given), NOISE, MONITOR | {"grid": GRID}),
+    (lambda records: ThresholdMonitor(records, **NOISE), {"records": [1]}, {"records": [*HISTOGRAM, "ab", [2**62]]}),
+    (lambda users: ThresholdMonitorEvolving(users, **NOISE), {"users": 1}, {"users": WHOLE}),
+    (ThresholdMonitorEvolving(2, **NOISE).accuracy, {"queries": 1, "beta": 0.1}, {"queries": WHOLE, "beta": FRACTION}),
+    (
+        IndividualCharging,
+        {"users": 1, "hits": 1, "epsilon_per_query": 1.0, "zone_width": 1, "grid": 1},
+        {"users": WHOLE, "hits": WHOLE, "epsilon_per_query": [1e-9, *POSITIVE], "zone_width": WHOLE, "grid": GRID},
+    ),
+    (
+        IndividualCharging(1, hits=1, epsilon_per_query=1.0).accuracy,
+        {"queries": 1, "beta": 0.1},
+        {"queries": [2**60 + 1, *WHOLE], "beta": FRACTION},
+    ),
+    (UserCounters, {"users": 1, "limit": 1}, {"users": [2**41, *WHOLE], "limit": [2**61, *WHOLE]}),
+    (
+        UserCounters(2, 1).charge,
+        {"amounts": np.array([1, 1])},
+        {"amounts": [np.array([1]), np.array([1, -1]), np.array([[1, 1]])]},
+    ),
+    (
+        HitLimit,
+        {"hits": 1, "epsilon": 0.5, "target_probability": 0.3},
+        {"hits": WHOLE, "epsilon": POSITIVE, "target_probability": [1.1, *POSITIVE]},
+    ),
+    (
+        HitLimit(3, epsilon=0.5).admits,
+        {"epsilon": 0.5, "target_probability": 0.4, "hits": 1},
+        {"epsilon": POSITIVE, "target_probability": POSITIVE, "hits": WHOLE},
+    ),
+    (HitLimit(3, epsilon=0.5).charge, {"epsilon": 0.5, "target_probability": 0.4, "hits": 0}, {"hits": COUNT}),
+    (epsilon_per_run, {"epsilon": 1.0, "delta": 0.0, "cutoff": 2}, {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]}),
+    (
+        Price,
+        {"epsilon": 0.5, "target_probability": 0.1, "delta": 0.0, "most_hits": 1},
+        {"epsilon": POSITIVE, "target_probability": POSITIVE, "delta": DELTA, "most_hits": WHOLE},
+    ),
+    (
+        lambda delta_limit: TargetCharging(None, HitLimit(1, epsilon=0.5), delta_limit=delta_limit),
+        {"delta_limit": 0.0},
+        {"delta_limit": DELTA},
+    ),
+    (
+        lambda k, gap: OneShotTopK(TargetCharging(None, HitLimit(1, epsilon=0.5)), k, gap),
+        {"k": 1, "gap": 0},
+        {"k": WHOLE, "gap": COUNT},
+    ),
+    (NoisyAnswer, {"query": FIRST, "epsilon": 0.5}, {"epsilon": [1e-9, *POSITIVE]}),
+    (NoisyTest, {"query": FIRST, "threshold": 1, "epsilon": 0.5}, {"threshold": THRESHOLD, "epsilon": POSITIVE}),
+    (
+        NoisyZoneTest,
+        {"query": FIRST, "threshold": 1, "zone_width": 1, "epsilon": 0.5},
+        {"threshold": THRESHOLD, "zone_width": [0, -1, *THRESHOLD], "epsilon": POSITIVE},
+    ),
+    (
+        FiniteMechanism,
+        {"outcomes": ("a",), "weights": lambda data: [1], "epsilon": 0.5},
+        {"outcomes": [(), ("a", "a"), ("a", "boundary"), (None,), ["a"]], "epsilon": POSITIVE},
+    ),
+    (
+        exponential_choice,
+        {"outcomes": ("a",), "scores": lambda data: [1], "epsilon": 0.5, "sensitivity_units": 1},
+        {"epsilon": POSITIVE, "sensitivity_units": UNITS},
+    ),
+    (SecretNoise, {"key": bytes(32)}, {"key": [b"", bytes(31), "x" * 32, 32, [0] * 32]}),
+    (SecretNoise().discrete_laplace, {"epsilon": 1.0}, {"epsilon": [33, 1e-9, None, 1j, *POSITIVE]}),
+    (
+        SecretNoise().discrete_laplace_array,
+        {"epsilon": 1.0, "count": 2},
+        {"epsilon": [33, 1e-9, None, 1j, *POSITIVE], "count": COUNT},
+    ),
+    (SecretNoise().uniforms, {"count": 3}, {"count": COUNT}),
+    (SecretNoise().bernoulli, {"probability": 0.5}, {"probability": [-1e-300, 1 + 1e-15, None, *NO_NUMBER]}),
+    (
+        SecretNoise().choose,
+        {"weights": [1, 0]},
+        {"weights": [[], [0], [0, 0], [1, -1], [0.5, 0.5], [NAN], ["a"], [None], np.array([1.0])]},
+    ),
+    (
+        LinearQuery,
+        {"weights": [1], "grid": 1},
+        {"weights": [[], [[1]], [0.5], ["a"], [None], [-1], [2], [NAN], [10**30], 1, None], "grid": GRID},
+    ),
+    (
+        LinearQuery.of,
+        {"values": [0.5], "grid": 2},
+        {"values": [[], [[0.5]], [1.0001], [-1e-9], [NAN], [INFINITE], 0.5], "grid": GRID},
+    ),
+    (
+        FIRST.answer,
+        {"data": [1, 2]},
+        {"data": [[1], [1, 2, 3], [[1, 2]], [0.5, 1], [-1, 0], [None, 1], [10**30, 1], [2**62, 2**62], None, 3]},
+    ),
+    (RealQuery, {"function": float, "grid": 1}, {"grid": GRID}),
+    (
+        lambda value: RealQuery(lambda data: data).answer(value),
+        {"value": 3},
+        {"value": [0.5, 1e-300, NAN, INFINITE, 2.0**62, -(2**62), None, "3", 1j, [3]]},
+    ),
+    (units_up, {"value": 1, "grid": 1}, {"value": [None, *THRESHOLD]}),
+    (epsilon_per_unit, {"epsilon": 1.0, "units": 1}, {"epsilon": [1e-9, None, *POSITIVE]}),
+    (
+        Marginals,
+        {"attributes": ("a", "b"), "order": 1},
+        {"attributes": [(), ("a", "a"), tuple(map(str, range(21)))], "order": [3, *COUNT]},
+    ),
+    (Marginals(("a", "b"), 1).histogram, {"records": [[1, 0]]}, {"records": [[[1, 2]], [[1, 0, 1]], [1, 0]]}),
+]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: name_of(case[0]))
+@pytest.mark.parametrize("case", [*CASES, *OF_THE_PAPERS], ids=lambda case: name_of(case[0]))
 def test_an_argument_out_of_its_range_is_refused(case):
     assert_refused(*case)

@@ -1,7 +1,8 @@
-"""Report files: what is in them is read here by the formats' own libraries."""
+"""Report files: read by the formats' own libraries; from elsewhere they are hostile, and each ends in one line."""
 
 import dataclasses
 import datetime
+import io
 import json
 import math
 import os
@@ -11,7 +12,6 @@ import fastavro
 import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
-from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import (
     HEADER_KEY,
     ReportFileError,
@@ -22,19 +22,23 @@ from dp_transforms.reports import (
     write_report_file,
 )
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
+from tests.fuzz.avro_mutators import PACK
+from tests.fuzz.mutators import zigzag
 from tests.helpers.report_samples import (
+    COUNTS,
     ENDINGS,
     HEADER,
     IN_ORDER,
     LABELS,
     MAX_LONG,
+    NAMES,
     REPORTS,
     START,
     read_all,
+    refusal,
     report,
     written,
 )
-from tests.helpers.small_runs import small_plan
 
 NO_LEVEL = {"level": None, "at_least_users": None}
 BIG_NEW_KNOWN = [
@@ -49,13 +53,6 @@ def test_what_is_written_is_read_sorted_by_stream_and_window(tmp_path, ending):
     assert header == HEADER
     assert reports == IN_ORDER
     assert reports != REPORTS  # the order is the writer's work, not the test's
-
-
-def test_the_header_of_a_plan_carries_its_guarantee_and_all_of_its_fields():
-    plan = small_plan()
-    header = ReportHeader.of_plan(plan, run_id="run-1", stream="news")
-    assert (header.run_id, header.stream, header.guarantee) == ("run-1", "news", plan.guarantee)
-    assert Plan.from_json(json.dumps(header.plan)) == plan
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -132,12 +129,6 @@ def test_numbers_and_times_survive_json_exactly():
         assert decode_report(encode_report(original)) == original
 
 
-def test_ascii_json_has_no_other_characters_and_the_same_content():
-    line = encode_report(report(0, HeavyHitter("é\x9b\u202e", None, 3)), ascii_only=True)
-    assert line.isascii()
-    assert decode_report(line).heavy_hitters[0].item == "é\x9b\u202e"
-
-
 NOT_WHOLE = (True, False, 1.0, 7.5, math.nan, "5", MAX_LONG + 1)
 
 
@@ -188,11 +179,6 @@ def test_a_header_holds_json_only(tmp_path, fields):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_level_may_stand_without_a_number_of_users():
-    held = report(0, HeavyHitter("a", None, None, 2, None))
-    assert decode_report(encode_report(held)) == held
-
-
 def test_format_by_ending():
     assert report_format("a/b.avro") == "avro"
     assert report_format("x.ndjson") == report_format("x.json") == report_format("x.JSONL") == "json"
@@ -201,31 +187,6 @@ def test_format_by_ending():
             report_format(path)
         assert "\n" not in str(caught.value)
         assert ("For a table of it: shh show REPORT" in str(caught.value)) == path.endswith((".csv", ".parquet"))
-
-
-# Names of files.
-
-
-def test_a_file_that_exists_is_never_overwritten_by_writing(tmp_path):
-    path = tmp_path / "report.avro"
-    path.write_text("precious")
-    with pytest.raises(ReportFileError, match="Name another output"):
-        write_report_file(path, HEADER, REPORTS)
-    assert path.read_text() == "precious"
-
-
-def test_writing_into_a_missing_folder_names_the_remedy(tmp_path):
-    with pytest.raises(ReportFileError, match="Check the folder"):
-        write_report_file(tmp_path / "none" / "report.avro", HEADER, [])
-
-
-def test_a_file_whose_heavy_hitters_lack_a_field_is_refused(tmp_path):
-    schema = json.loads(json.dumps(WINDOW_REPORT_AVRO_SCHEMA))
-    schema["fields"][3]["type"]["items"]["fields"].pop()
-    with (tmp_path / "one.avro").open("wb") as handle:
-        fastavro.writer(handle, schema, [], metadata={HEADER_KEY: HEADER.to_json()})
-    with pytest.raises(ReportFileError, match="schema is not that of a report"):
-        read_all(tmp_path / "one.avro")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -241,8 +202,6 @@ def test_a_file_of_another_version_names_the_remedy_whatever_its_schema(tmp_path
     with pytest.raises(ReportFileError, match=r"must have version 2\. Read it with the version of shh"):
         read_all(path)
 
-
-# Bounds of one report, which are the same for writing and reading.
 
 ONE = HeavyHitter("i", ABOVE, None)
 TOO_MANY = [ONE] * (MAX_HEAVY_HITTERS + 1)
@@ -276,3 +235,173 @@ def test_values_of_json_are_counted_outside_of_texts_alone():
     for many in ("{},", "[],", "1,1,1,1,1,"):
         with pytest.raises(ReportFileError, match="heavy hitters, got more"):
             decode_report(f'{{"x": "[", "heavy_hitters": [{many * 500_000}1]}}')
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_cut_file_is_refused_except_between_its_records(tmp_path, ending):
+    data = written(tmp_path, ending).read_bytes()
+    cut = tmp_path / f"cut.{ending}"
+    whole = {len(data)}
+    if ending == "jsonl":
+        whole |= {place + 1 for place, byte in enumerate(data) if byte == ord("\n")}
+    if ending == "avro":  # the sync marker ends the header, and each block: here there is one
+        whole |= {data.index(data[-16:]) + 16}
+    for size in sorted({*range(0, len(data), 17), *whole}):
+        cut.write_bytes(data[:size])
+        if size in whole:
+            assert read_all(cut)[0] == HEADER
+        else:
+            refusal(cut)
+
+
+def json_file(tmp_path, *lines):
+    path = tmp_path / "hostile.jsonl"
+    path.write_bytes(b"".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    return path
+
+
+HEADER_LINE = f'{{"header": {HEADER.to_json()}}}\n'
+RECORD_LINE = encode_report(LABELS) + "\n"
+NAMES_LINE = encode_report(NAMES) + "\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["[" * 100_000 + "]" * 100_000 + "\n"],
+        ['{"header": ' + '{"a":' * 50_000 + "1" + "}" * 50_000 + "}\n"],
+        *([line] for line in (RECORD_LINE, "null\n", '{"header": {"version": 2}}\n', '{"header": []}\n')),
+        *([HEADER_LINE.replace('"version": 2', f'"version": {other}')] for other in ("3", "[2]")),
+        *([HEADER_LINE, line] for line in ("{}\n", "[1]\n", "\n", RECORD_LINE.rstrip("\n"), b'{"stream": "\xff"}\n')),
+        [HEADER_LINE, RECORD_LINE, RECORD_LINE[:-20]],
+        *([HEADER_LINE, RECORD_LINE.replace("0.25", number)] for number in ("1e400", "NaN", "1" * 400)),
+        *([HEADER_LINE, RECORD_LINE.replace("812", number)] for number in ("1" * 5000, "1e2")),
+        [HEADER_LINE, RECORD_LINE.replace('"b"', '"\\ud800"')],
+        *(
+            [HEADER_LINE, RECORD_LINE.replace('"delta"', f'{more}, "delta"')]
+            for more in ('"stream": "x"', '"raw_count": 5')
+        ),
+        [HEADER_LINE, RECORD_LINE.replace('"zone": "above", "noisy_count": null', '"zone": "above", "noisy_count": 5')],
+        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 3.0')],
+        [HEADER_LINE, RECORD_LINE.replace(', "at_least_users": null', "")],
+        [HEADER_LINE, RECORD_LINE.replace(', "zone": "between"', "").replace(', "noisy_count": 812', "")],
+        [HEADER_LINE, " " * (MAX_RECORD_BYTES + 1)],
+        *(
+            [HEADER_LINE, RECORD_LINE.replace('"2017-10-01T04:00:00Z"', time)]
+            for time in ('"2017-10-01T04:00:00+02:00"', '"2017-13-01T04:00:00Z"', '"٢٠١٧-10-01T04:00:00Z"', "7")
+        ),
+    ],
+    ids=lambda _: "case",
+)
+def test_hostile_json_is_refused(tmp_path, lines):
+    refusal(json_file(tmp_path, *lines))
+
+
+def test_the_json_cases_above_start_from_a_file_that_is_read(tmp_path):
+    assert read_all(json_file(tmp_path, HEADER_LINE, RECORD_LINE, NAMES_LINE)) == (HEADER, [LABELS, NAMES])
+
+
+def avro_file(tmp_path, schema, blocks=b"", *, codec=b"deflate", count=3, header=None):
+    """An Avro container made by hand."""
+    entries = [
+        (b"avro.schema", schema if isinstance(schema, bytes) else json.dumps(schema).encode()),
+        (b"avro.codec", codec),
+        (HEADER_KEY.encode(), HEADER.to_json().encode() if header is None else header),
+    ]
+    data = b"Obj\x01" + zigzag(count)
+    for key, value in entries:
+        data += zigzag(len(key)) + key + zigzag(len(value)) + value
+    path = tmp_path / "hostile.avro"
+    path.write_bytes(data + zigzag(0) + b"S" * 16 + blocks)
+    return path
+
+
+def avro_block(count, payload, size=None):
+    data = PACK["deflate"](payload)
+    return zigzag(count) + zigzag(len(data) if size is None else size) + data + b"S" * 16
+
+
+def avro_payload(*reports):
+    buffer = io.BytesIO()
+    for one in reports:
+        fields = {**one._asdict(), "heavy_hitters": [entry._asdict() for entry in one.heavy_hitters]}
+        fastavro.schemaless_writer(
+            buffer, fastavro.parse_schema(json.loads(json.dumps(WINDOW_REPORT_AVRO_SCHEMA))), fields
+        )
+    return buffer.getvalue()
+
+
+def test_the_avro_cases_below_start_from_a_file_that_is_read(tmp_path):
+    blocks = avro_block(1, avro_payload(LABELS)) + avro_block(0, b"") + avro_block(2, avro_payload(COUNTS, NAMES))
+    path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, blocks)
+    assert read_all(path) == (HEADER, [LABELS, COUNTS, NAMES])
+
+
+def nested_schema(depth):
+    schema = "string"
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        b"not json",
+        b"[" * 200_000,
+        b'{"type":"array","items":' * 20_000 + b'"string"' + b"}" * 20_000,
+        "string",
+        nested_schema(100),
+        {"type": "record", "name": "R", "fields": [{"name": "next", "type": "R"}]},
+        {**WINDOW_REPORT_AVRO_SCHEMA, "fields": WINDOW_REPORT_AVRO_SCHEMA["fields"][:-1]},
+    ],
+    ids=lambda _: "case",
+)
+def test_an_avro_file_with_another_schema_is_refused_before_it_is_decoded(tmp_path, schema):
+    refusal(avro_file(tmp_path, schema, avro_block(1, b"\0" * 100)))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        avro_block(1, avro_payload(LABELS))[:-1],
+        avro_block(1, avro_payload(LABELS))[:-1] + b"X",
+        avro_block(3, avro_payload(LABELS, COUNTS)),
+        avro_block(1, avro_payload(LABELS, COUNTS)),
+        avro_block(0, avro_payload(LABELS)),
+        avro_block(-1, avro_payload(LABELS)),
+        avro_block(1 << 60, avro_payload(LABELS)),
+        avro_block(1, avro_payload(LABELS), size=1 << 60),
+        avro_block(1, avro_payload(LABELS), size=-1),
+        avro_block(1, b"\xff" * 200),
+        zigzag(1) + zigzag(8) + b"\xff" * 8 + b"S" * 16,
+        b"\xff" * 30,
+        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", ABOVE, 5)]))),
+        avro_block(1, b"\0" * 3 + zigzag(MAX_HEAVY_HITTERS + 1) + b"\0" * 2_000_000),
+        avro_block(1, avro_payload(LABELS._replace(window_end=(1 << 63) - 1))),
+    ],
+    ids=lambda _: "case",
+)
+def test_broken_avro_blocks_are_refused(tmp_path, blocks):
+    refusal(avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, blocks))
+
+
+def test_an_avro_block_that_unpacks_to_more_than_the_bound_is_refused(tmp_path):
+    path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, avro_block(1, bytes(MAX_RECORD_BYTES + (1 << 17))))
+    assert path.stat().st_size < 100_000
+    assert "unpacks to more than" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"codec": b"zstandard"}, {"count": 1 << 40}, {"header": b"{"}, {"header": b"[" * 99_999}, {"header": b"7"}],
+    ids=lambda _: "case",
+)
+def test_hostile_avro_metadata_is_refused(tmp_path, metadata):
+    refusal(avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, **metadata))
+
+
+def test_an_avro_file_with_a_header_larger_than_any_report_has_is_refused(tmp_path):
+    assert "the header of the Avro file has more than" in refusal(
+        avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, header=b" " * (1 << 21))
+    )

@@ -194,7 +194,6 @@ def test_the_rule_on_a_run_in_memory():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: ReportFolder("reports", "parquet"), "jsonl, avro, got 'parquet'"),
         (lambda: ReportFolder(""), "must be a path that is not empty, got ''"),
         (lambda: ReportTopic("b:1", ""), "topic of a report topic must be text"),
         (lambda: ReportTopic("", "reports"), "bootstrap_servers of a report topic must be text"),
@@ -205,8 +204,6 @@ def test_a_sink_says_what_is_wrong_with_it(made, said):
     with pytest.raises(ValueError, match=said):
         made()
 
-
-# --- Following a run
 
 WINDOWS = [one_item(window) for window in range(6)]
 
@@ -251,9 +248,6 @@ def test_an_error_loses_nothing(tmp_path):
     assert follower.read_new() == (HEADER, WINDOWS[1:3], None, False)
     with pytest.raises(StreamError, match="belongs to another run"):
         folder.follow("run-2").read_new()
-
-
-# --- Where a sink is
 
 
 def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path):

@@ -37,7 +37,6 @@ from tests.helpers.sinks import (
 )
 
 pytestmark = pytest.mark.waits
-
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
 
@@ -48,24 +47,12 @@ def sink(tmp_path):
         yield made
 
 
-# --- Records
-
-
 RECORDS = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, reports=2))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_a_record_comes_back_with_the_name_of_its_run(record):
     assert decode_record(encode_record(record, "run-1")) == ("run-1", record)
-
-
-def test_records_are_short_and_readable_whatever_the_letters():
-    """UTF-8, not escapes of six bytes for each letter."""
-    for record in (header(stream="Ünï ☃"), report(0, HeavyHitter("Ünï ☃", None, 3)), RunEnded("Ünï ☃", 3)):
-        assert "Ünï ☃".encode() in encode_record(record, "run-1")
-
-
-# --- What a topic tells of a run
 
 
 class Message:
@@ -143,9 +130,6 @@ def test_a_run_stays_in_the_partition_where_it_began(sink):
     assert {partition for partition, _, _ in records_of(sink)} == {elsewhere}
     with pytest.raises(StreamError, match=r"^the topic 'reports' belongs to run 'run-1' with another plan"):
         sink.open(header(epsilon=3.0))
-
-
-# --- Following a run
 
 
 WINDOWS = [one_item(window) for window in range(6)]
@@ -232,9 +216,6 @@ def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink):
     assert min(took) < 0.35
 
 
-# --- Waiting, and transactions that fail
-
-
 def test_earlier_writers_are_shut_out_before_the_topic_is_read(sink, monkeypatch):
     """Else one of them could still commit an answer that the new one has not seen."""
     order = []
@@ -311,9 +292,6 @@ def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(c
         writer_on(producer).write(REPORTS[0])
     ended = [("commit_transaction", 120.0)] * (code == "_STATE")
     assert producer.calls == [("begin_transaction",), ("produce", "reports"), *ended]
-
-
-# --- Errors
 
 
 def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink):

@@ -57,9 +57,6 @@ from tests.helpers.trials import looks_trial
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
 
-# --- The theorem, in an exact small game: one user with two items, and the worst sums of the others
-
-
 def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
     """Weights by the code that runs. Two rounds, the second at what the first one did not name."""
     setting, game = REFERENCES["game"]["setting"], REFERENCES["game_of_sub_purses"]
@@ -115,9 +112,6 @@ def divergences(noise, order, first, both, one):
         total = np.logaddexp(total, np.logaddexp(named[:, None] + left, left[:, None] + named) + of_one)
         found.append(float(total.max()) / (order - 1))
     return found[0], found[1]
-
-
-# --- The conditions, by the stages that run
 
 
 @pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (3, 120, 1), (7, 30, 3)])
@@ -303,9 +297,6 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused():
             name.advance(None, come, span(), Counter())
 
 
-# --- Parts of a run
-
-
 @pytest.mark.parametrize("ends", [(4,), (3, 5, 10)])
 def test_all_parts_together_spend_one_purse_of_each_round(tmp_path, ends):
     """At the pace of the user, and all of it in the end."""
@@ -347,9 +338,6 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
             continue
         with pytest.raises(ValueError, match="damaged"):
             load()
-
-
-# --- Plans, logs and runs
 
 
 def pairs_of(log, trial, part=None):

@@ -200,8 +200,6 @@ def _days(window_seconds):
     return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
 
 
-# --- What a round draws for, where one number does not hold all windows of a block.
-
 _ITEMS, _SECOND = 5, 30  # windows of the second block
 
 

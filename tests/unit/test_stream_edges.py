@@ -11,30 +11,13 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import log_folder
-from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
+from dp_transforms.logs.streams.folder_files import FolderPosition
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.reports import ReportFileError, ReportHeader
-from dp_transforms.reports.report_writer import check_same_run, ended_fields, parse_ended
-
-START = 1_506_826_800_000_000
-HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
-
-
-# --- A folder that is read
-
-
-def test_how_long_a_folder_may_settle():
-    for seconds in (0.1, 3600, 1.0):
-        assert LogFolder("f", EventFields(), seconds).settle_seconds == seconds
-    for seconds in (0.0999, 3600.5, 0, -1.0):
-        with pytest.raises(ValueError, match=r"settle_seconds must be 0\.1 to 3600, got"):
-            LogFolder("f", EventFields(), seconds)
-    assert LogFolder("f", EventFields()).settle_seconds == 1.0
-    with pytest.raises(ValueError, match="needs the path of a folder"):
-        LogFolder("", EventFields())
+from dp_transforms.reports import ReportFileError
+from dp_transforms.reports.report_writer import ended_fields, parse_ended
 
 
 def test_a_folder_is_known_by_its_fields_alone(tmp_path):
@@ -113,13 +96,6 @@ def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(tmp_path,
     assert (stored["name"], stored["events"], stored["is_done"]) == (last, 1, True)
 
 
-def test_a_poll_looks_five_times_a_second_and_ends_in_time(tmp_path, clock):
-    polled = reader_at(tmp_path).poll(None, max_records=1, max_seconds=0.5)
-    assert clock.slept[:3] == pytest.approx([0.2, 0.2, 0.1])
-    assert clock.seconds == pytest.approx(0.5)
-    assert (polled.records, polled.is_at_end) == (0, True)
-
-
 @pytest.mark.parametrize(("later", "is_listed"), [(2_000_000_000, True), (2_000_000_001, False)])
 def test_a_folder_is_listed_again_while_its_time_is_coarse(tmp_path, clock, monkeypatch, later, is_listed):
     os.utime(tmp_path, ns=(10**18, 10**18))
@@ -143,22 +119,6 @@ def test_a_file_of_the_very_moment_since_which_files_count_is_opened(tmp_path, c
     assert (json.loads(polled.position)["name"] == "a.csv") is is_opened
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, 2**63, -1])
-def test_positions_of_a_folder_to_their_edges(number):
-    position = FolderPosition(FolderFile(number, "a.csv"), -number, 1, 2, 3, False)
-    assert FolderPosition.of_text(position.to_text()) == position, "times may be any"
-    for name in ("size", "blocks", "events"):
-        text = position._replace(**{name: number}).to_text()
-        if number == 2**63 - 1:
-            assert getattr(FolderPosition.of_text(text), name) == number
-        else:
-            with pytest.raises(StreamError, match="not a position in a folder"):
-                FolderPosition.of_text(text)
-
-
-# --- The end of a run
-
-
 def test_the_end_of_a_run_to_its_edges():
     for windows, reports in ((0, 0), (126, 127), (2**63 - 1, 2**63 - 1)):
         ended = RunEnded("news", windows, reports)
@@ -170,26 +130,6 @@ def test_the_end_of_a_run_to_its_edges():
     for one in wrong:
         with pytest.raises(ReportFileError, match="must have a stream, windows and reports"):
             parse_ended(one)
-
-
-def test_a_run_is_known_by_its_name_its_stream_and_its_plan():
-    check_same_run("it", HEADER, HEADER)
-    for other, said in (
-        (ReportHeader("run-2", *header_rest()), "run_id"),
-        (ReportHeader("run-1", "olds", *header_rest()[1:]), "stream"),
-    ):
-        with pytest.raises(StreamError, match=f"it belongs to another run: its {said} is"):
-            check_same_run("it", other, HEADER)
-    with pytest.raises(StreamError, match="it belongs to run 'run-1' with another plan"):
-        check_same_run("it", ReportHeader("run-1", *header_rest()[:2], {"epsilon": 3.0}), HEADER)
-    check_same_run("it", ReportHeader("run-1", "news", "Worded anew.", {"epsilon": 2.0}), HEADER)
-
-
-def header_rest():
-    return "news", "Each user's whole log is protected.", {"epsilon": 2.0}
-
-
-# --- What is stored of a partition
 
 
 def test_a_partition_begins_with_nothing():
