@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks import logs
-from benchmarks.processes import run_measured
 from benchmarks.real_logs import GLOBO_HOURLY, MOVIES_WEEKLY, RealLog
+from dp_transforms.cli.simulate import LogPlan, write_parquet
 
 Whole = npt.NDArray[np.int64]
 _SIMULATED_EVENTS, _SIMULATED_USERS, _SIMULATED_ITEMS, _SIMULATED_DAYS = 3_600_000, 25_000, 10_000, 28
@@ -156,11 +156,12 @@ def _simulated() -> LogPairs:
     """28 days with some 20,000 users active each day, in hourly windows."""
     path = logs.data_folder() / f"simulated_{_SIMULATED_DAYS}_days.parquet"
     if not path.exists():
-        run_measured(
-            *(logs.COMMAND, "simulate", "--events", str(_SIMULATED_EVENTS)),
-            *("--users", str(_SIMULATED_USERS), "--items", str(_SIMULATED_ITEMS), "--start", logs.START),
-            *("--days", str(_SIMULATED_DAYS), "--seed", str(logs.SEED), "--output", str(path)),
-        )
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            write_parquet(
+                file, LogPlan(_SIMULATED_USERS, _SIMULATED_ITEMS, _SIMULATED_DAYS, logs.SEED, _SIMULATED_EVENTS)
+            )
+        os.replace(partial, path)
     table = pq.read_table(path)
     start = int(datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00")).timestamp())
     seconds = table.column("timestamp").cast(pa.int64()).to_numpy() // 1_000_000

@@ -18,7 +18,6 @@ START = "2026-01-01T00:00:00Z"
 DAYS = 16
 COMMAND = "dp_transforms.cli.main"
 BUDGET = ("--epsilon", "2", "--delta", "1e-9")
-USERS_PER_EVENT = 0.1
 ITEMS = 50_000
 SEED = 7
 _ROW_GROUP = 250_000
@@ -37,8 +36,8 @@ def simulated_log(events: int, ending: str = "parquet") -> Path:
     if not path.exists():
         run_measured(
             *(COMMAND, "simulate"),
-            "--events", str(events), "--users", str(max(1, int(events * USERS_PER_EVENT))),
-            "--items", str(ITEMS), "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
+            "--users", str(max(1, events // 10)), "--items", str(ITEMS), "--days", str(DAYS), "--seed", str(SEED),
+            "--output", str(path),
         )  # fmt: skip
     return path
 

@@ -1,4 +1,4 @@
-"""``shh simulate``: writes a realistic event log of any size in any of the formats that ``shh replay`` reads.
+"""``shh simulate``: writes a realistic event log of any size as Parquet or CSV.
 
 From a seed: stories that rise and fade, pages that stay, days and nights, busy and rare users. Uses a seedable
 generator. Nothing here is private, and nothing private may use it.
@@ -7,11 +7,9 @@ generator. Nothing here is private, and nothing private may use it.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import shlex
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import numpy as np
@@ -20,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.cli.operator_log import operator_progress
-from dp_transforms.cli.options import UTC_TIME, filled_by, nested, opt
+from dp_transforms.cli.options import filled_by, nested, opt
 from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -41,27 +39,18 @@ _LONGEST_DECAY = 18 * _HOUR
 _PERSISTENT_SHARE = 0.12
 _CATALOGUE_SHARE = 0.18
 _EXAMPLE_OPTIONS = "--window 1h --epsilon 2 --delta 1e-9"
-_LATEST_SECONDS = 253_402_300_800  # the year 10000
-_AVRO_SCHEMA = {
-    "type": "record",
-    "name": "Event",
-    "namespace": "shifting_heavy_hitters",
-    "fields": [
-        {"name": "user", "type": "string"},
-        {"name": "item", "type": "string"},
-        {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-    ],
-}
+_START_SECONDS = 1_767_225_600  # 2026-01-01
+_EVENTS_PER_USER = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class LogPlan:
-    """What is simulated. start_seconds: since 1970 UTC. items: stories and persistent pages together."""
+    """What is simulated. items: stories and persistent pages together. events: 0 for ten of each user."""
 
-    events: int = opt("", "Number of events.", type=click.IntRange(1, 10**12), default=250_000)
-    users: int = opt("", "Number of users.", type=click.IntRange(1, 10**8), default=20_000)
+    users: int = opt(
+        "", "Number of users. Ten times as many events are written.", type=click.IntRange(1, 10**8), default=25_000
+    )
     items: int = opt("", "Number of items.", type=click.IntRange(1, 10**7), default=3_000)
-    start_seconds: int = opt("", "Start of the log.", "--start", type=UTC_TIME, default="2026-01-01T00:00:00Z")
     days: int = opt("", "Length of the log, in days.", type=click.IntRange(1, 36_600), default=4)
     seed: int = opt(
         "",
@@ -69,10 +58,15 @@ class LogPlan:
         type=click.IntRange(0, 2**63 - 1),
         default=1,
     )
+    events: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.events or _EVENTS_PER_USER * self.users
 
     @property
     def end_seconds(self) -> int:
-        return self.start_seconds + self.days * int(_DAY)
+        return _START_SECONDS + self.days * int(_DAY)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,9 +85,9 @@ def simulate_log(plan: LogPlan) -> Iterator[SimulatedBlock]:
     activity = _cumulative(random.lognormal(0.0, 1.25, plan.users))
     user_ids = _user_ids(plan.users, random)
     # Enough slices that a block is never much too long, and short enough that a story rises smoothly.
-    slices = max(plan.days * _SLICES_PER_DAY, 4 * plan.events // _BLOCK_ROWS)
-    edges = np.linspace(plan.start_seconds * _MILLIS, plan.end_seconds * _MILLIS, slices + 1).astype(np.int64)
-    counts = random.multinomial(plan.events, _daily_rhythm(plan, slices))
+    slices = max(plan.days * _SLICES_PER_DAY, 4 * plan.total // _BLOCK_ROWS)
+    edges = np.linspace(_START_SECONDS * _MILLIS, plan.end_seconds * _MILLIS, slices + 1).astype(np.int64)
+    counts = random.multinomial(plan.total, _daily_rhythm(plan, slices))
     first = 0
     while first < slices:
         last, rows = first, 0
@@ -123,7 +117,7 @@ class _Items:
         pages = [f"page-{number:03d}" for number in range(self._persistent)]
         self.ids = pa.array(pages + [f"story-{number:05d}" for number in range(stories)], pa.string())
         # Some stories are older than the log.
-        oldest = plan.start_seconds - _DAY
+        oldest = _START_SECONDS - _DAY
         self._birth = np.sort(random.uniform(oldest, plan.end_seconds, stories))
         # Zipf-like: the r-th of the stories of a day is about 1/r as strong as the first.
         self._weight = np.minimum(random.pareto(1.05, stories) + 0.05, 400.0)
@@ -152,7 +146,7 @@ class _Items:
 
 def _daily_rhythm(plan: LogPlan, slices: int) -> npt.NDArray[np.float64]:
     """Share of the events per slice: quiet at 4 in the morning, a plateau by day, a peak at 20 h, UTC."""
-    middle = plan.start_seconds + (np.arange(slices) + 0.5) * (plan.days * _DAY / slices)
+    middle = _START_SECONDS + (np.arange(slices) + 0.5) * (plan.days * _DAY / slices)
     hour = (middle % _DAY) / _HOUR
     rate = 1.0 - 0.75 * np.cos((hour - 4) * (2 * np.pi / 24)) + 0.35 * np.cos((hour - 20) * (4 * np.pi / 24))
     rate = np.maximum(rate, 0.08)
@@ -194,7 +188,7 @@ class SimulateOptions:
     plan: LogPlan = nested(LogPlan)
     output: str = opt(
         "",
-        "Where the log goes: a name that ends in .parquet, .avro, .csv or .jsonl; must not exist.",
+        "Where the log goes: a name that ends in .parquet or .csv; must not exist.",
         required=True,
         metavar="FILE",
     )
@@ -208,13 +202,11 @@ def command(options: SimulateOptions) -> None:
     by day than by night; few users come often, and many rarely. The same options give the same events.
     """
     plan, output = options.plan, options.output
-    if plan.end_seconds > _LATEST_SECONDS or plan.start_seconds < 0:
-        raise UserError("the log must lie in the years 1970 to 9999. Use another --start or fewer --days.")
     write = _writer(output)
     check_output(output)
     write_output(output, lambda file: write(file, plan))
-    start, end = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (plan.start_seconds, plan.end_seconds))
-    click.echo(f"Wrote {plan.events:,} events of up to {plan.users:,} users to {output}. Replay it with:")
+    start, end = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (_START_SECONDS, plan.end_seconds))
+    click.echo(f"Wrote {plan.total:,} events of up to {plan.users:,} users to {output}. Replay it with:")
     log = shlex.quote(f"./{output}" if output.startswith("-") else output)
     click.echo(f"  shh replay {log} --start {start} --end {end} {_EXAMPLE_OPTIONS} --output {free_report_name()}")
 
@@ -223,19 +215,19 @@ def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:
     for ending, write in _WRITERS.items():
         if output.lower().endswith(ending):
             return write
-    raise UserError(f"the ending of {output!r} is not a known format. Use one of {', '.join(_WRITERS)}.")
+    raise UserError(f"the ending of {output!r} is not a known format. Use {' or '.join(_WRITERS)}.")
 
 
 def _blocks(plan: LogPlan) -> Iterator[SimulatedBlock]:
     """The log, with progress on the terminal."""
     with operator_progress() as bars:
-        task = bars.add_task("simulating", total=plan.events)
+        task = bars.add_task("simulating", total=plan.total)
         for block in simulate_log(plan):
             yield block
             bars.advance(task, len(block.time_millis))
 
 
-def _write_parquet(file: BinaryIO, plan: LogPlan) -> None:
+def write_parquet(file: BinaryIO, plan: LogPlan) -> None:
     import pyarrow.parquet as pq
 
     schema = pa.schema([("user", pa.string()), ("item", pa.string()), ("timestamp", pa.timestamp("us", "UTC"))])
@@ -245,48 +237,16 @@ def _write_parquet(file: BinaryIO, plan: LogPlan) -> None:
             writer.write_batch(pa.record_batch([block.users, block.items, times], schema=schema))
 
 
-def _write_avro(file: BinaryIO, plan: LogPlan) -> None:
-    import fastavro
-
-    def records() -> Iterator[dict[str, Any]]:
-        for block in _blocks(plan):
-            rows = zip(
-                block.users.to_pylist(), block.items.to_pylist(), (block.time_millis * 1_000).tolist(), strict=True
-            )
-            for user, item, time in rows:
-                yield {"user": user, "item": item, "timestamp": time}
-
-    # The format needs a marker that is unlikely in the data; with a random one, equal logs would be different files.
-    marker = hashlib.sha256(repr(plan).encode()).digest()[:16]
-    schema = fastavro.parse_schema(_AVRO_SCHEMA)
-    fastavro.writer(file, schema, records(), codec="deflate", sync_interval=64_000, sync_marker=marker)
-
-
-def _write_text(file: BinaryIO, plan: LogPlan, *, header: str, around: tuple[str, str, str, str]) -> None:
-    """Each line is four fixed texts around three cells; no cell of a simulated log needs quoting."""
-    file.write(header.encode())
+def _write_csv(file: BinaryIO, plan: LogPlan) -> None:
+    """No cell of a simulated log needs quoting."""
+    file.write(b"user,item,timestamp\n")
     for block in _blocks(plan):
         for begin in range(0, len(block.time_millis), 1 << 16):
             rows = slice(begin, begin + (1 << 16))
             moments = pa.array(block.time_millis[rows], pa.timestamp("ms", "UTC"))
             times = pc.strftime(moments, format="%Y-%m-%dT%H:%M:%SZ")
-            before, between, then, after = around
-            lines = pc.binary_join_element_wise(
-                before, block.users[rows], between, block.items[rows], then, times, after, ""
-            )
-            file.write("".join(lines.to_pylist()).encode())
+            lines = pc.binary_join_element_wise(block.users[rows], block.items[rows], times, ",")
+            file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
 
 
-_write_csv = functools.partial(_write_text, header="user,item,timestamp\n", around=("", ",", ",", "\n"))
-_write_json_lines = functools.partial(
-    _write_text, header="", around=('{"user":"', '","item":"', '","timestamp":"', '"}\n')
-)
-_WRITERS: dict[str, Callable[[BinaryIO, LogPlan], None]] = {
-    ".parquet": _write_parquet,
-    ".pq": _write_parquet,
-    ".avro": _write_avro,
-    ".csv": _write_csv,
-    ".jsonl": _write_json_lines,
-    ".ndjson": _write_json_lines,
-    ".json": _write_json_lines,
-}
+_WRITERS: dict[str, Callable[[BinaryIO, LogPlan], None]] = {".parquet": write_parquet, ".csv": _write_csv}

@@ -99,12 +99,6 @@ class ClockOptions:
     out_of_order: int = opt(
         INPUT, "By how much the clock of a partition may run backwards.", type=DURATION_OR_ZERO, default="10s"
     )
-    max_ahead: int = opt(
-        INPUT,
-        "Events whose time is this much later than their arrival are rejected.",
-        type=DURATION_OR_ZERO,
-        default="5m",
-    )
     idle_timeout: int = opt(
         INPUT, "A partition with nothing new for this long no longer keeps windows open.", type=DURATION, default="1m"
     )
@@ -132,9 +126,6 @@ class SinkOptions:
         OUTPUT,
         "Like --kafka-config, for the topic of --output. Default: --kafka-config for the same servers.",
         metavar="FILE",
-    )
-    output_format: str = opt(
-        OUTPUT, "Format of the files of reports.", type=click.Choice(["json", "avro"]), default="json"
     )
     html: str | None = opt(
         OUTPUT,
@@ -240,7 +231,6 @@ STREAM_RULES = (
     Rule("--kafka-config, --producer-times, --partitions", needs="--input TOPIC"),
     Rule("--csv-separator", needs="--input PATH", why="it is for files"),
     Rule("--producer-times", needs="--clock arrival"),
-    Rule("--output-format avro", needs="--output PATH", why="it is a format of files"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--titles, --page-title, --tz", needs="--html", why="they are for the page"),
     *ACCOUNT_RULES,

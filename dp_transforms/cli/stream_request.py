@@ -124,7 +124,6 @@ def _clock(options: ClockOptions, source: StreamSource) -> StreamClock:
         kind=options.clock,
         allowed_lateness_seconds=options.allowed_lateness,
         out_of_order_seconds=options.out_of_order,
-        max_ahead_seconds=options.max_ahead,
         idle_timeout_seconds=options.idle_timeout,
         shown_within_seconds=shown_within,
     )
@@ -153,7 +152,6 @@ def _sink(options: StreamOptions, *, is_here: bool) -> ReportSink:
     with user_errors(ValueError, prefix="--output "):
         sink = sink_of(
             of_sink.output,
-            file_format=of_sink.output_format,
             client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
         )
         sink.check_can_be_written(is_local=is_here)

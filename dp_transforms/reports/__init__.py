@@ -35,7 +35,7 @@ from dp_transforms.reports.files import (
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
-from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter
@@ -69,17 +69,15 @@ __all__ = [
     "write_report_file",
 ]
 
-_ENDINGS = {record_format: ending for ending, record_format in FILE_FORMATS.items()}
 
-
-def sink_of(place: str, *, file_format: str = "json", client_config_file: str | None = None) -> ReportSink:
-    """place: ``kafka://HOST:PORT/TOPIC``, else the path of a folder. file_format: of a folder, ``json`` or ``avro``.
-    client_config_file: of a topic. Raises ValueError."""
+def sink_of(place: str, *, client_config_file: str | None = None) -> ReportSink:
+    """place: ``kafka://HOST:PORT/TOPIC``, else the path of a folder. client_config_file: of a topic. Raises
+    ValueError."""
     if is_topic(place):
         return ReportTopic(*topic_of(place), client_config_file=client_config_file)
     if "://" in place:
         raise ValueError(f"must be {TOPIC} or the path of a folder, got {shown(place)}.")
-    return ReportFolder(place, _ENDINGS[file_format])
+    return ReportFolder(place)
 
 
 def read_run(path: str) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:

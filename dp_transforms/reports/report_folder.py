@@ -42,9 +42,9 @@ from dp_transforms.reports.report_writer import (
 )
 from dp_transforms.stores.local_files import check_folder, new_on_disk, open_regular, read_regular, sync_folder
 
-FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
 _HEADER, _ENDED = "header.json", "ended.json"
-_WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.(jsonl|avro)")
+_WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.jsonl")
+_FORMAT = "jsonl"  # named in the header, since there were others
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _STALE_SECONDS = 3600  # nobody needs an hour between writing a file and linking it
 _MODE = 0o644
@@ -56,17 +56,13 @@ class ReportFolder(ReportSink):
     """A folder that all workers see under one path, on a file system with hard links.
 
     path: created if it is missing; holds one run of one stream.
-    file_format: ``jsonl`` or ``avro``.
     """
 
     path: str
-    file_format: str = "jsonl"
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
             raise ValueError(f"path of a report folder must be a path that is not empty, got {self.path!r}.")
-        if self.file_format not in FILE_FORMATS:
-            raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {self.file_format!r}.")
         object.__setattr__(self, "path", os.fspath(self.path))
 
     @property
@@ -93,12 +89,10 @@ class ReportFolder(ReportSink):
             _remove_stale(folder)
             if not self.is_begun:
                 _check_empty(folder)
-                fields = {"header": json.loads(header.to_json()), "file_format": self.file_format}
+                fields = {"header": json.loads(header.to_json()), "file_format": _FORMAT}
                 _put_first(folder / _HEADER, _line(fields))
-            found, file_format = _read_header(folder)
+            found = _read_header(folder)
         check_same_run(self.name, found, header)
-        if file_format != self.file_format:
-            raise StreamError(f"{self.name} holds {file_format} files, not {self.file_format}. Use the same format.")
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
         return ReportWriter(FolderPlace(self, found), found)
 
@@ -128,7 +122,7 @@ class ReportFolder(ReportSink):
         with _folder_errors(folder):
             if not self.is_begun:
                 return None, {}, None
-            header, _ = _read_header(folder)
+            header = _read_header(folder)
             asked = dataclasses.replace(header, run_id=run_id or header.run_id)
             check_same_run(self.name, header, asked)
             ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
@@ -143,7 +137,6 @@ class FolderPlace(Place):
         self.name = sink.name
         self._folder = pathlib.Path(sink.path)
         self._header = header
-        self._file_format = sink.file_format
 
     def get(self, record: Answer) -> bool | None:
         return self.put_first(record) if self._path(record).exists() else None
@@ -153,8 +146,8 @@ class FolderPlace(Place):
         if isinstance(record, RunEnded):
             _put_first(path, _line({"ended": ended_fields(record)}))
             return self.ended() == record
-        content = report_file_bytes(self._header, [record], file_format=FILE_FORMATS[self._file_format])
-        # Other bytes can be the same report, encoded by another release of a library.
+        content = report_file_bytes(self._header, [record], file_format="json")
+        # Other bytes can be the same report.
         return _put_first(path, content) == content or _read_window(path, self._header) == record
 
     def count(self) -> int:
@@ -167,7 +160,7 @@ class FolderPlace(Place):
         return _folder_errors(self._folder)
 
     def _path(self, record: Answer) -> pathlib.Path:
-        return self._folder / (_ENDED if isinstance(record, RunEnded) else _window_name(record, self._file_format))
+        return self._folder / (_ENDED if isinstance(record, RunEnded) else _window_name(record))
 
 
 def _put_first(path: pathlib.Path, content: bytes) -> bytes:
@@ -188,9 +181,9 @@ def _put_first(path: pathlib.Path, content: bytes) -> bytes:
         return handle.read()
 
 
-def _window_name(report: WindowReport, file_format: str) -> str:
+def _window_name(report: WindowReport) -> str:
     stream = hashlib.sha256(report.stream.encode()).hexdigest()[:8]
-    return f"{format_utc(report.window_start).replace(':', '')}-{stream}.{file_format}"
+    return f"{format_utc(report.window_start).replace(':', '')}-{stream}.jsonl"
 
 
 def _window_names(folder: pathlib.Path) -> list[str]:
@@ -201,18 +194,16 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
     found, reports = read_report_file(path)
     held = list(reports)
     is_own = found == header and len(held) == 1 and held[0].stream == header.stream
-    if not is_own or path.name != _window_name(held[0], path.suffix[1:]):
+    if not is_own or path.name != _window_name(held[0]):
         raise ReportFileError(f"{str(path)!r} is not a window of this run. Move it away.")
     return held[0]
 
 
-def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
+def _read_header(folder: pathlib.Path) -> ReportHeader:
     fields = _read_fields(folder / _HEADER, {"header", "file_format"})
-    if fields["file_format"] not in tuple(FILE_FORMATS):  # the field may be a list or an object, without a hash
-        raise ReportFileError(
-            f"{str(folder / _HEADER)!r} does not name the format of its files. Start a new run in another folder."
-        )
-    return ReportHeader.from_fields(fields["header"]), fields["file_format"]
+    if fields["file_format"] != _FORMAT:
+        raise ReportFileError(f"{str(folder / _HEADER)!r} names no JSON lines. Start a new run in another folder.")
+    return ReportHeader.from_fields(fields["header"])
 
 
 def _read_ended(folder: pathlib.Path) -> RunEnded | None:

@@ -32,7 +32,7 @@ _REPLAY = (
     *("--epsilon", "2", "--delta", "1e-9"),
 )
 _STEPS = (
-    ("", ["simulate", "--events", "500000", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]),
+    ("", ["simulate", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]),
     (
         "Users pay for hits: ThresholdMonitorEvolving, charged by TCT.",
         [*_REPLAY, "--mode", "hits", "--hits-per-user", "10", "--output", _HITS],

@@ -158,7 +158,7 @@ MISTAKES = {
     "an explained plan": ["explain", "--plan", "LOG"],
     "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
-    "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],
+    "a simulated log": ["simulate", "--users", "1", "--output", "LOG"],
     "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r"],
     "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG"],
     "settings of Kafka": [

@@ -90,8 +90,8 @@ WRITTEN = {
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
     ("show", "output"): (["show", "report.avro"], ["out.csv"]),
     ("simulate", "output"): (
-        ["simulate", "--events", "1000", "--days", "1"],
-        ["out.csv", "out.avro", "out.parquet", "out.jsonl"],
+        ["simulate", "--users", "100", "--days", "1"],
+        ["out.csv", "out.parquet"],
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),

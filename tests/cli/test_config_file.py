@@ -43,7 +43,7 @@ def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(f
 
 
 def test_a_table_of_another_command_changes_nothing_and_inner_commands_have_their_own(folder):
-    assert shh("--config", "shh.toml", "simulate", "--events", "10", "--output", "log.csv", cwd=folder).returncode == 0
+    assert shh("--config", "shh.toml", "simulate", "--users", "1", "--output", "log.csv", cwd=folder).returncode == 0
     ended = shh("--config", "shh.toml", "ledger", "reserve", "--ledger", "l.db", "--plan", "no.json", cwd=folder)
     assert (ended.returncode, "no.json" in ended.stderr) == (1, True), "the population was taken from the file"
 
@@ -58,7 +58,7 @@ def test_a_file_of_the_folder_is_found_and_named_unless_another_one_is_meant(fol
     (folder / "other.toml").write_text("[plan]\nepsilon = 1\n")
     other = shh("--config", "other.toml", "plan", "--json", cwd=folder)
     assert (other.returncode, "shh.toml" in other.stderr) == (2, False)
-    unnamed = shh("simulate", "--events", "10", "--output", "log.csv", cwd=folder)
+    unnamed = shh("simulate", "--users", "1", "--output", "log.csv", cwd=folder)
     assert (unnamed.returncode, "shh.toml" in unnamed.stderr) == (0, False), "there is no table for it"
     (folder / "shh.toml").unlink()
     (folder / "shh.toml").symlink_to("nowhere")

@@ -1,6 +1,8 @@
 """``shh doctor LOG`` and ``shh replay LOG`` alone: what a log is like, which command replays it, and what is wrong."""
 
+import csv
 import gzip
+import io
 import json
 import os
 import pathlib
@@ -15,6 +17,7 @@ import pytest
 from dp_transforms.logs import samples
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
+from tests.helpers.event_files_oracle import write_avro
 from tests.helpers.shh_here import shh
 
 BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--epsilon", "2", "--delta", "1e-9"]
@@ -68,10 +71,17 @@ def test_a_replay_without_a_budget_looks_prints_the_command_and_runs_nothing(tmp
 
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "csv.gz", "jsonl"])
 def test_every_format_is_understood(tmp_path, ending):
-    made = shh("simulate", "--events", 3000, "--output", f"log.{ending.removesuffix('.gz')}", cwd=tmp_path)
+    source = "log.parquet" if ending == "parquet" else "log.csv"
+    made = shh("simulate", "--users", 300, "--output", source, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     if ending == "csv.gz":
         os.system(f"gzip {tmp_path / 'log.csv'}")
+    elif ending in ("avro", "jsonl"):
+        rows = list(csv.DictReader(io.StringIO((tmp_path / "log.csv").read_text())))
+        if ending == "jsonl":
+            (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        else:
+            write_avro(tmp_path / "log.avro", [tuple(row.values()) for row in rows], ["string"] * 3)
     looked = shh("doctor", f"log.{ending}", cwd=tmp_path)
     assert looked.returncode == 0, looked.stderr
     assert command_of(looked.stdout)[:8] == [

@@ -48,7 +48,6 @@ REFUSED = {
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: it is for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
-        --input f --output kafka://h:1/r --output-format avro: --output-format avro needs --output PATH: it is a format
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
         --input f --output o --titles t: --titles needs --html: they are for the page.
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.

@@ -1,4 +1,4 @@
-"""``shh simulate``: the same log in every format, decided by the seed, realistic, never half written."""
+"""``shh simulate``: the same log in both formats, decided by the seed, realistic, never half written."""
 
 import os
 import pathlib
@@ -33,16 +33,16 @@ def _events(path):
     return events
 
 
-def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_path):
+def test_both_formats_hold_the_same_events_and_the_seed_decides_every_byte(tmp_path):
     logs = []
-    for ending in ("parquet", "pq", "avro", "csv", "jsonl", "ndjson", "json"):
+    for ending in ("parquet", "csv"):
         contents = {}
         for name, seed in (("log", 9), ("again", 9), ("other", 5)):
-            options = ["--events", 3000, "--users", 200, "--items", 50, "--seed", seed]
+            options = ["--users", 300, "--items", 50, "--seed", seed]
             said = _simulated(tmp_path, *options, "--output", f"{name}.{ending}")
             contents[name] = (tmp_path / f"{name}.{ending}").read_bytes()
             assert said == (
-                f"Wrote 3,000 events of up to 200 users to {name}.{ending}. Replay it with:\n"
+                f"Wrote 3,000 events of up to 300 users to {name}.{ending}. Replay it with:\n"
                 f"  shh replay {name}.{ending} --start 2026-01-01T00:00:00Z --end 2026-01-05T00:00:00Z"
                 " --window 1h --epsilon 2 --delta 1e-9 --output report.avro\n"
             )
@@ -60,19 +60,19 @@ def test_every_format_holds_the_same_events_and_the_seed_decides_every_byte(tmp_
 
 def test_a_shell_runs_the_command_as_printed(tmp_path):
     """Also of names that a shell, or the command, would take for something else."""
-    first = _simulated(tmp_path, "--events", 3_000, "--days", 1, "--output=my log.csv").splitlines()[-1]
+    first = _simulated(tmp_path, "--users", 300, "--days", 1, "--output=my log.csv").splitlines()[-1]
     path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
     ended = subprocess.run(first, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True)
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "report.avro").exists()
-    words = shlex.split(_simulated(tmp_path, "--events", 10, "--output=-log.parquet").splitlines()[-1])
+    words = shlex.split(_simulated(tmp_path, "--users", 1, "--output=-log.parquet").splitlines()[-1])
     assert words[:3] == ["shh", "replay", "./-log.parquet"]
     assert words[-2:] == ["--output", "report-2.avro"], "a name that is free"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch, error):
-    blocks = list(simulate.simulate_log(simulate.LogPlan(1000, 10, 10, 0, 1, 1)))
+    blocks = list(simulate.simulate_log(simulate.LogPlan(100, 10, 1, 1)))
 
     def breaks_off(_):
         yield blocks[0]
@@ -80,6 +80,6 @@ def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch, error)
         raise error
 
     monkeypatch.setattr(simulate, "simulate_log", breaks_off)
-    for ending in ("parquet", "avro", "csv", "jsonl"):
+    for ending in ("parquet", "csv"):
         assert shh("simulate", "--output", f"log.{ending}", cwd=tmp_path).returncode != 0
         assert os.listdir(tmp_path) == []

@@ -109,32 +109,20 @@ def _show(_sample: Sample, path: str) -> Any:
 
 
 @functools.cache
-def _folder_files() -> dict[str, dict[str, bytes]]:
-    """By format: the files that a run of two windows writes."""
-    found = {}
-    for file_format in ("jsonl", "avro"):
-        with tempfile.TemporaryDirectory() as folder:
-            writer = ReportFolder(f"{folder}/r", file_format).open(HEADER)
-            for one in (LABELS, COUNTS, NAMES):
-                writer.write(one)
-            writer.end(RunEnded("news", 12, 3))
-            found[file_format] = {path.name: path.read_bytes() for path in pathlib.Path(folder, "r").iterdir()}
-    return found
+def _folder_files() -> dict[str, bytes]:
+    """The files that a run of two windows writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = ReportFolder(f"{folder}/r").open(HEADER)
+        for one in (LABELS, COUNTS, NAMES):
+            writer.write(one)
+        writer.end(RunEnded("news", 12, 3))
+        return {path.name: path.read_bytes() for path in pathlib.Path(folder, "r").iterdir()}
 
 
 @functools.cache
 def _folder_samples() -> list[Sample]:
-    return [
-        Sample(
-            f"{file_format}, {name}",
-            data,
-            name,
-            avro_mutators.CONTAINER if name.endswith("avro") else format_mutators.JSON,
-            others,
-        )
-        for file_format, others in _folder_files().items()
-        for name, data in sorted(others.items())
-    ]
+    others = _folder_files()
+    return [Sample(f"jsonl, {name}", data, name, format_mutators.JSON, others) for name, data in sorted(others.items())]
 
 
 def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
@@ -150,7 +138,7 @@ def _read_folder(_sample: Sample, path: str) -> Any:
         header, reports, ended = read_run(path)
         found = [repr(header), repr(reports), repr(ended)]
         # A run goes on in a folder that can be read.
-        writer = ReportFolder(path, "avro" if any(pathlib.Path(path).glob("*.avro")) else "jsonl").open(header)
+        writer = ReportFolder(path).open(header)
         writer.close()
         return found
     finally:

@@ -9,7 +9,7 @@ from dp_transforms.cli.main import main
 
 _RANGE = "--window 1h --epsilon 2 --delta 1e-9 --start 2026-01-01 --end 2026-01-03"
 _COMMANDS = (
-    "simulate --output clicks.csv --events 20000 --days 2",
+    "simulate --output clicks.csv --users 2000 --days 2",
     "doctor clicks.csv",
     f"plan {_RANGE} --output plan.json",
     "replay clicks.csv --plan plan.json --output report.avro --processes 2",

@@ -19,7 +19,7 @@ from dp_transforms.reports.report_writer import ReportSink
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 ENDED = RunEnded("news", 48, 4)
-KINDS = ("folder jsonl", "folder avro", "topic")
+KINDS = ("folder", "topic")
 PARTITIONS = 4  # of each topic of the simulated cluster
 
 
@@ -72,9 +72,8 @@ def write_all(
 
 @contextlib.contextmanager
 def sink_of_kind(kind: str, place: pathlib.Path) -> Iterator[Any]:
-    name, _, form = kind.partition(" ")
-    if name == "folder":
-        yield ReportFolder(str(place / "deep" / "reports"), form)
+    if kind == "folder":
+        yield ReportFolder(str(place / "deep" / "reports"))
     else:
         with simulated_topic() as topic:
             yield ReportTopic(topic.bootstrap_servers, topic.topic)

@@ -228,3 +228,14 @@ def test_a_known_domain_has_no_lone_items():
 def test_there_is_no_audit_of_kms21():
     with pytest.raises(ValueError, match="no audit of plans of mode kms21"):
         Mechanism.of_plan(_plan("kms21"))
+
+
+def test_only_what_was_computed_to_be_the_most_is_called_so():
+    settled = [
+        (_audit(_plan("hits", 3)), True),
+        (_audit(_plan("hits-with-counts", 3)), True),
+        (_audit(_short_plan()), False),
+        (_audit(_short_plan("hits-with-counts")), True),  # there is one distance, so nothing to look back for
+    ]
+    for audit, is_settled in settled:
+        assert audit.removing.is_settled is is_settled

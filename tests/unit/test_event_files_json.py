@@ -307,3 +307,14 @@ def test_values_of_one_kind_mean_the_same_beside_an_odd_line():
         for odd in ([], [b"{"], [b'{"user": 7, "item": null, "timestamp": null}'], [b'{"user": "x", "item": 1.5}']):
             found = _lines(text_files.LineBlock(b"\n".join([*lines, *odd])), fields)
             assert {found[number] for number in range(1, 61)} == {alone}, (item, time, odd)
+
+
+def test_utf16_is_hinted_at(tmp_path):
+    path = tmp_path / "log.jsonl"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
+        hint = hint_of_log(find_log_chunks([str(path)], EventFields()), EventFields())
+        assert hint == f"{path}: it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
+        events, rejected = read_all(str(path))
+        assert not events
+        assert list(rejected) == ["broken line"]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_log_chunk
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import concatenate
@@ -262,3 +262,14 @@ def test_an_element_without_a_value_has_no_label():
     for element, reason in ((("DE", None), "missing item"), (("", "a"), "empty item"), ((0.5, "a"), "wrong type")):
         with pytest.raises(BadIdError, match=reason):
             label_of(element)
+
+
+def test_what_cannot_be_an_item_is_named_with_its_option(tmp_path):
+    table = pa.Table.from_pylist(rows_of(CELLS)).drop_columns("kind")
+    floats = table.append_column("kind", pa.array([0.5] * len(table)))
+    for wrong, words in ((table, r"no field 'kind'.*--item-field"), (floats, "the field 'kind' has type double")):
+        pq.write_table(wrong, tmp_path / "log.parquet")
+        with pytest.raises(EventFileError, match=words):
+            find_log_chunks([str(tmp_path / "log.parquet")], FIELDS)
+        with pytest.raises(EventFileError, match=words):
+            list(read_table(wrong, FIELDS))

@@ -12,15 +12,15 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import Report, ReportFileError, read_report, read_report_file, read_run, report_file_bytes
-from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.sinks import ENDED, HEADER, MANY, REPORTS, files_of, header, one_item, write_all
 
 
-@pytest.fixture(params=FILE_FORMATS)
-def sink(request, tmp_path):
-    return ReportFolder(str(tmp_path / "deep" / "reports"), request.param)
+@pytest.fixture
+def sink(tmp_path):
+    return ReportFolder(str(tmp_path / "deep" / "reports"))
 
 
 def folder_of(sink):
@@ -43,7 +43,7 @@ def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_else
     assert {*files_of(sink.path)} - {path.name for path in windows_of(sink)} == {"header.json", "ended.json"}
     found, reports = read_report_file(windows_of(sink)[1])
     assert (found, list(reports)) == (HEADER, [REPORTS[1]])
-    write_all(ReportFolder(str(tmp_path / "again"), sink.file_format), REPORTS[::-1])
+    write_all(ReportFolder(str(tmp_path / "again")), REPORTS[::-1])
     assert files_of(tmp_path / "again") == files_of(sink.path)
     assert read_run(sink.path) == (HEADER, REPORTS, ENDED)
     assert (tmp_path / "again").stat().st_mode & 0o755 == 0o755, "others may read it"
@@ -74,20 +74,14 @@ def test_the_same_answer_in_other_bytes_is_no_second_answer(sink):
     writer.write(REPORTS[0])
     (path,) = windows_of(sink)
     content = path.read_bytes()
-    packed = (
-        content.replace(content[-16:], b"0123456789abcdef")
-        if path.suffix == ".avro"
-        else content.replace(b", ", b",  ")
-    )
+    packed = content.replace(b", ", b",  ")
     path.write_bytes(packed)
     writer.write(REPORTS[0])
     assert path.read_bytes() == packed != content
 
 
-def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink):
+def test_a_run_reads_under_its_name_only(sink):
     write_all(sink)
-    with pytest.raises(StreamError, match="Use the same format"):
-        ReportFolder(sink.path, *({*FILE_FORMATS} - {sink.file_format})).open(HEADER)
     with pytest.raises(StreamError, match="'run-1', and this run has 'run-2'"):
         sink.read("run-2")
 
@@ -151,7 +145,7 @@ def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(si
     """By a reader, and by a writer that finds it there: it is not the answer, and is not replaced."""
     writer = sink.open(HEADER)
     writer.write(NEWS)
-    windows_of(sink)[0].write_bytes(report_file_bytes(run, reports, file_format=FILE_FORMATS[sink.file_format]))
+    windows_of(sink)[0].write_bytes(report_file_bytes(run, reports, file_format="json"))
     before = files_of(sink.path)
     for asked in (lambda: sink.read("run-1"), lambda: writer.write(NEWS)):
         with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
@@ -161,7 +155,7 @@ def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(si
 
 def test_a_window_of_another_stream_under_its_own_name_is_refused(sink, tmp_path):
     """The name alone says nothing: this one fits what is in the file."""
-    olds = ReportFolder(str(tmp_path / "olds"), sink.file_format)
+    olds = ReportFolder(str(tmp_path / "olds"))
     olds.open(header(stream="olds")).write(OLDS)
     sink.open(HEADER).write(NEWS)
     shutil.copy(windows_of(olds)[0], sink.path)

@@ -194,7 +194,6 @@ def test_the_rule_on_a_run_in_memory():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: ReportFolder("reports", "parquet"), "jsonl, avro, got 'parquet'"),
         (lambda: ReportFolder(""), "must be a path that is not empty, got ''"),
         (lambda: ReportTopic("b:1", ""), "topic of a report topic must be text"),
         (lambda: ReportTopic("", "reports"), "bootstrap_servers of a report topic must be text"),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log
+from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.time_formats import read_times, utc_of_local
 from dp_transforms.logs.times import parse_times, parse_values
 from tests.helpers.event_files_oracle import NAMES, read_all
@@ -244,3 +244,23 @@ def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_take
         except EventFileError as error:
             said = str(error)
         assert "numbers are not read by --time-format. Write them as text, or give --time-unit" in said, ending
+
+
+def test_the_likely_separator():
+    likely = {"a;b;c\n1,5;2;3\n": ";", "a\tb\n1\t2\n": "\t", "Nr;x,b,c\n1,2,3\n1,2,3\n": None, "a\n1\n": None, "": None}
+    assert {text: csv_lines.likely_separator("log.csv", text.encode()) for text in likely} == likely
+    assert csv_lines.likely_separator("log.tsv", b"a,b\n1,2\n") == ","
+
+
+@pytest.mark.parametrize(("factor", "likely"), [(10**3, "ms"), (1, "s"), (10**6, "us")])
+def test_another_unit_that_would_fit_is_named(tmp_path, factor, likely):
+    path = tmp_path / "log.csv"
+    path.write_text("user,item,timestamp\n" + "".join(f"u,i,{(1_767_225_600 + n) * factor}\n" for n in range(20)))
+    for unit in ("s", "ms", "us"):
+        fields = EventFields(time_unit=unit)
+        chunks = find_log_chunks([str(path)], fields)
+        assert unit_hint(chunks, fields) == (
+            None if unit == likely else f"perhaps the unit is {likely}: --time-unit {likely}"
+        )
+    path.unlink()
+    assert unit_hint(chunks, fields) is None
