@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import cancel_on_flink, is_local, parallelism_of, waits_for_storing
+from dp_transforms.beam.runner_options import ClusterJob, cluster_job, is_local, parallelism_of, waits_for_storing
 from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
 from dp_transforms.beam.write_report_stream import WriteReportStream
@@ -124,24 +124,25 @@ def replay_pipeline(options: PipelineOptions, job: ReplayJob) -> Iterator[beam.P
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
     """Runs it. Raises what it fails with; a job that is not waited for any more is cancelled."""
+    job = cluster_job(pipeline.options)
     result = _started(pipeline)
     try:
         result.wait_until_finish()
     except BaseException:
-        if left := _cancel(result, pipeline.options):
+        if left := _cancel(result, job):
             print(left, file=sys.stderr)
         raise
     return result
 
 
-def _cancel(result: PipelineResult, options: PipelineOptions) -> str:
+def _cancel(result: PipelineResult, job: ClusterJob | None) -> str:
     """Ends the job, if it runs. What to say where it may still be there; else empty."""
     left = ""
-    try:
-        cancel_on_flink(options)  # a job server that is told to cancel leaves the job on a cluster
-    except OSError as error:
-        name, master = options.view_as(GoogleCloudOptions).job_name, options.view_as(FlinkRunnerOptions).flink_master
-        left = f"The job {name} may still be there: {error}. Cancel it at {master}."
+    if job is not None:
+        try:
+            job.cancel()
+        except OSError as error:
+            left = f"The job {job.name} may still be there: {error}. Cancel it at {job.address}."
     with contextlib.suppress(Exception):  # it may be over
         result.cancel()
     return left
@@ -253,7 +254,7 @@ class RunningPipeline:
     returns a result only when the job is done. Raises what a runner says of a job that it does not take."""
 
     def __init__(self, pipeline: beam.Pipeline) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._job = pipeline, cluster_job(pipeline.options)
         self._result: PipelineResult | None = None if is_local(pipeline.options) else _started(pipeline)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
@@ -290,6 +291,6 @@ class RunningPipeline:
         """Returns when it is over, or after half a minute; and what to say where the job may still be there."""
         left = ""
         if self._result is not None and not self.is_over:
-            left = _cancel(self._result, self._pipeline.options)
+            left = _cancel(self._result, self._job)
         self._thread.join(_SECONDS_TO_CANCEL)
         return left

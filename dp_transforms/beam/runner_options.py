@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
@@ -259,18 +259,29 @@ def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) ->
     (folder / "config.yaml").write_text("".join(lines))
 
 
-def cancel_on_flink(options: PipelineOptions) -> None:
-    """Ends the job of this name on a Flink cluster; does nothing elsewhere. Raises OSError."""
-    master, name = options.view_as(FlinkRunnerOptions).flink_master, options.view_as(GoogleCloudOptions).job_name
+class ClusterJob(NamedTuple):
+    """A job on a Flink cluster. address: of Flink's REST API."""
+
+    name: str
+    address: str
+
+    def cancel(self) -> None:
+        """Ends what has this name. A job server that is told to cancel leaves the job there. Raises OSError."""
+        with urllib.request.urlopen(f"{self.address}/jobs/overview", timeout=_REST_SECONDS) as answer:
+            jobs = json.load(answer)["jobs"]
+        for job in jobs:
+            if job["name"] == self.name and job["state"] not in ("FINISHED", "CANCELED", "FAILED"):
+                request = urllib.request.Request(f"{self.address}/jobs/{job['jid']}?mode=cancel", method="PATCH")
+                urllib.request.urlopen(request, timeout=_REST_SECONDS).close()
+
+
+def cluster_job(options: PipelineOptions) -> ClusterJob | None:
+    """None for a job elsewhere. Ask before it runs: Beam takes the runner out of the options then."""
+    master = options.view_as(FlinkRunnerOptions).flink_master
     if options.view_as(StandardOptions).runner != FLINK or master in _MAGIC_MASTERS:
-        return
+        return None
     address = f"http://{master.removeprefix('http://').rstrip('/')}" if not master.startswith("https:") else master
-    with urllib.request.urlopen(f"{address}/jobs/overview", timeout=_REST_SECONDS) as answer:
-        jobs = json.load(answer)["jobs"]
-    for job in jobs:
-        if job["name"] == name and job["state"] not in ("FINISHED", "CANCELED", "FAILED"):
-            request = urllib.request.Request(f"{address}/jobs/{job['jid']}?mode=cancel", method="PATCH")
-            urllib.request.urlopen(request, timeout=_REST_SECONDS).close()
+    return ClusterJob(options.view_as(GoogleCloudOptions).job_name, address)
 
 
 def prism_options(*, streaming: bool) -> list[str]:

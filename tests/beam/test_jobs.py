@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.beam import jobs
-from dp_transforms.beam.runner_options import cancel_on_flink, local_options
+from dp_transforms.beam.runner_options import ClusterJob, cluster_job, local_options
 from dp_transforms.cli.replay_run import job_of
 from tests.helpers.crowded_logs import replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
@@ -133,17 +133,49 @@ def cluster(states: dict[str, tuple[str, str]], cancelled: list[str]) -> Iterato
             thread.join()
 
 
-def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other():
+def options(runner: str, master: str) -> PipelineOptions:
+    return PipelineOptions([f"--runner={runner}", f"--flink_master={master}", "--job_name=mine"])
+
+
+def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other() -> None:
     """Its job server leaves it there."""
     states = {"a": ("mine", "RUNNING"), "b": ("other", "RUNNING"), "c": ("mine", "FAILED"), "d": ("mine", "RESTARTING")}
     cancelled: list[str] = []
     with cluster(states, cancelled) as address:
+        job = ClusterJob("mine", f"http://{address}")
         for master in (address, f"http://{address}"):
-            cancel_on_flink(PipelineOptions(["--runner=FlinkRunner", f"--flink_master={master}", "--job_name=mine"]))
-            assert cancelled == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
-            cancelled.clear()
-        cancel_on_flink(PipelineOptions(["--runner=FlinkRunner", "--flink_master=[local]", "--job_name=mine"]))
-        cancel_on_flink(PipelineOptions(["--runner=PrismRunner", f"--flink_master={address}", "--job_name=mine"]))
-    assert cancelled == []
+            assert cluster_job(options("FlinkRunner", master)) == job
+        job.cancel()
+    assert cancelled == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
+    assert cluster_job(options("FlinkRunner", "[local]")) is None
+    assert cluster_job(options("PrismRunner", address)) is None
     with pytest.raises(OSError, match="refused"):
-        cancel_on_flink(PipelineOptions(["--runner=FlinkRunner", f"--flink_master={address}", "--job_name=mine"]))
+        job.cancel()
+
+
+class Submitted:
+    """What a runner gives back of a job that never ends."""
+
+    def wait_until_finish(self) -> None:
+        raise KeyboardInterrupt
+
+    def cancel(self) -> None:
+        """A job server leaves the job on the cluster."""
+
+
+def test_a_job_on_a_cluster_is_known_although_beam_takes_the_runner_out_of_the_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled: list[str] = []
+    with cluster({"a": ("mine", "RUNNING")}, cancelled) as address:
+        pipeline = beam.Pipeline(options=PipelineOptions())
+        pipeline._options = options("FlinkRunner", address)
+
+        def submit() -> Submitted:
+            pipeline.options.view_as(StandardOptions).runner = None
+            return Submitted()
+
+        monkeypatch.setattr(pipeline, "run", submit)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.run_to_end(pipeline)
+    assert cancelled == ["/jobs/a?mode=cancel"]
