@@ -9,10 +9,9 @@ from typing import NamedTuple
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.stages.items import FindCandidates, NameItems
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
-from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
+from dp_transforms.stages.users import BoundUsers, FindCandidates, NameItems, SpendPurses, WeighReplay
 from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
 
 

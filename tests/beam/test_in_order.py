@@ -18,8 +18,8 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.operator_counts import EncodedMessage, Key, messages_of
 from dp_transforms.monitor.pairs import groups_of_users, pairs_of_events
-from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.users import NameItems
 from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
