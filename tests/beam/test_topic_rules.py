@@ -17,14 +17,7 @@ from tests.helpers.small_runs import key_file
 from tests.helpers.submitted_jobs import STREAM, script
 
 
-def lines_of_check(
-    monkeypatch,
-    append_times,
-    *,
-    kind="arrival",
-    only=True,
-    **more: bool,
-):
+def lines_of_check(monkeypatch, append_times, *, kind="arrival", only=True, **more: bool):
     monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(append_times, more.get("is_compacted")))
     lines: list[str] = []
     topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly
+from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
-from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.cli import audit
 from dp_transforms.cli.audit import command, finish
 from dp_transforms.cli.audit_report import HitsReport, LooksReport
@@ -158,10 +158,7 @@ def _exact_looks(plan, most_looks=1):
 
 @pytest.mark.parametrize(
     ("report_of", "said"),
-    [
-        (_hits_of_half_the_noise, "adding one user attains delta"),
-        (_looks_that_are_cheap, "but its price is"),
-    ],
+    [(_hits_of_half_the_noise, "adding one user attains delta"), (_looks_that_are_cheap, "but its price is")],
 )
 def test_a_violation_ends_in_a_loud_sentence(report_of, said, tmp_path, capsys):
     """`UserError` is exit code 1 (dp_transforms.cli.main)."""
@@ -205,10 +202,7 @@ def test_each_option_is_tried_or_in_the_list():
     assert {"hits_per_user", "max_items_per_user", "threshold"} == choices_of("hits")
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("forget_after", 0), ("rounds", True)],
-)
+@pytest.mark.parametrize(("option", "value"), [("forget_after", 0), ("rounds", True)])
 def test_the_list_names_what_an_option_leaves_untried(option, value):
     lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]
     for fragment in filter(None, LIMITS.values()):

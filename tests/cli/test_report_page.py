@@ -6,11 +6,9 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.cli.main import main
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page import report_columns as columns_module
 from dp_transforms.views.page import report_page as page_module
 from dp_transforms.views.page.report_columns import report_columns
@@ -85,22 +83,6 @@ def test_columns_hold_every_pair_of_every_mode(reports, plan):
     assert {found[:3] for found in told(columns.as_json())} == expected
     assert (columns.windows.step > 0) == (plan is not None)
     assert all(0 <= state.size_class < len(columns.classes) for state in columns.states)
-
-
-def test_a_folder_of_a_stream_has_a_page_that_says_whether_it_goes_on(tmp_path, capsys):
-    reports = reports_of(PLAN, STORIES)
-    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(PLAN))
-    for each in reports:
-        writer.write(each)
-    main(["show", str(tmp_path / "reports"), "--html", str(tmp_path / "before.html")])
-    writer.end(RunEnded("news", 12, len(reports)))
-    main(["show", str(tmp_path / "reports"), "--html", str(tmp_path / "after.html"), "--json"])
-    printed = capsys.readouterr()
-    assert printed.out.splitlines()[-1].startswith("{")
-    assert "Page written to" in printed.err
-    before, after = (" ".join(Page((tmp_path / f"{name}.html").read_text()).texts) for name in ("before", "after"))
-    assert "The run goes on: further windows may follow." in before
-    assert "The run has ended: all of its 12 windows are closed." in after
 
 
 def test_the_policy_lets_run_our_scripts_alone_and_load_nothing():

@@ -23,19 +23,8 @@ from dp_transforms import (
 )
 from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.reports import read_report_file
-from tests.cli.stream_words import (
-    CLUSTER,
-    FOLDER,
-    HISTORY,
-    HOURS,
-    KEY,
-    PLAN,
-    START,
-    run,
-    write_log_and_key,
-)
+from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, KEY, PLAN, START, run, write_log_and_key
 from tests.helpers import shh_process
-from tests.helpers.shh_here import shh
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
 
@@ -86,13 +75,6 @@ def test_what_is_wrong_is_told_before_anything_starts(folder, words, messages, c
     assert sorted(folder.iterdir()) == before
 
 
-def test_an_option_that_is_neither_ours_nor_beams_is_named(folder, capsys):
-    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *CLUSTER, "--allowed-latenes", "1m"], capsys)
-    assert code == 2
-    assert "No such option '--allowed-latenes'" in err
-    assert "--allowed-lateness" in err
-
-
 def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_stored_alone(folder, capsys):
     ReportFolder("a").open(ReportHeader("run-1", "events", "guarantee", {"epsilon": 3}))
     ReportFolder("b").open(ReportHeader("run-1", "other", "guarantee", {}))
@@ -106,13 +88,6 @@ def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_sto
     ):
         code, _, err = run([*FOLDER, "--output", output, *KEY, *PLAN, *words, "--run-id", "run-1"], capsys)
         assert (code, said in err) == (1, True), err
-
-
-def test_a_missing_prism_names_its_remedy(folder):
-    words = [*FOLDER, *OUT, *KEY, *PLAN, "--runner=PrismRunner"]
-    ended = shh("stream", *words, cwd=folder, SHH_ENGINES=str(folder), PATH="")
-    assert ended.returncode == 1
-    assert "make prism" in ended.stderr.splitlines()[-1]
 
 
 def replay(output):

@@ -45,8 +45,4 @@ def on(engine: str, *values: object, is_long: bool = False) -> object:
     return pytest.param(engine, *values, marks=[needs(engine), *([pytest.mark.nightly] if is_long else [])])
 
 
-_FILES = {
-    "flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES),
-    "kafka": (KAFKA_LIBRARIES,),
-    "azurite": (AZURITE,),
-}
+_FILES = {"flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES), "kafka": (KAFKA_LIBRARIES,), "azurite": (AZURITE,)}

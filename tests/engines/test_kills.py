@@ -43,10 +43,7 @@ def _feed_and_kill(run, what, seconds):
     print(f"  restarts: {run.cluster.flink.rest.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"],
-)
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"])
 def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(
     kafka, cluster, key_path, tmp_path, capfd, mode
 ):

@@ -66,10 +66,7 @@ def _replace(path: pathlib.Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["looks", pytest.param("hits-with-counts", marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize("mode", ["looks", pytest.param("hits-with-counts", marks=pytest.mark.nightly)])
 def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path, mode):
     case = history_case(mode=mode)
     mark = tmp_path / "mark"

@@ -197,9 +197,9 @@ class LocalCounter:
         return cls.counts
 
 
-def holders(window: int, users: Iterable[int], item: str = "news", second: int = 1, slide: int = 60) -> list[Event]:
+def holders(window: int, users: Iterable[int], item: str = "news") -> list[Event]:
     """These users hold the item in one window."""
-    return [(f"u{user}", item, (START + slide * window + second) * MICROS) for user in users]
+    return [(f"u{user}", item, (START + 60 * window + 1) * MICROS) for user in users]
 
 
 class Script:

@@ -28,14 +28,11 @@ def small_looks_plan(
     most_looks: int = 20,
     forget_after: int = 3,
     known_error: float = 0.05,
-    domain: tuple[str, ...] = (),
 ) -> Plan:
-    """Schedule and domain as in `small_plan`."""
+    """The schedule is as in `small_plan`."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
-    return looks_plan_of(
-        schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain
-    )
+    return looks_plan_of(schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error)
 
 
 def looks_plan_of(

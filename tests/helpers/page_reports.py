@@ -22,8 +22,8 @@ def hourly_plan(windows: int = 12) -> Plan:
     return small_looks_plan(windows, window_seconds=HOUR)
 
 
-def header_of(plan: Plan, stream: str = "news") -> ReportHeader:
-    return ReportHeader.of_plan(plan, "run-1", stream)
+def header_of(plan: Plan) -> ReportHeader:
+    return ReportHeader.of_plan(plan, "run-1", "news")
 
 
 def reports_of(plan: Plan, held: dict[str, dict[int, int]]) -> list[WindowReport]:
