@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.audit.look_law import Result, ThresholdLaw
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import Result, ThresholdLaw
 
 Values = npt.NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """Gather: counted messages -> groups that are complete, and complete windows in any order -> those whose turn it is.
 
-What steps of a stream begin with. Neither a watermark nor a timer decides anything (`monitor.counted_messages`).
+What steps of a stream begin with. Neither a watermark nor a timer decides anything (`monitor.operator_counts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
 from dp_transforms.beam.set_up_workers import operator_counter
-from dp_transforms.monitor.counted_messages import (
+from dp_transforms.monitor.operator_counts import (
+    LATE_BATCHES,
     MOST_MESSAGE_BYTES,
     EncodedMessage,
     GatheredCount,
@@ -24,7 +25,6 @@ from dp_transforms.monitor.counted_messages import (
     Key,
     batches_of_blobs,
 )
-from dp_transforms.monitor.operator_counts import LATE_BATCHES
 from dp_transforms.monitor.pairs import UserPairs, shards_of
 
 _Key = TypeVar("_Key", str, int)

@@ -28,13 +28,15 @@ from dp_transforms.beam.gather import (
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.counted_messages import (
+from dp_transforms.monitor.operator_counts import (
+    LATE_BATCHES,
+    WINDOWS_ANSWERED,
+    WINDOWS_CLOSED,
     EncodedMessage,
     Group,
     Key,
     messages_of,
 )
-from dp_transforms.monitor.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.state_cells import Cell, Kind, pack_cell, unpack_cell
 from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell

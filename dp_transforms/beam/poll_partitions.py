@@ -41,8 +41,8 @@ from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPo
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
 from dp_transforms.monitor import operator_counts as names
-from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.operator_counts import EncodedMessage, Key
 from dp_transforms.monitor.pairs import IdKeys
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND

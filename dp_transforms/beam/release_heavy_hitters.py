@@ -25,8 +25,8 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.event_ids import label_getter
 from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
-from dp_transforms.monitor.joined_labels import label_getter
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
@@ -85,7 +85,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream are in time").
 
     In mode looks, bounded input and a stream give different reports: a stream does not know what a user will do
-    later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`. A plan with
+    later, so each user spends its purse at its own pace (`monitor.purses`), as in `MonitorStream`. A plan with
     ``rounds=True`` names far more in bounded input; a stream refuses it.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for

@@ -13,7 +13,7 @@ from apache_beam.transforms.userstate import BagStateSpec
 from dp_transforms.beam.gather import FAR, NEAR, WAITING, GatherCounted, Part, Turn
 from dp_transforms.beam.in_order import InOrderDoFn, Progress, ReleaseInOrder, ReleaseInOrderDoFn
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.counted_messages import Key
+from dp_transforms.monitor.operator_counts import Key
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import pack_by_bucket
 from dp_transforms.stages.stage import Span, Stage

@@ -27,7 +27,7 @@ from dp_transforms.cli.options import argument, filled_by, nested, opt
 from dp_transforms.cli.shared_options import ReadingOptions
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
-from dp_transforms.logs.samples import sample_log
+from dp_transforms.logs.estimate import sample_log
 from dp_transforms.stores.remote_files import UrlError
 from dp_transforms.views.report_words import is_ascii_only
 

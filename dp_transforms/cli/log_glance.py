@@ -1,6 +1,6 @@
 """A glance at a log that nobody has described yet: which of its fields may be user, item and time, and how time counts.
 
-Decides by names and by a sample of rows (`logs.samples`), and says how sure it is. What it finds is for the
+Decides by names and by a sample of rows (`logs.estimate`), and says how sure it is. What it finds is for the
 operator; a person decides.
 """
 
@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from dp_transforms.cli.field_roles import ITEM, TIME, USER, Field, Times, choose_fields, what_it_holds
 from dp_transforms.logs import time_formats, times
-from dp_transforms.logs.samples import DATE, OTHER, TEXT, TIMESTAMP, WHOLE, FileSample, LogSample
+from dp_transforms.logs.estimate import DATE, OTHER, TEXT, TIMESTAMP, WHOLE, FileSample, LogSample
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
-from dp_transforms.views.time_axis import local
+from dp_transforms.views.line_plot import local
 
 _EARLIEST, _LATEST = 631_152_000 * MICROS_PER_SECOND, 4_102_444_800 * MICROS_PER_SECOND  # 1990 and 2100
 _DAY_MICROS = 86_400 * MICROS_PER_SECOND

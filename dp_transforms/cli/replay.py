@@ -40,7 +40,7 @@ from dp_transforms.cli.shared_options import StateOptions, check_page, check_sta
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
-from dp_transforms.monitor.joined_labels import joined_label
+from dp_transforms.monitor.event_ids import joined_label
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
@@ -175,7 +175,7 @@ def _range_words(request: ReplayRequest) -> str:
     """The declared range, beside the times that were looked at."""
     from dp_transforms.cli.field_roles import ROLES
     from dp_transforms.cli.log_glance import glance_at
-    from dp_transforms.logs.samples import sample_log
+    from dp_transforms.logs.estimate import sample_log
 
     schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dp_transforms.beam.jobs import RunningPipeline, StreamJob
 from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.stream_page import StreamPage
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_status import StreamPage, StreamStatus
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.operator_counts import PARTITIONS_UNREAD
 from dp_transforms.monitor.window_report import RunEnded, WindowReport

@@ -3,10 +3,9 @@
     log_chunk      what is read (EventFields, LogChunk), how it is opened, what comes out (ReadBlock); EventFileError
     discovery      find_log_chunks: files, folders and globs, checked and split; cut_chunks: large chunks in parts, for
                    many workers; spread_chunks: that, and small ones together; read_joined: blocks of many events
-    samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
-    estimate       estimate_log: about how many events, and how much text, for the memory check; hint_of_log, unit_hint
+    estimate       estimate_log: about how many events, and how much text, for the memory check; hint_of_log, unit_hint;
+                   sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk, sample
-    tables         a table in memory in the place of files
     avro_schema    the Avro schemas that are read, and the Arrow types of their fields
     csv_rows       which lines of a CSV file are rows
     text_files     plain and compressed text, or a part of it, in blocks of whole lines

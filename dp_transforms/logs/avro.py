@@ -31,6 +31,7 @@ from dp_transforms.logs.avro_schema import (
     record_schema,
     time_type,
 )
+from dp_transforms.logs.estimate import AHEAD_BYTES, MOST_FIELDS, OTHER, SAMPLE_ROWS, FieldSample, FileSample, kind_of
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -42,7 +43,6 @@ from dp_transforms.logs.log_chunk import (
     open_log,
     paused_collection,
 )
-from dp_transforms.logs.samples import AHEAD_BYTES, MOST_FIELDS, OTHER, SAMPLE_ROWS, FieldSample, FileSample, kind_of
 from dp_transforms.logs.text_files import ByteShares
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from dp_transforms.stores import avro_container
@@ -325,7 +325,7 @@ def to_columns(parts: Sequence[ArrowColumns], fields: EventFields) -> id_columns
 
 
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.samples`. Of a local file the last block too."""
+    """See `logs.estimate`. Of a local file the last block too."""
     del fields
     records: list[dict[str, Any]] = []
     rows, is_whole, last = 0, True, None

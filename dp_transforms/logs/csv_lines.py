@@ -19,6 +19,7 @@ import pyarrow.csv
 
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.csv_rows import BEHIND_QUOTE, RowBlock, row_of_each_line
+from dp_transforms.logs.estimate import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -29,7 +30,6 @@ from dp_transforms.logs.log_chunk import (
     log_size,
 )
 from dp_transforms.logs.rejected_events import Reasons, Rows
-from dp_transforms.logs.samples import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.text_files import (
     BLANKS,
     HEAD_BYTES,
@@ -268,7 +268,7 @@ def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
 
 
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.samples`."""
+    """See `logs.estimate`."""
     head, is_whole = read_head(path, stored)
     separator = fields.csv_separator or likely_separator(path, head)
     delimiter = delimiter_of(path, separator)

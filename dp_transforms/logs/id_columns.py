@@ -27,8 +27,16 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values, is_uuid_type, uuid_texts
-from dp_transforms.monitor.joined_labels import escaped, joined_labels
+from dp_transforms.monitor.event_ids import (
+    MISSING,
+    as_binary,
+    escaped,
+    fault_reason,
+    ids_of_values,
+    is_uuid_type,
+    joined_labels,
+    uuid_texts,
+)
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.json
 
 from dp_transforms.logs import id_columns, text_files, times
+from dp_transforms.logs.estimate import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
 from dp_transforms.logs.id_columns import Columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.rejected_events import Reasons, Rows
-from dp_transforms.logs.samples import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
 from dp_transforms.logs.text_files import (
     BLANKS,
     UTF8_MARK,
@@ -327,7 +327,7 @@ def _read_block(path: str, block: LineBlock, decoder: JsonDecoder, byte_share: i
 
 
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.samples`."""
+    """See `logs.estimate`."""
     head, is_whole = read_head(path, stored)
     if problem := _problem_of_head(head):
         raise EventFileError(path, problem)

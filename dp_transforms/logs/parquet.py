@@ -21,19 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.log_chunk import (
-    MAX_BLOCK_ROWS,
-    EventFields,
-    EventFileError,
-    LogChunk,
-    ReadBlock,
-    check_fields_present,
-    damaged_error,
-    faults_of_store,
-    log_size,
-    open_columns,
-)
-from dp_transforms.logs.samples import (
+from dp_transforms.logs.estimate import (
     AHEAD_BYTES,
     DATE,
     MOST_FIELDS,
@@ -45,6 +33,18 @@ from dp_transforms.logs.samples import (
     FieldSample,
     FileSample,
     kind_of,
+)
+from dp_transforms.logs.log_chunk import (
+    MAX_BLOCK_ROWS,
+    EventFields,
+    EventFileError,
+    LogChunk,
+    ReadBlock,
+    check_fields_present,
+    damaged_error,
+    faults_of_store,
+    log_size,
+    open_columns,
 )
 from dp_transforms.monitor.event_ids import is_uuid_type, uuid_texts
 from dp_transforms.stores.remote_files import StoredFile
@@ -296,7 +296,7 @@ def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) ->
 
 
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.samples`. Of a large file the first rows of the first and of the last row group."""
+    """See `logs.estimate`. Of a large file the first rows of the first and of the last row group."""
     del fields
     source = open_columns(path, stored)
     with faults_of_store(path, source):

@@ -1,8 +1,8 @@
 """The streaming core on numpy columns: from events to named items, window after window. Imports no Beam, no accounting.
 
 planned_run            a run of a plan: what workers get
-operator_counts        what is counted for the operator
-event_ids              what an id is
+operator_counts        what is counted for the operator; messages gathered by counting, until all are there
+event_ids              what an id is; one label of several fields
 item_domain            the items of a run, where they are known and public; in a worker by keyed hash
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
@@ -11,10 +11,8 @@ columns                tables from a schema: packed, merged, selected, cut by wi
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
 pairs                  which items each user holds in each window, by user or by item: from events; which of them count
-item_holders           the same pairs by window and item: cells: an item in a window, with its holders
-counted_messages       messages gathered by counting: how a receiver knows that all have come
+item_sums              the same pairs by window and item, in cells: an item in a window, with its holders or a sum
 query_noise            the noise of one count in each mode of hits, in two stages; the rule that its plan has
-empty_items            the items of a known domain that are published although nobody holds them
 user_budgets           hits paid by each user that was ever charged, and by the holders of some candidates
 heavy_hitter_monitor   the parallel front, which finds candidates; the sequential stage: one window after the other,
                        test, charge, exclude, report
@@ -22,12 +20,10 @@ window_report          the released types
 
 Where users pay for looks (mode `looks`):
 
-item_sums         what the users of each item add to it in each window
-replay_weights    the weights of a replay, from all pairs of each user
-pace, purses      the weights of a stream, from each user's own pace, and what it has left
+purses            the weights of a stream, from each user's own pace, and what it has left
 named_items       what was named, and what is published of it
 round_candidates  in rounds: what a round draws for, a function of what was named before
-round_namer       in rounds: from sums to what each round names
+round_namer       in rounds: from sums to what each round names; second looks, for their sizes
 followed_items    known items, which were named lately; followed down to their lower threshold
-item_namer        the thresholds: from sums to named items
+item_namer        the thresholds: from sums to named items; the items of a known domain that nobody holds
 """

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitor.column_kinds import Column, Splits
-from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES
 from dp_transforms.monitor.equal_rows import are_ascending, group_slices, group_starts, sort_rows
 from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.operator_counts import MOST_MESSAGE_BYTES
 from dp_transforms.monitor.packed_arrays import (
     Kind,
     Packed,

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.query_noise import (
     QueryNoise,
     digests_of_groups,

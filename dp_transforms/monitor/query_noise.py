@@ -23,7 +23,7 @@ from dp_transforms.mechanisms.release_rule import (
     NamesAboveThreshold,
     ReleaseRule,
 )
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.plan.plan import Plan
 
 

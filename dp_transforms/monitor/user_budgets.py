@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dp_transforms.monitor.column_kinds import MOST, Column
 from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import distinct_hashes
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.packed_arrays import WORDS, Packed
 
 

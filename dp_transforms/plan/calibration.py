@@ -18,7 +18,7 @@ from dp_transforms.accounting.calibration import (
     sampling_delta,
 )
 from dp_transforms.accounting.purse.price_list import PriceList
-from dp_transforms.accounting.purse.purse_choice import (
+from dp_transforms.accounting.purse.purse_search import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
     SMALLEST_KNOWN_ERROR,

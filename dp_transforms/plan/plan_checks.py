@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.purse.price_list import check_price_work
-from dp_transforms.accounting.purse.purse_choice import PurseChoice
+from dp_transforms.accounting.purse.purse_search import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
 from dp_transforms.plan.records import Hits, Looks

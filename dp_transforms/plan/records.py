@@ -13,8 +13,7 @@ import re
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dp_transforms.accounting.purse.price_list import PriceList
-from dp_transforms.accounting.purse.purse_choice import SMALLEST_KNOWN_ERROR, check_usual_looks
-from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
+from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_looks
 from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, mode_of
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower

@@ -2,7 +2,7 @@
 
     stage          what a stage is; `AtOnceStep`, which runs one on groups of bounded input
     read_pairs     before the stages: events, or chunks of a log -> which items each user holds in each window
-    users          the first: what users hold -> what they add to each item, out of a bound or a purse
+    users          the first: what users hold -> what they add to each item, out of a bound, or evenly out of a purse
     items          the second: what all users add to an item -> what is named, or may be
     windows        the third: window after window -> reports; with ThresholdMonitorEvolving where users pay for hits
     rounds         the first two where looks come in rounds: run again for each, on what was named before

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.heavy_hitter_monitor import find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_namer import EmptyItems, ItemNamer
+from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
 from dp_transforms.monitor.query_noise import query_noise

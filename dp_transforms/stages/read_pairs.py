@@ -15,7 +15,6 @@ import numpy as np
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.mechanisms.randomness import IdKeys
-from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import DomainFile, DomainTable
 from dp_transforms.monitor.operator_counts import (
@@ -23,6 +22,7 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
+    MOST_MESSAGE_BYTES,
 )
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule

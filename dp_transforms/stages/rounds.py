@@ -22,8 +22,7 @@ from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
-from dp_transforms.monitor.round_namer import RoundNamer
-from dp_transforms.monitor.second_looks import SecondLooks
+from dp_transforms.monitor.round_namer import RoundNamer, SecondLooks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind

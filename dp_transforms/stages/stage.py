@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable, HashesItems
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import WindowReport

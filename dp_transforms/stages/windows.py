@@ -11,7 +11,7 @@ import numpy as np
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES
 from dp_transforms.monitor.user_budgets import UserBudgets

@@ -1,7 +1,7 @@
 """What people look at: reports, plans and ledgers, in words, as tables for the terminal, and as pages for the browser.
 
-- report_words: a report as a table, what its signs mean, and labels that cannot mislead. time_axis: times of a zone.
-- plan_words, plan_tables: a plan in a sentence, its numbers, beside others, and its chart. line_plot: charts as text.
+- report_words: a report as a table, what its signs mean, and labels that cannot mislead.
+- plan_words, plan_tables: a plan in a sentence, its numbers, and its chart. line_plot: charts as text, times of a zone.
 - ledger_tables: budgets and runs.
 - page: a package; a report and a plan for the browser, the fact sheet, charts as files.
 

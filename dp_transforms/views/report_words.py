@@ -22,7 +22,7 @@ from rich.text import Text
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, HitsSoFar, Trend, TrendRule
-from dp_transforms.views.time_axis import local_text
+from dp_transforms.views.line_plot import local_text
 
 _MAX_LABEL = 80
 # Letters, marks and symbols that cannot be seen: fillers, joiners, variation selectors, the empty Braille pattern.

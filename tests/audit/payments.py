@@ -21,13 +21,12 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.replay_weights import weigh_replay
 from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
-from dp_transforms.stages.users import SpendPurses
+from dp_transforms.stages.users import SpendPurses, weigh_replay
 from tests.audit.carried import Carried
 from tests.audit.copies import Rows, item_pairs_of, labels_of, numbers_of, user_pairs_of
 from tests.helpers.small_runs import SECRET

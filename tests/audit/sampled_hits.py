@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.look_law import Values, Whole
+from dp_transforms.audit.look_law import ThresholdLaw, Values, Whole, laplace_mass
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import ThresholdLaw, laplace_mass
 from dp_transforms.audit.streams import AttackStream, Steps, is_up, law_of
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.window_schedule import WindowSchedule

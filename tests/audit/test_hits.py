@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.streams import default_rounds, worst_stream
 from tests.audit.sampled_hits import p_values, run_stream
 from tests.audit.statistics import FALSE_ALARM, smallest

@@ -7,7 +7,7 @@ import pytest
 
 from dp_transforms.beam import close_by_watermark
 from dp_transforms.beam.close_by_watermark import CloseByWatermarkDoFn
-from dp_transforms.monitor.counted_messages import GatheredCount
+from dp_transforms.monitor.operator_counts import GatheredCount
 from tests.helpers.do_fn_state import Bag, Cell, Timer
 from tests.helpers.looks_plans import small_looks_plan
 

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from dp_transforms.beam.gather import GatherCountedDoFn, WaitingWindows, parts_of_shards, parts_of_window, take_turn
-from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES, messages_of
-from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, MOST_MESSAGE_BYTES, messages_of
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events, shards_of
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell

@@ -15,8 +15,8 @@ from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrd
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.counted_messages import EncodedMessage, Key, messages_of
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.operator_counts import EncodedMessage, Key, messages_of
 from dp_transforms.monitor.pairs import groups_of_users, pairs_of_events
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of

@@ -21,7 +21,7 @@ from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, wide_discr
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving, UserCounters
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.pairs import bound_contributions, pairs_of_events
 from dp_transforms.monitor.query_noise import digests_of_groups
 from dp_transforms.plan.plan import Plan

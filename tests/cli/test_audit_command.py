@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly
+from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
-from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.cli import audit
 from dp_transforms.cli.audit import command, finish
 from dp_transforms.cli.audit_report import HitsReport, LooksReport

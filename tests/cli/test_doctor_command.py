@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import samples
+from dp_transforms.logs import estimate
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
 from tests.helpers.event_files_oracle import write_avro
@@ -328,14 +328,14 @@ def test_a_look_reads_little_of_a_large_log(tmp_path):
     line = b"user-%07d,item,2026-01-01T00:00:00Z\n"
     (tmp_path / "log.csv").write_bytes(b"user,item,timestamp\n" + b"".join(line % n for n in range(rows)))
     (tmp_path / "other.parquet").write_bytes((tmp_path / "log.parquet").read_bytes())
-    samples.sample_file(str(tmp_path / "other.parquet"))  # what is imported first is read from files too
+    estimate.sample_file(str(tmp_path / "other.parquet"))  # what is imported first is read from files too
     for name in ("log.parquet", "log.csv"):
         before = _bytes_read()
-        sample = samples.sample_file(str(tmp_path / name))
+        sample = estimate.sample_file(str(tmp_path / name))
         assert _bytes_read() - before < min(6 << 20, (tmp_path / name).stat().st_size // 2), name
         assert 1000 <= sample.looked_at <= 2000
     (time,) = [
-        field for field in samples.sample_file(str(tmp_path / "log.parquet")).fields if field.name == "timestamp"
+        field for field in estimate.sample_file(str(tmp_path / "log.parquet")).fields if field.name == "timestamp"
     ]
     assert time.bounds is not None
     assert (time.bounds[1] - time.bounds[0]).total_seconds() == rows - 1

@@ -14,11 +14,11 @@ import pytest
 from dp_transforms.monitor.window_report import BETWEEN, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
+from dp_transforms.views.line_plot import local_text, ticks
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import shown_text
-from dp_transforms.views.time_axis import local_text, ticks
 from tests.cli.shown_reports import HOSTILE
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of

@@ -7,12 +7,11 @@ import os
 import pytest
 
 from dp_transforms.cli.shared_options import ViewOptions
-from dp_transforms.cli.stream_page import StreamPage
-from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_status import StreamPage, StreamStatus
 from dp_transforms.cli.stream_watch import SinkWatch
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.views.page import html_text
+from dp_transforms.views.page import report_page
 from tests.cli.stream_words import FOLDER, HISTORY, KEY, PLAN, run, write_log_and_key
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page, told
@@ -103,7 +102,7 @@ def test_a_page_after_ten_thousand_windows_costs_as_much_as_one_after_two_hundre
     """What is rendered, and what is kept of the run, by count: windows, and bytes of the page."""
     plan, reports = many_windows()
     rendered = []
-    whole = html_text.data_block
+    whole = report_page.data_block
 
     def counting(value):
         rendered.append(sum(len(part) for parts in value["columns"]["presence"] for part in parts[1::2]))

@@ -25,7 +25,7 @@ from dp_transforms.runs.ledger import (
     RunRefusedError,
     book,
 )
-from dp_transforms.runs.ledger.processes import Actor
+from dp_transforms.runs.ledger.book import Actor
 from dp_transforms.views.ledger_tables import chart_of, json_of
 from tests.fuzz import format_mutators
 from tests.fuzz.mutators import flip_bits

@@ -17,9 +17,8 @@ from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_events, pairs_of_events

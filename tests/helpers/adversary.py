@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from dp_transforms.audit.query_law import Result, ThresholdLaw
+from dp_transforms.audit.look_law import Result, ThresholdLaw
 from dp_transforms.monitor.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,

@@ -1,11 +1,11 @@
-"""The exact law of one query of a plan of mode `kms21`, as `dp_transforms.audit.query_law` has that of the others."""
+"""The exact law of one query of a plan of mode `kms21`, as `dp_transforms.audit.look_law` has that of the others."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 
-from dp_transforms.audit.query_law import Result
+from dp_transforms.audit.look_law import Result
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
 
 _ONE = 1 << UNIFORM_BITS

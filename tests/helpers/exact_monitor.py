@@ -20,7 +20,7 @@ import pyarrow as pa
 from dp_transforms.accounting.charging_game import between_probability
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, upper_tail_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import WindowReport, release_order

@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_namer import EmptyItems, ItemNamer, binomial_integers
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
-from dp_transforms.monitor.replay_weights import weigh_replay
+from dp_transforms.stages.users import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
 

@@ -23,8 +23,7 @@ from dp_transforms.runs.ledger import (
     VerdictKind,
     processes,
 )
-from dp_transforms.runs.ledger.book import Entry
-from dp_transforms.runs.ledger.processes import Actor, is_gone
+from dp_transforms.runs.ledger.book import Actor, Entry, is_gone
 from dp_transforms.runs.records import amount
 from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, living, of, part, spent
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from dp_transforms.audit.look_law import Result, ThresholdLaw, laplace_mass
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import Result, ThresholdLaw, laplace_mass
 from dp_transforms.audit.streams import AttackStream, Steps, best_deltas, largest_argument, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
 from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold

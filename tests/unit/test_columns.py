@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.packed_arrays import pack_arrays, unpack_arrays

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
-from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_namer import EmptyItems
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import UserPairs, bound_contributions, pairs_of_events
 from dp_transforms.monitor.query_noise import SingleNoise, digests_of_groups, query_noise

@@ -1,6 +1,6 @@
 """Messages that are gathered by counting: cut small, announced, and complete when all have come."""
 
-from dp_transforms.monitor.counted_messages import GatheredCount, Message, batches_of_blobs, messages_of
+from dp_transforms.monitor.operator_counts import GatheredCount, Message, batches_of_blobs, messages_of
 
 
 def test_the_last_message_announces_all_and_none_is_one_without_content():

@@ -25,8 +25,8 @@ from dp_transforms.logs import (
     hint_of_log,
     text_files,
 )
+from dp_transforms.logs.estimate import sample_file
 from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact, pack_rejected, write_rejected_lines
-from dp_transforms.logs.samples import sample_file
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_csv
 
 TIME = "2017-10-01T03:00:00Z"

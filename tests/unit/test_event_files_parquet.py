@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.beam.replay_table import read_table
 from dp_transforms.cli.log_glance import glance_at
 from dp_transforms.logs import (
     EventFields,
@@ -22,8 +23,7 @@ from dp_transforms.logs import (
     parquet,
     read_log_chunk,
 )
-from dp_transforms.logs.samples import sample_file, sample_log
-from dp_transforms.logs.tables import read_table
+from dp_transforms.logs.estimate import sample_file, sample_log
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC

@@ -26,7 +26,7 @@ from dp_transforms.logs import (
     read_log_chunk,
 )
 from dp_transforms.logs.discovery import list_stored_logs
-from dp_transforms.logs.samples import sample_log
+from dp_transforms.logs.estimate import sample_log
 from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.s3_server import S3Server, environment

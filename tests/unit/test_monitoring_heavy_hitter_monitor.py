@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import equal_rows, item_table
-from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems
 from dp_transforms.monitor.equal_rows import (
     are_ascending,
     distinct_hashes,
@@ -22,6 +21,7 @@ from dp_transforms.monitor.equal_rows import (
     sort_rows,
 )
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_namer import EmptyItemDraws, EmptyItems
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.query_noise import query_noise
 from tests.helpers.core_runs import monitor_settings

@@ -19,7 +19,7 @@ from dp_transforms.accounting.mixed_charging import (
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
-from dp_transforms.accounting.purse.purse_choice import choose_purse
+from dp_transforms.accounting.purse.purse_search import choose_purse
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism

@@ -24,10 +24,9 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
-from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.second_looks import SecondLooks
+from dp_transforms.monitor.purses import Pace, PurseEntries
+from dp_transforms.monitor.round_namer import SecondLooks
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms, units_of_shares
 from dp_transforms.reports.report_records import checked_report

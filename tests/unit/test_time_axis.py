@@ -5,7 +5,7 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.views.time_axis import local_text, ticks
+from dp_transforms.views.line_plot import local_text, ticks
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 UTC = datetime.UTC

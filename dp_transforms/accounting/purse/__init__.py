@@ -9,5 +9,5 @@ The currency is Renyi divergence at one fixed order; the proofs are in docs/guar
   prices in whole units of a purse.
 - `open_threshold`: the smallest safe threshold of an open domain; what sizes allow for noise; from how many users on
   an item is found.
-- `purse_search`, `purse_choice`: `choose_purse`, the numbers that find most for a budget and a declared activity.
+- `purse_search`: `choose_purse`, the numbers that find most for a budget and a declared activity.
 """

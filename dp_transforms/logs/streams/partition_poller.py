@@ -1,7 +1,7 @@
 """One step of one partition: read some records, or act on an intent, or close windows; and what to send.
 
 Messages to a group of shards of users of a window hold packed pairs. The last message that a partition sends there
-announces how many there were (`monitor.counted_messages`). Where the state of the run is handed over, the last one of
+announces how many there were (`monitor.operator_counts`). Where the state of the run is handed over, the last one of
 all says that the part ends before its window.
 """
 
@@ -25,8 +25,8 @@ from dp_transforms.logs.streams.partition_progress import (
     Taken,
 )
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.counted_messages import Key, Message
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.operator_counts import Key, Message
 from dp_transforms.monitor.pairs import IdKeys, groups_of_users, pairs_of_events
 from dp_transforms.monitor.planned_run import PlannedRun
 

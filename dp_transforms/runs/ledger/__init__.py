@@ -9,8 +9,8 @@ It holds no event, no user id and no label: names, times, fingerprints and whole
 
 Each module imports only those above it:
 
-- `processes`: who writes, and whether the process that wrote still lives.
-- `book`: the journal, of which each entry names the digest of the one before, what it adds up to, and the next entry.
+- `book`: the journal, of which each entry names the digest of the one before, what it adds up to, and the next entry;
+  who writes, and whether the process that wrote still lives.
 - `copy_file`: the copy of the journal beside a ledger file. `database`: transactions.
 - `reserving`: how a part that may run (`runs.judge`) is reserved. `doctor`: what is wrong with a ledger.
 - `ledger`: `Ledger`, the way in.

@@ -22,9 +22,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dp_transforms.checks import on_one_line, without_secrets
-from dp_transforms.runs.ledger.book import Book, Entry, Transaction
+from dp_transforms.runs.ledger.book import Actor, Book, Entry, Transaction
 from dp_transforms.runs.ledger.copy_file import CopyFile, copy_path, promise, read_copy, replace_copy, settle
-from dp_transforms.runs.ledger.processes import Actor
 from dp_transforms.runs.records import LedgerBusyError, LedgerDamagedError, LedgerError, NoLedgerError
 from dp_transforms.stores.local_files import create_new
 

@@ -2,7 +2,7 @@
 
 - report_columns: a report as compact columns, and the titles of its items (--titles).
 - promise: the guarantee, what it covers and what not, in plain sentences; whether a report and its plan agree.
-- report_page: ``shh show --html``, ``shh explain --html``. html_text: HTML, all escaped.
+- report_page: ``shh show --html``, ``shh explain --html``. Its HTML is all escaped.
 - picture: ``shh show --chart``, as SVG.
 - assets: template, style and scripts of the page. columns.js reads the columns, strips.js draws items over time, and
   page.js is what a reader sees and does.

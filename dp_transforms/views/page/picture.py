@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.views.line_plot import local_text, ticks
 from dp_transforms.views.page.report_columns import ReportColumns
-from dp_transforms.views.time_axis import local_text, ticks
 
 FEW_ITEMS, MOST_ITEMS = 40, 2_000
 COLORS = ("#d3e3f3", "#9cc3e8", "#5f9bd6", "#2f72b4", "#124b8c", "#03244f")
