@@ -1,0 +1,78 @@
+"""No two draws of a run share a key: over purpose, secret, run, plan, stream, threshold, part, window and number."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.mechanisms import randomness
+from dp_transforms.mechanisms.randomness import BlockFunction, LookOrder, LookUniforms, StreamKeys
+
+CONTEXTS = {
+    "run_id": ("run", "run 2"),
+    "plan_fingerprint": ("plan", "0"),
+    "stream": ("events", "0"),
+    "threshold": (0, 5),
+    "part": ("", "0", "part", "5"),
+}
+SECRETS = (bytes(32), bytes(range(32)))
+NUMBERS = (0, 1, 5, 2**40)  # of windows, rounds and uniforms; some are texts of the context, too
+CHOICES = ("contribution_order", "look_order")  # which depend on neither run nor part, so that budgets carry over
+
+
+def keyed_functions() -> dict[str, int]:
+    """The methods that return one, and how many numbers each takes: a new one is found here by itself."""
+    found = {}
+    for name, method in inspect.getmembers(StreamKeys, inspect.isfunction):
+        signature = inspect.signature(method, eval_str=True)
+        if signature.return_annotation in (BlockFunction, LookUniforms, LookOrder):
+            found[name] = len(signature.parameters) - 1
+    return found
+
+
+def contexts() -> Iterator[tuple[bytes, dict[str, str | int]]]:
+    for secret, *values in itertools.product(SECRETS, *CONTEXTS.values()):
+        yield secret, dict(zip(CONTEXTS, values, strict=True))
+
+
+def derived(monkeypatch: pytest.MonkeyPatch, names: dict[str, int]) -> dict[tuple[object, ...], bytes]:
+    """The key of each function, by all that it may depend on."""
+    seen: list[bytes] = []
+    derive = randomness.derive_key
+    monkeypatch.setattr(randomness, "derive_key", lambda *parts: seen.append(derive(*parts)) or seen[-1])
+    keys = {}
+    for secret, context in contexts():
+        of_run = StreamKeys(secret, **context)
+        for name, arguments in names.items():
+            for numbers in itertools.product(NUMBERS, repeat=arguments):
+                seen.clear()
+                getattr(of_run, name)(*numbers)
+                (keys[name, secret, *context.values(), numbers],) = seen
+    return keys
+
+
+def test_no_two_draws_have_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {name: count for name, count in keyed_functions().items() if name not in CHOICES}
+    assert {"pass_uniforms", "look_uniforms", "round_uniforms", "block_uniforms"} <= names.keys()
+    keys = derived(monkeypatch, names)
+    assert len(set(keys.values())) == len(keys) > 3_000
+
+
+def test_choices_of_items_depend_on_secret_stream_and_window_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = derived(monkeypatch, {name: count for name, count in keyed_functions().items() if name in CHOICES})
+    by_use: dict[tuple[object, ...], set[bytes]] = {}
+    for (name, secret, _, _, stream, _, _, numbers), key in keys.items():
+        by_use.setdefault((name, secret, stream, numbers), set()).add(key)
+    assert all(len(found) == 1 for found in by_use.values())
+    assert len({key for (key,) in by_use.values()}) == len(by_use)
+
+
+def test_ids_and_digests_have_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    derive = randomness.derive_key
+    monkeypatch.setattr(randomness, "derive_key", lambda *parts: seen.append(derive(*parts)) or seen[-1])
+    StreamKeys(SECRETS[0], run_id="run", plan_fingerprint="plan", stream="events", threshold=0)
+    assert len(set(seen)) == len(seen) >= 4
