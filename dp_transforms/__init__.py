@@ -24,7 +24,7 @@ Public names, loaded when first used:
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
 Map of the package. Each folder imports only those above it, and each says in its docstring what is in it; checks,
-errors, html_tables and lean_imports are for all of them.
+errors and lean_imports are for all of them.
 
 - mechanisms: laws of the noise, keyed randomness, exact noise, release rules. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.

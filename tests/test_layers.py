@@ -33,7 +33,7 @@ ROOMS = (
     *("mechanisms", "accounting", "stores", "plan", "monitor", "logs", "reports", "runs", "stages", "audit", "workers"),
     *("beam", "views", "cli"),
 )
-HALL = ("checks", "errors", "html_tables", "lean_imports")  # for all of them
+HALL = ("checks", "errors", "lean_imports")  # for all of them
 MOST_ARROWS = 50  # between rooms; may only become fewer
 WITHOUT_BEAM = [
     path

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.checks import exact
-from dp_transforms.html_tables import html_table
+from dp_transforms.checks import exact, html_table
 from dp_transforms.plan.window_schedule import format_utc
 
 ABOVE = "above"

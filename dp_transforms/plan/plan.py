@@ -17,8 +17,7 @@ import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.checks import exact, nearest, shown
-from dp_transforms.html_tables import html_table
+from dp_transforms.checks import exact, html_table, nearest, shown
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.calibration import HitsChoices, LooksChoices, calibrate_hits, calibrate_looks
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
