@@ -21,7 +21,7 @@ from dp_transforms.runs.ledger import (
     StateMark,
     Verdict,
     VerdictKind,
-    processes,
+    book,
 )
 from dp_transforms.runs.ledger.book import Actor, Entry, is_gone
 from dp_transforms.runs.records import amount
@@ -379,7 +379,7 @@ def test_a_process_is_gone_only_if_that_is_certain(monkeypatch: pytest.MonkeyPat
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert is_gone(HERE.place, f"{child}:1:{boot}"), "a zombie has ended"
     os.waitpid(child, 0)
-    monkeypatch.setattr(processes, "_PROC", pathlib.Path("/nowhere"))
+    monkeypatch.setattr(book, "_PROC", pathlib.Path("/nowhere"))
     assert not is_gone(HERE.place, number), "without /proc it is gone only if its number is free"
     assert not is_gone(HERE.place, "1"), "it may not be asked, and is there"
     assert is_gone(HERE.place, str(child))
