@@ -163,13 +163,15 @@ def test_the_whole_run_has_the_largest_items_and_in_what_share_of_a_day_each_was
     assert rows(page) == sorted(held)[10:]
     assert page.locator("#shown").inner_text().startswith("The 30 largest of 40 items, in the order")
     assert "A column is 24 windows: its height is the share" in page.locator("#shown").inner_text()
-    expected = []
+    first, last = min(map(min, held.values())), max(map(max, held.values()))
+    count, expected = last + 1 - first, []
     for row, item in enumerate(rows(page)):  # each has one size, so columns that touch are one if they have one share
-        named = [sum(window // 24 == day for window in held[item]) for day in range(125)]
+        named = [sum((window - first) // 24 == day for window in held[item]) for day in range(-(-count // 24))]
+        shares = [number / min(24, count - 24 * day) for day, number in enumerate(named)]
         end = 0
-        for count, days in itertools.groupby(named):
-            start, end = end, end + 24 * len(list(days))
-            expected += [[row, start, end, round(count / 24, 6)]] if count else []
+        for share, days in itertools.groupby(shares):
+            start, end = end, min(end + 24 * len(list(days)), count)
+            expected += [[row, start, end, round(share, 6)]] if share else []
     found = page.evaluate(
         """() => [...document.querySelectorAll("#picture .rows > li")].flatMap((line, row) =>
             [...line.querySelectorAll("rect")].map((rect) => {
