@@ -34,13 +34,11 @@ from benchmarks.stream_samples import Sample, Sampler, percentile
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
-from dp_transforms.views.line_plot import line_plot_svg
 from examples.engines.engine_process import EngineError, engine_file, java
 from examples.engines.flink import JOB_SERVER_JAR, WorkerPool
 from examples.engines.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 from examples.engines.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
-PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
 _RATES = (20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000, 200_000)
 _QUICK_RATES = (20_000, 60_000, 100_000)
 _WINDOW_SECONDS = 10
@@ -112,11 +110,6 @@ def run(*, quick: bool = False, minutes: float = 10.0, rates: Sequence[int] = ()
     if quick:
         figures = [dataclasses.replace(figure, target=None) for figure in figures]
     show_figures(f"Stream on Flink, {rate:,} events/s for {minutes:g} minutes", figures)
-    if not quick:
-        points = [((window + 1) * _WINDOW_SECONDS / 60, delay) for window, delay in enumerate(hold.delays)]
-        series = {"delay of each window": [point for point in points if math.isfinite(point[1])]}
-        title = f"Delay of reports at {rate:,} events/s"
-        PLOT.write_text(line_plot_svg(title, "minutes since the start", "seconds", series), encoding="utf-8")
     write_results(
         "stream_load",
         figures,

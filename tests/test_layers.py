@@ -159,9 +159,7 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine():
             assert not _within(names, f"dp_transforms.{other}"), _relative(path)
         assert {each for each in _within(names, "dp_transforms.monitor") if "window_report" not in each} == set()
         assert not _within(names, "apache_beam"), _relative(path)
-    code = (
-        "import dp_transforms.cli.show, dp_transforms.views.page.report_page, dp_transforms.views.page.picture, sys; "
-    )
+    code = "import dp_transforms.cli.show, dp_transforms.views.page.report_page, sys; "
     code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'playwright'))])"
     assert _run(code) == "[]"
 

@@ -24,7 +24,7 @@ def html_of(cell):
     return shown["text/html"]
 
 
-def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(tmp_path, monkeypatch):
+def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_page(tmp_path, monkeypatch):
     """A report without any item has a probability far below 1e-9: the largest story has 500 users in its hour."""
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)
@@ -45,7 +45,6 @@ def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(tmp_path, mo
     assert "(2, 1e-09)-differentially private" in html_of(cells["plan"])
     assert re.search(r"<bdi>[a-z]+-\d+</bdi></td><td><bdi>at least [\d,]+<", html_of(cells["report"]))
     assert "<td><bdi>story-" in html_of(cells["report.windows[-1]"])
-    (drawn,) = [output.data for output in cells['SVG("report.svg")'].outputs if output.output_type == "execute_result"]
-    assert drawn["image/svg+xml"].count("story-") > 10
+    assert "Page written to report.html." in said
     (replayed,) = [cell for source, cell in cells.items() if source.startswith("!shh replay")]
     assert "differentially private" in "".join(output.get("text", "") for output in replayed.outputs)

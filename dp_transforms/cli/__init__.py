@@ -5,7 +5,7 @@
 - audit: ``shh audit``. audit_report: how its result is shown.
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
   runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
-- show: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown: `dp_transforms.views`.
+- show: ``shh show``, its pages. explain: ``shh explain``. What is shown: `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.
 - ledger: ``shh ledger``. simulate: ``shh simulate``.

@@ -19,7 +19,6 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader
-from dp_transforms.views.line_plot import local_text
 from dp_transforms.views.page.promise import (
     Finding,
     budget_of,
@@ -32,7 +31,7 @@ from dp_transforms.views.page.promise import (
 from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import fact_sheet, named_in_words, plan_facts
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
-from dp_transforms.views.report_words import escape_text, shown_text
+from dp_transforms.views.report_words import escape_text, local_text, shown_text
 
 _WIDTH = 100
 

@@ -29,8 +29,7 @@ from dp_transforms.logs.estimate import OTHER, FileSample
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.stores.remote_files import is_remote
-from dp_transforms.views.line_plot import local_text
-from dp_transforms.views.report_words import escape_text, label_text, length_text
+from dp_transforms.views.report_words import escape_text, label_text, length_text, local_text
 
 _NOT_PERSONS = {
     DEVICE: "a device: each device or browser of a person gets a budget of its own, so the person is not protected",

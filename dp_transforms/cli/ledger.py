@@ -10,14 +10,13 @@ import click
 
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import user_errors
-from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import RULES
 from dp_transforms.runs.ledger import Ledger, PartRequest, StateMark
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
+from dp_transforms.views.ledger_tables import json_of, print_balances, print_runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LEDGER_HELP = "The ledger: a file."
@@ -32,27 +31,14 @@ def _ledger_option(function: _F) -> _F:
 @click.option("--population", metavar="NAME", help="Show only this population.")
 @click.option("--runs", "show_runs", is_flag=True, help="Also show each run, with what it took and how far it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact amounts.")
-@click.option("--chart", metavar="FILE.svg", help="Also draw what was spent over time, as SVG.")
 @click.pass_context
-def command(
-    context: click.Context,
-    place: str | None,
-    population: str | None,
-    show_runs: bool,
-    as_json: bool,
-    chart: str | None,
-) -> None:
+def command(context: click.Context, place: str | None, population: str | None, show_runs: bool, as_json: bool) -> None:
     """Show what users have lost in all runs together, and what is left, for each population."""
     context.meta["shh.ledger"] = place
     if context.invoked_subcommand is not None:
         return
-    if chart is not None and not chart.lower().endswith(".svg"):
-        raise click.UsageError("--chart must end in .svg, the only format that it draws.")
-    check_output(chart, "--chart")
     ledger = _opened(place)
     balances, runs = ledger.balances(population), ledger.runs(population)
-    if chart is not None:
-        write_output(chart, chart_of(balances, ledger.journal()))
     if as_json:
         click.echo(json_of(balances, runs))
         return

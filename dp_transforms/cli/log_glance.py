@@ -22,7 +22,7 @@ from dp_transforms.cli.field_roles import ITEM, TIME, USER, Field, Times, choose
 from dp_transforms.logs import time_formats, times
 from dp_transforms.logs.estimate import DATE, OTHER, TEXT, TIMESTAMP, WHOLE, FileSample, LogSample
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
-from dp_transforms.views.line_plot import local
+from dp_transforms.views.report_words import local
 
 _EARLIEST, _LATEST = 631_152_000 * MICROS_PER_SECOND, 4_102_444_800 * MICROS_PER_SECOND  # 1990 and 2100
 _DAY_MICROS = 86_400 * MICROS_PER_SECOND

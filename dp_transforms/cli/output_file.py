@@ -1,4 +1,4 @@
-"""How all commands write files: each appears whole or not at all, and not over one that exists: only a page or chart,
+"""How all commands write files: each appears whole or not at all, and not over one that exists: only a page,
 and only with ``--force``.
 
 An output is a path or a URL (`dp_transforms.stores.remote_files`). A replay on this machine writes both into a local

@@ -12,7 +12,7 @@ from dp_transforms.cli.options import OUTPUT, filled_by, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import MODE_RULES, PlanOptions, plan_from_options
 from dp_transforms.plan.plan import Plan
-from dp_transforms.views.plan_tables import alternatives, as_record, chart_looks, chart_svg, print_plan
+from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import LOOKS, FoundFrom, found_from, in_a_sentence, why
 
 
@@ -27,13 +27,6 @@ class PlanCommand:
         brief="Write the plan to this file.",
         type=click.Path(path_type=str),
     )
-    chart: str | None = opt(
-        OUTPUT,
-        "Draw from how many users on an item is found, against their activity, as SVG; the file must not exist.",
-        brief="Draw what is found, as SVG.",
-        type=click.Path(path_type=str),
-        metavar="FILE",
-    )
     as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
 
 
@@ -45,26 +38,18 @@ def command(options: PlanCommand) -> None:
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 \\
         --end 2017-10-17
     """
-    output, chart = options.output, options.chart
-    if output is not None and output == chart:
-        raise click.UsageError("--output and --chart name the same file. Name another one.")
-    check_output(output)
-    check_output(chart, "--chart")
+    check_output(options.output)
     plan = plan_from_options(options.plan)
     found = found_from(plan, LOOKS)
     choices = alternatives(plan) if plan.looks is None else []
-    if output is not None:
-        write_output(output, plan.to_json() + "\n")
-    if chart is not None:
-        title = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows"
-        write_output(chart, chart_svg(title, found_from(plan, chart_looks(plan))))
+    if options.output is not None:
+        write_output(options.output, plan.to_json() + "\n")
     if options.as_json:
         click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
         return
     print_plan(plan, found, choices)
-    for what, path in (("Plan", output), ("Chart", chart)):
-        if path is not None:
-            click.echo(f"{what} written to {path}.")
+    if options.output is not None:
+        click.echo(f"Plan written to {options.output}.")
 
 
 def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class FieldOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """How tables, pages and charts name items and times."""
+    """How tables and pages name items and times."""
 
     titles: str | None = opt(
         OUTPUT,
@@ -139,7 +139,7 @@ class ViewOptions:
     page_title: str = opt(OUTPUT, "Title of the page.", metavar="TEXT", default="")
     zone: datetime.tzinfo = opt(
         OUTPUT,
-        "Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
+        "Time zone of tables and pages, such as Europe/Berlin. JSON stays in UTC.",
         "--tz",
         type=TIME_ZONE,
         default="UTC",
@@ -153,7 +153,7 @@ class ViewOptions:
 
 def force_option() -> bool:
     """The field of a command that writes views."""
-    made: bool = switch("", "Replace a page, chart or table that is there.")
+    made: bool = switch("", "Replace a page or table that is there.")
     return made
 
 

@@ -1,4 +1,4 @@
-"""``shh show REPORT``: prints a report (a file, or the folder of a stream) as a table, a chart or JSON."""
+"""``shh show REPORT``: prints a report (a file, or the folder of a stream) as a table, a page or JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 8
-_VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
+_VIEWS = {"--html": "Page", "--output": "Table"}
 _NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
 
 
@@ -61,12 +61,6 @@ class ShowOptions:
         "Write a page for the browser instead, one file that loads nothing: all windows unless --last is given.",
         metavar="FILE.html",
     )
-    chart: str | None = opt(
-        "",
-        "Draw the items over time instead, as .svg: all windows unless --last is given, and the 40 largest items "
-        "unless --all is given.",
-        metavar="FILE.svg",
-    )
     output: str | None = opt(
         "",
         "Write a table instead, with a row for each item of a window, as .csv, .parquet or .jsonl: all windows unless "
@@ -78,14 +72,14 @@ class ShowOptions:
 
     @property
     def views(self) -> dict[str, str]:
-        """The pages, charts and tables that are asked for, by their options."""
-        asked = {"--html": self.html, "--chart": self.chart, "--output": self.output}
+        """The page and the table that are asked for, by their options."""
+        asked = {"--html": self.html, "--output": self.output}
         return {option: path for option, path in asked.items() if path is not None}
 
 
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
-    Rule("--force", needs="--html | --chart | --output", why="it is for what can be made again", is_usage=True),
+    Rule("--force", needs="--html | --output", why="it is for what can be made again", is_usage=True),
     Rule("--page-title", needs="--html", is_usage=True),
     Rule("--titles", excludes="--json", why="lines for programs have labels", is_usage=True),
 )
@@ -110,8 +104,8 @@ def command(options: ShowOptions) -> None:
         )
     selected = found[-keep:] if keep else found
     titles = options.view.read_titles()
-    if options.html is not None or options.chart is not None:
-        _write_pictures(options, header, [each.report for each in selected], titles, state)
+    if options.html is not None:
+        _write_page(options.html, options, header, [each.report for each in selected], titles, state)
     if options.output is not None:
         _write_table(options.output, flat_table(header, selected), force=options.force)
     for option, path in views.items():
@@ -159,7 +153,7 @@ def _check_views(views: Mapping[str, str], *, force: bool) -> None:
     """Raises before the report is read."""
     if not views:
         return
-    endings = {"--html": PAGE_ENDINGS, "--chart": (".svg",), "--output": TABLE_FORMATS}
+    endings = {"--html": PAGE_ENDINGS, "--output": TABLE_FORMATS}
     for option, path in views.items():
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
@@ -167,27 +161,19 @@ def _check_views(views: Mapping[str, str], *, force: bool) -> None:
         check_output(path, option, force=force)
 
 
-def _write_pictures(
-    options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], titles: Mapping[str, str], state: str
+def _write_page(
+    path: str,
+    options: ShowOptions,
+    header: ReportHeader,
+    reports: Sequence[WindowReport],
+    titles: Mapping[str, str],
+    state: str,
 ) -> None:
     """state: a sentence on whether the run has ended."""
-    from dp_transforms.views.page import picture
-    from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
-    from dp_transforms.views.report_words import shown_text
 
-    if options.html is not None:
-        page = report_page(header, reports, options.view.zone, titles, state, options.view.page_title)
-        write_output(options.html, page, force=options.force)
-    if options.chart is not None:
-        drawn = picture.picture_svg(
-            report_columns(reports, plan_of(header), titles),
-            f"Items over time: {shown_text(header.stream)}",
-            escape_text(header.guarantee),
-            options.view.zone,
-            picture.MOST_ITEMS if options.show_all else picture.FEW_ITEMS,
-        )
-        write_output(options.chart, drawn, force=options.force)
+    page = report_page(header, reports, options.view.zone, titles, state, options.view.page_title)
+    write_output(path, page, force=options.force)
 
 
 def _write_table(path: str, table: pa.Table, *, force: bool) -> None:

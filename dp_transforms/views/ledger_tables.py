@@ -1,8 +1,7 @@
-"""A ledger as tables for a terminal, as JSON, and as a chart. Names may be hostile: they are escaped."""
+"""A ledger as tables for a terminal, and as JSON. Names may be hostile: they are escaped."""
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Sequence
 from decimal import Decimal
@@ -13,15 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import from_delta_units, from_epsilon_units
 from dp_transforms.runs.ledger import Balance
 from dp_transforms.runs.records import Part, Run, Status, amount
-from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.report_words import is_ascii_only, label_text
 
-_MOST_LINES = 8  # of a chart
-_DAY_SECONDS = 86_400.0
 _ANY_WIDTH = 1_000_000  # what a table would take if the terminal were so wide
 
 RunWithParts = tuple[Run, list[Part]]
@@ -109,37 +104,6 @@ def json_of(balances: Sequence[Balance], runs: Sequence[RunWithParts]) -> str:
         for balance in balances
     ]
     return json.dumps({"populations": populations}, indent=2)
-
-
-def chart_of(balances: Sequence[Balance], journal: Sequence[dict[str, Any]]) -> str:
-    """What was spent over time, as SVG. With one population also what its users may ever lose."""
-    if len(balances) > _MOST_LINES:
-        raise UserError(
-            f"--chart draws at most {_MOST_LINES} populations, and the ledger has {len(balances)}. Name one."
-        )
-    if not balances:
-        raise UserError("--chart has nothing to draw: the ledger has no populations yet.")
-    first = last = None
-    series: Series = {}
-    for balance in balances:
-        name, steps = balance.population.name, []
-        spent = 0.0
-        for entry in (entry for entry in journal if entry["population"] == name):
-            moment = datetime.datetime.fromisoformat(entry["at"]).timestamp()
-            first = moment if first is None else first
-            last = moment if last is None else max(last, moment)  # a clock that was set back draws nothing backwards
-            steps += [((last - first) / _DAY_SECONDS, spent)]
-            spent = float(from_epsilon_units(entry["spent_epsilon"]))
-            steps += [((last - first) / _DAY_SECONDS, spent)]
-        series[label_text(name, False)] = steps or [(0.0, spent)]
-    end = max(x for line in series.values() for x, _ in line)
-    series = {name: [*line, (end, line[-1][1])] for name, line in series.items()}
-    if len(balances) == 1:
-        (balance,) = balances
-        cap = float(balance.max_epsilon)
-        series["may ever lose"] = [(0.0, cap), (end, cap)]
-    since = "" if first is None else datetime.datetime.fromtimestamp(first, datetime.UTC).strftime(" since %Y-%m-%d")
-    return line_plot_svg("What users have lost in all runs together", f"days{since}", "epsilon", series)
 
 
 def _run_fields(run: Run, parts: Sequence[Part]) -> dict[str, Any]:

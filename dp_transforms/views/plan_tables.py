@@ -1,25 +1,19 @@
-"""What ``shh plan`` prints: a sentence, from how many users on an item is found, and what the plan is.
-
-And ``--chart``: from how many users on an item is found, against the activity of those users.
-"""
+"""What ``shh plan`` prints: a sentence, from how many users on an item is found, and what the plan is."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Hits, Looks
-from dp_transforms.views.line_plot import Series, line_plot_svg
-from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, LOOKS_NEW, FoundFrom, in_a_sentence, why
+from dp_transforms.views.plan_words import FOUND, LOOKS_KNOWN, LOOKS_NEW, FoundFrom, in_a_sentence, why
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
 _TITLES = {LOOKS_NEW: "looks, new item", LOOKS_KNOWN: "looks, known item"}
-_POINTS = 13
 
 
 def alternatives(chosen: Plan) -> list[Plan]:
@@ -208,26 +202,3 @@ def _domain_text(plan: Plan) -> str:
         f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
         " whole run"
     )
-
-
-def chart_looks(plan: Plan) -> list[int]:
-    """The activities that are drawn: from 1 to at least a thousand, evenly by powers."""
-    most = LOOKS[-1] if plan.looks is None else max(LOOKS[-1], plan.looks.most_looks)
-    return sorted({round(looks) for looks in np.geomspace(1, most, _POINTS)})
-
-
-def chart_svg(title: str, found: FoundFrom) -> str:
-    """A whole SVG file, of at most 8 lines."""
-    series: Series = {_TITLES.get(method, method): _points(row) for method, row in found.items()}
-    return line_plot_svg(
-        title,
-        "pairs (window, item) of each holder in the run",
-        f"users from which an item is found with {FOUND:.0%}",
-        series,
-        log_x=True,
-        log_y=True,
-    )
-
-
-def _points(row: dict[int, int]) -> list[tuple[float, float]]:
-    return [(float(looks), float(users)) for looks, users in row.items()]

@@ -1,6 +1,6 @@
 """Reports for people: a table for a terminal, labels as text, how a run ended.
 
-Labels may be hostile: they reach a terminal, a page or a picture escaped, and never as markup.
+Labels may be hostile: they reach a terminal or a page escaped, and never as markup.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rich.text import Text
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, HitsSoFar, Trend, TrendRule
-from dp_transforms.views.line_plot import local_text
 
+_EPOCH = datetime.datetime(1970, 1, 1)
 _MAX_LABEL = 80
 # Letters, marks and symbols that cannot be seen: fillers, joiners, variation selectors, the empty Braille pattern.
 _INVISIBLE = re.compile(
@@ -43,6 +43,21 @@ _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 _LONGEST = 80
 # What a page would show like another text. What is quoted begins with a quotation mark.
 _AMBIGUOUS = re.compile(r'^"|^ | $|  ')
+
+
+def local(micros: int, zone: datetime.tzinfo) -> datetime.datetime:
+    """The local time without its zone. At the ends of the calendar, where a zone may leave it, UTC."""
+    moment = _EPOCH + datetime.timedelta(microseconds=micros)
+    try:
+        return moment.replace(tzinfo=datetime.UTC).astimezone(zone).replace(tzinfo=None)
+    except OverflowError:
+        return moment
+
+
+def local_text(micros: int, zone: datetime.tzinfo) -> str:
+    """``2017-10-01 03:00``, with seconds only if there are any."""
+    text = local(micros, zone).isoformat(sep=" ")
+    return text.removesuffix(":00") if text.count(":") == 2 else text
 
 
 def windows_table(

@@ -78,15 +78,12 @@ READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
     ("audit", "output"): (["audit", "--plan", "plan.json", "--rounds", "1"], ["out.json"]),
-    ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
-    ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
     ("replay", "block_output"): (["replay", "log.jsonl", *IN_ROUNDS, "--output", "windows.avro"], ["out.avro"]),
     ("explain", "html"): (["explain", "--plan", "made.json"], ["out.html"]),
-    ("show", "chart"): (["show", "report.avro"], ["out.svg"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
     ("show", "output"): (["show", "report.avro"], ["out.csv"]),
     ("simulate", "output"): (

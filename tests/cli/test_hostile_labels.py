@@ -1,18 +1,14 @@
-"""Labels that try to write on the terminal, into a picture or into a log: shown harmless wherever they are shown."""
+"""Labels that try to write on the terminal or into a log: shown harmless wherever they are shown."""
 
-import datetime
 import json
 import re
 import unicodedata
-from xml.etree import ElementTree
 
 import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, write_report_file
-from dp_transforms.views.page import picture
-from dp_transforms.views.page.report_columns import report_columns
-from dp_transforms.views.report_words import label_text, shown_text
+from dp_transforms.views.report_words import label_text
 from tests.helpers.replay_logs import BUDGET, START
 from tests.helpers.shh_here import shh
 
@@ -47,7 +43,6 @@ HOSTILE = {
     "formats of Python": "{0} %s {x!r}",
 }
 LABELS = list(HOSTILE.values())
-HARMLESS = [f"harmless {number}" for number in range(len(LABELS))]
 # A reader of a table takes one of these for something that it is not.
 MISLEADING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -88,23 +83,6 @@ def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path):
     assert line.isascii()
     assert line.isprintable()
     assert sorted(hitter["item"] for hitter in json.loads(line)["heavy_hitters"]) == sorted(LABELS * 2)
-
-
-def test_a_picture_holds_them_as_text():
-    def drawn(labels):
-        columns = report_columns([report(["a", *labels, "c"])], None)
-        return ElementTree.fromstring(picture.picture_svg(columns, "Title", "guarantee", datetime.UTC, 40))
-
-    trees = drawn(LABELS), drawn(HARMLESS)
-    tags, names = (
-        [{element.tag for element in tree.iter()} for tree in trees],
-        [{name for element in tree.iter() for name in element.attrib} for tree in trees],
-    )
-    assert tags[0] == tags[1]
-    assert names[0] == names[1]
-    texts = {element.text or "" for element in trees[0].iter() if element.tag.endswith("text")}
-    assert not misleading("".join(texts))
-    assert {shown_text(label) for label in LABELS if len(shown_text(label)) <= 30} <= texts
 
 
 IN_PROCESS = ("--clock", "event", "--idle-timeout", "1s")

@@ -1,7 +1,6 @@
 """`shh ledger`: what it shows, what it does, and its errors."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 
@@ -53,17 +52,6 @@ def test_json_has_exact_amounts_and_every_part(folder):
     assert (population["spent_epsilon"], population["left_delta"]) == ("0.5", "0.000000009")
     (run,) = population["runs"]
     assert (run["status"], run["windows_done"], run["parts"][0]["state_after"]) == ("finished", 1, "state 1")
-
-
-def test_the_chart_rises_with_what_is_spent(folder):
-    reserve(folder, *CAPS_GIVEN)
-    reserve(folder, run_id="run 2")
-    result = shh("ledger", "--ledger", "l.db", "--chart", "c.svg", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    texts = [element.text for element in ElementTree.parse(folder / "c.svg").iter() if element.text]
-    assert "news" in texts
-    assert "may ever lose" in texts
-    assert "4" in texts
 
 
 def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):

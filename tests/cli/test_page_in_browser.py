@@ -14,15 +14,13 @@ import pytest
 from dp_transforms.monitor.window_report import BETWEEN, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
-from dp_transforms.views.line_plot import local_text, ticks
-from dp_transforms.views.page import picture
-from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.page.report_page import report_page
-from dp_transforms.views.report_words import shown_text
+from dp_transforms.views.report_words import local_text, shown_text
 from tests.cli.shown_reports import HOSTILE
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.shh_process import python
+from tests.helpers.time_axis import ticks
 
 pytestmark = pytest.mark.xdist_group("browser")  # one for all tests
 
@@ -156,7 +154,7 @@ def test_ranks_and_changes_are_those_of_the_other_commands(opened, is_known):
         assert ranked(page) == expected | {hitter.item: (0, "gone") for hitter in each.gone}
 
 
-def test_the_whole_run_has_the_largest_items_as_the_picture_file_has(opened):
+def test_the_whole_run_has_the_largest_items_and_in_what_share_of_a_day_each_was_named(opened):
     plan = hourly_plan(3000)
     held = {f"item {n:02}": {w: 5 + n for w in range(70 * n, 70 * n + 30) if w % 7} for n in range(40)}
     reports = reports_of(plan, held)
@@ -165,13 +163,15 @@ def test_the_whole_run_has_the_largest_items_as_the_picture_file_has(opened):
     assert rows(page) == sorted(held)[10:]
     assert page.locator("#shown").inner_text().startswith("The 30 largest of 40 items, in the order")
     assert "A column is 24 windows: its height is the share" in page.locator("#shown").inner_text()
-    columns = report_columns(reports, plan)
-    items = picture.largest_items(columns, 30)
-    begin, hour = int(columns.windows.starts[0]), 3_600_000_000
-    expected = [
-        [row, (start - begin) / hour, (end - begin) / hour, round(share, 6)]
-        for row, start, end, share, _ in picture.cells(columns, items, picture.joined_windows(3000, hour))
-    ]
+    first, last = min(map(min, held.values())), max(map(max, held.values()))
+    count, expected = last + 1 - first, []
+    for row, item in enumerate(rows(page)):  # each has one size, so columns that touch are one if they have one share
+        named = [sum((window - first) // 24 == day for window in held[item]) for day in range(-(-count // 24))]
+        shares = [number / min(24, count - 24 * day) for day, number in enumerate(named)]
+        end = 0
+        for share, days in itertools.groupby(shares):
+            start, end = end, min(end + 24 * len(list(days)), count)
+            expected += [[row, start, end, round(share, 6)]] if share else []
     found = page.evaluate(
         """() => [...document.querySelectorAll("#picture .rows > li")].flatMap((line, row) =>
             [...line.querySelectorAll("rect")].map((rect) => {
@@ -301,7 +301,7 @@ def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     watched.context.close()
 
 
-def test_the_page_writes_times_and_places_ticks_as_pictures_do(opened):
+def test_the_page_writes_times_as_tables_do_and_places_ticks_at_round_ones(opened):
     begin = int(datetime.datetime(2026, 3, 27, tzinfo=datetime.UTC).timestamp())
     zones = ("UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata", "Australia/Lord_Howe")
     lengths = (5, 400, 7200, 5 * 3600, 86_400, 4 * 86_400, 20 * 86_400, 300 * 86_400, 1000 * 86_400)

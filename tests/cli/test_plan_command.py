@@ -2,7 +2,6 @@
 
 import json
 import re
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -114,19 +113,6 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
     assert chosen["threshold"] == 100
     assert 1000 * 384 * 0.001 < chosen["expected_false_reports"] < 1000 * 384 * 0.002
     assert {row["expected_false_reports"] <= 0.05 for row in record["plans"] if not row["chosen"]} == {True}
-
-
-def test_a_chart_draws_users_against_activity(tmp_path):
-    chart = tmp_path / "plan.svg"
-    assert _planned(*LOOKS, *SMALL, "--chart", str(chart))[0].endswith(f"Chart written to {chart}.\n")
-    before = chart.read_text()
-    texts = [element.text for element in ElementTree.fromstring(before).iter() if element.text]
-    assert {"looks, new item", "looks, known item"} <= set(texts)
-    assert "pairs (window, item) of each holder in the run" in texts
-    again = _run(*BUDGET, *HOURLY, *LOOKS, *SMALL, "--chart", str(chart))
-    assert isinstance(again.exception, UserError)
-    assert str(again.exception).startswith(f"--chart {chart} exists")
-    assert chart.read_text() == before
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,6 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     ("words", "code", "told_why"),
     [
         (["--html", "x.txt"], 2, "--html must end in .html"),
-        (["--chart", "x.gif"], 2, "--chart must end in .svg"),
         (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
         (["--tz", "Berln"], 2, "Do you mean Europe/Berlin?"),
         (["--html", "x.html", "--titles", "bad.csv"], 1, "--titles bad.csv must name the columns item and title"),

@@ -39,7 +39,7 @@ REFUSED = {
         --last 3 --all: --last cannot be used with --all.
         --titles t.csv --json: --titles cannot be used with --json
         --page-title t: --page-title needs --html.
-        --force: --force needs --html or --chart
+        --force: --force needs --html or --output
     """,
     "stream": """
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan

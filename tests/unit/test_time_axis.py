@@ -5,7 +5,8 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.views.line_plot import local_text, ticks
+from dp_transforms.views.report_words import local_text
+from tests.helpers.time_axis import ticks
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 UTC = datetime.UTC

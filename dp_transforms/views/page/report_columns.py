@@ -1,7 +1,7 @@
 """A report as compact columns: each item once, windows as numbers, what was said of an item as one of few states.
 
 A function of the report, of its header and of the declared titles alone (``--titles FILE.csv``: what people call the
-items of a report, a public list, declared like a domain). A page and a picture are made from the same columns.
+items of a report, a public list, declared like a domain).
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Legend(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReportColumns:
-    """All that a page or a picture shows of the windows of a report.
+    """All that a page shows of the windows of a report.
 
-    labels, titles, names: by item, the longest-lived first. names are those of a picture: titles where there are any,
+    labels, titles, names: by item, the longest-lived first. names are what is shown: titles where there are any,
         no two alike. titles: "" for none.
     item, window, state: int64[n] each, sorted by item and window, each pair (item, window) once.
     states: by state. classes: the rows of the legend, from weak to strong.

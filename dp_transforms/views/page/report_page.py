@@ -23,7 +23,6 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.line_plot import local_text
 from dp_transforms.views.page.promise import (
     budget_of,
     chance,
@@ -36,7 +35,7 @@ from dp_transforms.views.page.promise import (
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
 from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, found_from, in_a_sentence
-from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, shown_text
+from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, local_text, shown_text
 
 # HTML out of values: everything is escaped, and a document names by hash what its browser may run.
 

@@ -65,7 +65,7 @@ const readReport = ({ columns, zone: wished }) => {
   const DAY = 86400e3, HOUR = 3600e3, MINUTE = 60e3;
   const STEPS = [1, 5, 15, 30].map((n) => n * 1e3).concat([1, 5, 15, 30].map((n) => n * MINUTE),
     [1, 3, 6, 12].map((n) => n * HOUR), [1, 2, 7, 14, 28, 91, 364, 1820, 18200].map((n) => n * DAY));
-  /** Round local times in a range and how each is written: the rule of line_plot.py. */
+  /** Round local times in a range and how each is written. */
   const ticksOf = (from, to, most) => {
     const [first, last] = [wall(from), wall(to)];
     const step = STEPS.find((each) => (last - first) / each <= most) ?? STEPS.at(-1);

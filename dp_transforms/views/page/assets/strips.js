@@ -1,5 +1,5 @@
 "use strict";
-// Items over time as strips of rectangles: of a report that is read (columns.js). The rules are those of picture.py.
+// Items over time as strips of rectangles: of a report that is read (columns.js).
 const stripsOf = ({ windows, sizes, strengths, classes }, { items, placeOf }) => {
   const drawn = (tag, attributes, ...inside) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
