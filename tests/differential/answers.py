@@ -208,11 +208,7 @@ class Answers:
         packed = dict(_grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts)))
         works = [stage.start(SECRET) for stage in stages]
         shards = [3, 3, 1]
-        whole = RunPart.whole(schedule)
-        states = [
-            [work.load(whole, None, Span(0, schedule.horizon, shard, of)) for shard in range(of)]
-            for work, of in zip(works, shards, strict=True)
-        ]
+        states = [[work.read(iter(()), 0) for _ in range(of)] for work, of in zip(works, shards, strict=True)]
         reports = []
         for window in range(schedule.horizon):
             sent = [(shard, blob) for shard in range(3) for blob in packed.get((window, shard), [])]
