@@ -30,7 +30,7 @@ def request_of(folder, *words: str):
     given = ["--noise-key-file", key_file(folder), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
     given += ["--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
     options = fill(StreamOptions, command.make_context("stream", [*words, *given], obj=[]).params)
-    return stream_request(options)
+    return stream_request(options, []).job
 
 
 @pytest.mark.parametrize(("words", "only"), [([], True), (["--producer-times"], False), (["--clock", "event"], False)])

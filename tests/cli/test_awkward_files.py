@@ -132,8 +132,9 @@ def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path, ending):
     chunks = find_log_chunks([str(odd)], EventFields())
     assert sum(block.rows for chunk in chunks for block in read_log_chunk(chunk, EventFields())) == 1220
     assert sample_log([str(odd)])
-    refused = shh("simulate", "--users", "1", "--output", str(odd), cwd=tmp_path)
-    assert refused.stderr.endswith("a name that is not UTF-8 cannot be written. Choose another one.\n")
+    if ending in ("csv", "parquet"):
+        refused = shh("simulate", "--users", "1", "--output", str(odd), cwd=tmp_path)
+        assert refused.stderr.endswith("a name that is not UTF-8 cannot be written. Choose another one.\n")
 
 
 def test_a_state_has_a_name_that_workers_can_be_told_and_a_ledger_any(tmp_path):

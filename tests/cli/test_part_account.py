@@ -67,7 +67,7 @@ class Accounted(NightFolder):
     """Nights of a run with such an account. is_full: what is drawn finds no room on the disk."""
 
     def __init__(self, folder):
-        super().__init__(folder, has_ledger=False)
+        super().__init__(folder, has_ledger=True)
         self.account = Account()
         self.is_full = False
 

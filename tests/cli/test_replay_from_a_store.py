@@ -3,18 +3,12 @@
 import dataclasses
 import json
 
-import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, spread_chunks, text_files
-from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.reports import ReportHeader, read_report_file
+from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
 from dp_transforms.stores import remote_files
 from dp_transforms.workers import ProcessPool
@@ -148,32 +142,6 @@ def test_what_is_missing_is_named_with_its_flag(s3, tmp_path, words, said):
     assert failed.returncode == 1
     assert said in error_line(failed)
     assert "test-secret" not in failed.stdout + failed.stderr
-
-
-def test_workers_elsewhere_write_beside_the_output(bucket):
-    """They have no disk of this machine: the drafts are hidden objects, which go when the output is published."""
-    header = ReportHeader("run", "events", "a guarantee", {})
-    report = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.5)
-    output, dead_letter = f"{bucket}/reports/a.parquet", f"{bucket}/reports/bad.jsonl"
-    with (
-        output_draft_file(output, workers_are_here=False) as draft,
-        output_draft_file(dead_letter, workers_are_here=False) as bad_draft,
-    ):
-        assert draft.startswith(f"{bucket}/reports/.a.parquet.")
-        for _ in range(2):  # a step may run twice
-            with beam.Pipeline(runner="FnApiRunner") as pipeline:
-                reports = pipeline | "Reports" >> beam.Create([report])
-                _ = reports | "Write" >> WriteReports(draft, header, shown_name=output)
-                bad = pipeline | "Bad" >> beam.Create([RejectedEvents("log", (1,), "broken")])
-                _ = bad | "WriteBad" >> WriteRejected(bad_draft, shown_name=dead_letter)
-        assert not remote_files.exists(output)
-        publish_output(draft, output)
-        publish_output(bad_draft, dead_letter)
-        with pytest.raises(UserError, match="exists and is never overwritten"):
-            publish_output(bad_draft, output)
-    assert everything_in(f"{bucket}/reports") == ["a.parquet", "bad.jsonl"]
-    found, reports = read_report_file(output)
-    assert (found, list(reports)) == (header, [report])
 
 
 def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket, tmp_path):

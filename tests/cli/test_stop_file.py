@@ -19,16 +19,16 @@ def temporary(tmp_path, monkeypatch):
 
 def default(run_id):
     """With a topic for reports, on an engine of this machine."""
-    path = stop_file_of_run(None, None, run_id, is_local=True)
+    path = stop_file_of_run(None, None, run_id, is_here=True)
     assert path is not None
     return pathlib.Path(path)
 
 
 def test_it_is_what_is_named_or_beside_the_reports_or_in_a_folder_that_its_owner_alone_can_enter(temporary):
     """A run id can be guessed, so a file in the temporary folder itself could be made by anybody."""
-    assert stop_file_of_run("/x/stop", "/x/reports", "run", is_local=True) == "/x/stop"
-    assert stop_file_of_run(None, "/x/reports", "run", is_local=False) == "/x/reports.stop"
-    assert stop_file_of_run(None, None, "run", is_local=False) is None
+    assert stop_file_of_run("/x/stop", "/x/reports", "run", is_here=True) == "/x/stop"
+    assert stop_file_of_run(None, "/x/reports", "run", is_here=False) == "/x/reports.stop"
+    assert stop_file_of_run(None, None, "run", is_here=False) is None
     assert list(temporary.iterdir()) == []
     before = os.umask(0)
     try:

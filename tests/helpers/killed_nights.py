@@ -177,8 +177,8 @@ class NightFolder:
             for window in range(record.first, record.end)
         ]
         with (
-            output_draft_file(record.output, workers_are_here=True) as draft,
-            output_draft_file(facts.state_path, workers_are_here=True) as state,
+            output_draft_file(record.output) as draft,
+            output_draft_file(facts.state_path) as state,
         ):
             write_report_file(draft, dataclasses.replace(HEADER, run_id=run_id), drawn)
             cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(record.end))]

@@ -296,7 +296,7 @@ def test_a_population_that_was_declared_twice_pays_for_the_runs_of_both_in_full(
     )
     assert (str(after.max_epsilon.normalize()), after.runs) == ("4", 3)
     with pytest.raises(BudgetExceededError):
-        ledger.reserve_run(part(cost=names_cost()))
+        ledger.reserve_run(part(cost=cost(epsilon=1.5)))
 
 
 def test_more_than_the_caps_is_charged_by_a_repair_alone(path: pathlib.Path) -> None:
