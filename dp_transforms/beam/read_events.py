@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
-from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -26,7 +25,6 @@ from dp_transforms.monitor.operator_counts import EVENTS_REJECTED, EVENTS_WITHOU
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000
-_DEAD_LETTER = RowTypeConstraint.from_fields([(name, str) for name in ("element", "msg", "stack")])
 REJECTED = "rejected"  # tag of the second output of whatever reads
 
 Getter = Callable[[Any], Any]
@@ -113,20 +111,6 @@ def _batches_and_rejected(
     batches, rejected = outputs.batches, outputs[REJECTED]
     batches.element_type, rejected.element_type = EventBatch, RejectedEvents
     return batches, rejected
-
-
-class EncodeRejected(beam.PTransform):
-    """PCollection of `RejectedEvents` -> a row for each of their events, with the fields of Beam's dead letters:
-    ``element`` is its place (`RejectedEvents`: the timestamp of what was no row of a log) and never its content,
-    ``msg`` says why, ``stack`` is empty."""
-
-    def expand(self, rejected: beam.PCollection) -> beam.PCollection:
-        return rejected | "DeadLetters" >> beam.FlatMap(_dead_letters).with_output_types(_DEAD_LETTER)
-
-
-def _dead_letters(rejected: RejectedEvents) -> Iterator[beam.Row]:
-    for position in rejected.positions:
-        yield beam.Row(element=f"{rejected.source}:{position}", msg=rejected.reason, stack="")
 
 
 class CollectEvents(beam.PTransform):
