@@ -155,7 +155,6 @@ def _plan_samples() -> list[Sample]:
         small_plan(mode="hits"),
         small_plan(sliding=2, hits_per_user=1),
         small_plan(domain=("a", "b"), threshold=5),
-        small_plan(mode="kms21"),
     ]
     return [
         Sample(f"plan {index}", plan.to_json().encode(), ".json", format_mutators.PLAN)

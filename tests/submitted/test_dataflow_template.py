@@ -28,6 +28,7 @@ REQUIRED = {
 EXAMPLES = {
     "plan": "gs://bucket/plan.json",
     "noise_key_secret": "projects/p/secrets/s/versions/12",
+    "item_field": "page",
     "log": "gs://bucket/clicks/2026-*.parquet",
     "domain_file": "gs://bucket/items.txt",
     "output": "gs://bucket/reports/january.avro",
@@ -106,6 +107,6 @@ def test_the_image_has_what_it_runs() -> None:
     assert all((ROOT / name).exists() for name in copied)
     # The Beam of the image is one that the package takes.
     (version,) = re.findall(r"beam_python3\.11_sdk:(\d+\.\d+\.\d+)$", text, re.MULTILINE)
-    (taken,) = re.findall(r'^    "apache-beam([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    (taken,) = re.findall(r'^    "apache-beam(>[^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version in SpecifierSet(taken)
     assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in text
