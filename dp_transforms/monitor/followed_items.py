@@ -66,13 +66,6 @@ class KnownItems(Columns):
         kept = np.flatnonzero((last_named >= 0) & (last_named >= next_window - forget_after))
         return KnownItems(table.take(kept), last_named[kept])
 
-    def last_named_of(self, table: ItemTable) -> npt.NDArray[np.int64]:
-        """The window in which each of these items was last named, -1 for one that is not here. Returns int64[k]."""
-        union, (here, asked) = ItemTable.merge([self.table, table])
-        last_named = np.full(len(union), -1, dtype=np.int64)
-        last_named[here] = self.last_named
-        return last_named[asked]
-
     def since(self, window: int) -> KnownItems:
         """Those that were last named in this window or later."""
         return self.select(self.last_named >= window)

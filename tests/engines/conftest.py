@@ -109,7 +109,6 @@ class Cluster:
         arguments: dict = {
             "checkpointing_interval_seconds": 1,
             "checkpoint_timeout_seconds": 25,
-            "environment": "EXTERNAL",
             "worker_address": self.pool.address,
             **changes,
         }
