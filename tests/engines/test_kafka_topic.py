@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
@@ -216,58 +214,6 @@ def test_what_is_gone_is_never_passed_over(server):
             StreamError, match=r"not a position in a Kafka topic\. Start a new run, without the stored state\.$"
         ):
             reader.poll(position, max_records=1, max_seconds=0)
-
-
-def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server):
-    """Records that came too early to count may go; those that the part has read may not."""
-    server.create_topic("begun", 2, timestamp_type="CreateTime")
-    for second in (40, 100):
-        for partition in (0, 1):
-            server.produce("begun", _values(second, second + 10), partition, timestamp_millis=second * 1000)
-    topic = _topic(server, "begun")
-    beginning = topic.beginning(90_000_000)
-    server.produce("begun", _values(200, 205), timestamp_millis=200_000)
-    assert topic.beginning(90_000_000) == beginning
-    again = topic.begun_at(beginning)
-    assert again.begin_offsets == (10, 10)
-    expected = [*_times(100, 110), *_times(200, 205)]
-    for deleted in (0, 10):  # records before these
-        server.delete_records("begun", 0, deleted)
-        assert topic.begun_at(beginning) == again
-        assert _event_times(_read_to_the_end(again.partitions()[0].open(0))) == expected  # type: ignore[arg-type]
-    server.delete_records("begun", 0, 11)
-    with pytest.raises(StreamError, match="begun:0 no longer has the offset 10"):
-        _read_to_the_end(again.partitions()[0].open(0))  # type: ignore[arg-type]
-    admin = server.admin()
-    admin.create_partitions([NewPartitions("begun", 3)])["begun"].result(10)
-    deadline = time.monotonic() + 60
-    while len(topic.partitions()) < 3:
-        assert time.monotonic() < deadline
-    assert [each.number for each in again.partitions()] == [0, 1], "the next part reads the third one"
-    polled = topic.partitions()[0].open(0).poll(None, max_records=1, max_seconds=5)
-    assert polled.partitions_unread == 0
-    polled = again.partitions()[0].open(0).poll('{"next_offset": 11}', max_records=1, max_seconds=5)
-    assert polled.partitions_unread == 1
-    with pytest.raises(StreamError, match="has 3 partitions, and this run reads 4"):
-        dataclasses.replace(topic, first_partitions=4).partitions()
-
-
-def test_a_topic_that_was_made_again_is_another_one(server):
-    server.create_topic("again")
-    topic = _topic(server, "again")
-    beginning = topic.beginning(0)
-    assert topic.begun_at(beginning).begin_offsets == (0,)
-    admin = server.admin()
-    admin.delete_topics(["again"])["again"].result(10)
-    deadline = time.monotonic() + 60
-    while "again" in admin.list_topics(timeout=10).topics:
-        assert time.monotonic() < deadline
-    server.create_topic("again")
-    with pytest.raises(StreamError, match="was created again since this part was begun"):
-        topic.begun_at(beginning)
-    for stored in ("", "[]", "{}", '{"topic_id": "x", "offsets": [-1]}', '{"topic_id": 1, "offsets": [1]}'):
-        with pytest.raises(StreamError, match="is stored as something else"):
-            topic.begun_at(stored)
 
 
 def test_a_broker_that_is_killed_and_comes_back(server, capfd):
