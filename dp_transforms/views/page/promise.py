@@ -149,8 +149,7 @@ def not_covered(budget: Budget | None, plan: Plan | None) -> list[str]:
     ]
     if plan is not None and plan.domain is not None:
         found.append(
-            f"The list of {plan.domain_size:,} items that was declared as public: it must be so, and must not be made"
-            " from the log."
+            f"The list of {plan.domain_size:,} items that was declared: it must be public, and not made from the log."
         )
     if plan is not None:
         found.append(
