@@ -53,7 +53,7 @@ class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
     Its state has a counter of hits for each user that ever paid one (`ContributionCounters`). `HeavyHitterMonitor`
     tests each item of a window against the threshold, charges the counters of its holders for a hit, and leaves out
     users that have paid all theirs. What is a hit, and the noise, depend on the mode; with ``kms21`` both are the
-    paper's, and tests/beam/test_threshold_monitor_evolving.py runs `mechanisms.papers.threshold_monitor` beside it.
+    paper's, and tests/beam/test_threshold_monitor_evolving.py runs `papers.threshold_monitor` beside it.
 
     Windows are closed strictly in order, each when all its candidates have come, as `InOrderDoFn` counts them: no
     timer and no watermark decides. All windows of bounded input have one turn.
