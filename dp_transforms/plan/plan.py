@@ -97,15 +97,15 @@ class Plan(Record):
         delta: float,
         schedule: WindowSchedule,
         mode: str | None = None,
-        domain: KnownDomain | None = None,
+        public_items: KnownDomain | None = None,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
         **choices: Unpack[Choices],
     ) -> Plan:
         """The plan that finds most for this budget.
 
-        mode: one of `MODES`, by default looks. domain: the public list of all items, an `ItemDomain`; None for an open
-        one. choices: in looks those of `LooksChoices`, in the other modes those of `HitsChoices`; None stands for the
+        mode: one of `MODES`, by default looks. public_items: a list of all items, `PublicItems`; None where any may
+        come. choices: in looks those of `LooksChoices`, in the other modes those of `HitsChoices`; None stands for the
         default of the mode.
 
         Raises ValueError for an argument of another mode, and if the budget is too small for any noise that can
@@ -122,9 +122,11 @@ class Plan(Record):
         epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
         check_budget(epsilon, delta, schedule)
         check_declared_ids(max_users, max_items)
-        if domain is not None and not isinstance(domain, KnownDomain):
-            raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
-        known_domain = None if domain is None else Domain(domain.size, domain.fingerprint)
+        if public_items is not None and not isinstance(public_items, KnownDomain):
+            raise ValueError(
+                f"public_items must be PublicItems, got a {type(public_items).__name__}. Use PublicItems.read(path)."
+            )
+        known_domain = None if public_items is None else Domain(public_items.size, public_items.fingerprint)
         budget = Budget(epsilon, delta, schedule, known_domain, max_users, max_items)
         known = cast(Any, given)  # each is one of the mode
         found = calibrate_looks(budget, **known) if mode == "looks" else calibrate_hits(mode, budget, **known)
@@ -141,7 +143,7 @@ class Plan(Record):
                 delta=self.delta,
                 schedule=self.schedule,
                 mode=mode or self.mode,
-                domain=self.domain,
+                public_items=self.domain,
                 max_users=self.max_users,
                 max_items=self.max_items,
                 **choices,

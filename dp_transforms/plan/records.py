@@ -27,7 +27,7 @@ MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 @runtime_checkable
 class KnownDomain(Protocol):
-    """What a plan needs of an `ItemDomain`: the number of its items, and the hash of the list."""
+    """What a plan needs of `PublicItems`: the number of its items, and the hash of the list."""
 
     @property
     def size(self) -> int: ...

@@ -11,7 +11,7 @@ from dp_transforms.accounting.charging_game import GameAccountant, charging_game
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail, upper_tail
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.query_noise import epsilon_spent
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
@@ -163,7 +163,7 @@ def _sampling_share(plan, epsilon_of_noise):
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
 def test_the_share_of_sampling(mode, domain, keys):
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
-    plan = calibrated_plan(mode=mode, domain=domain, epsilon=1.5, most_keys=keys)
+    plan = calibrated_plan(mode=mode, public_items=domain, epsilon=1.5, most_keys=keys)
     is_kms21 = mode == "kms21"
     close = Fraction(1, 10**11)  # the empty items of a thousand are a 10^-8 part of the widest noise of kms21
     calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))
@@ -188,7 +188,7 @@ def _capped_sum(plan):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"domain": DOMAIN}, {"most_keys": 3}],
+    [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"public_items": DOMAIN}, {"most_keys": 3}],
 )
 def test_kms21_keeps_every_share(changes):
     plan = calibrated_plan(mode="kms21", **changes)
@@ -234,7 +234,7 @@ def test_a_known_domain_gives_all_of_delta_to_the_accountant():
     assert LABELS.domain is None
     assert (
         IN_DOMAIN.fingerprint
-        != calibrated_plan(domain=ItemDomain.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
+        != calibrated_plan(public_items=PublicItems.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
     )
 
 
@@ -245,7 +245,7 @@ def test_the_default_threshold_hides_items_that_nobody_holds(mode, size):
         fingerprint = "0" * 64
 
     Declared.size = size
-    plan = calibrated_plan(mode=mode, domain=Declared)
+    plan = calibrated_plan(mode=mode, public_items=Declared)
     expected = size * 384 * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold)
     assert plan.expected_false_reports == pytest.approx(expected)
     assert expected <= 0.05
@@ -253,7 +253,7 @@ def test_the_default_threshold_hides_items_that_nobody_holds(mode, size):
 
 
 def test_every_threshold_is_safe_in_a_known_domain():
-    lowest = calibrated_plan(domain=DOMAIN, threshold=1)
+    lowest = calibrated_plan(public_items=DOMAIN, threshold=1)
     assert lowest.hits.epsilon_per_query == IN_DOMAIN.charged_hits.epsilon_per_query
     assert lowest.expected_false_reports == pytest.approx(1000 * 384 * upper_tail(lowest.hits.epsilon_per_query, 1))
     assert LABELS.expected_false_reports == 0

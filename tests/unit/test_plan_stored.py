@@ -26,7 +26,7 @@ from tests.helpers.plan_schema import FILE
 pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
 LOOKS = short_looks_plan
 TWO_KEYS = calibrated_plan(most_keys=2)
-LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, domain=DOMAIN)
+LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, public_items=DOMAIN)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
