@@ -63,8 +63,8 @@ class Plan(Record):
     epsilon, delta: the guarantee for one user over the whole schedule.
     schedule: the declared windows; its horizon is the number of windows that may be published.
     domain: of a plan with a known domain.
-    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. Stated sizes are wrong
-        more often than they say if there are more users.
+    max_users, max_items: declared bounds on distinct ids under one key, for hash collisions; never measured. Stated
+        sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
     looks: where users pay for looks. hits: where users pay for hits.
     known: where named items are followed; in a known domain all items are known, and have the threshold.
@@ -133,8 +133,10 @@ class Plan(Record):
         return cls(**budget._asdict(), **found)
 
     def again(self, mode: str | None = None, **choices: Unpack[Choices]) -> Plan | None:
-        """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices, named
-        as in `calibrate`. None if the budget is too small for it."""
+        """A plan of the same budget, schedule, domain, keys and bounds on ids: in another mode, or with other choices,
+        named as in `calibrate`. None if the budget is too small for it, or the mode has no keys."""
+        if self.most_keys > 1:
+            choices.setdefault("most_keys", self.most_keys)
         try:
             return Plan.calibrate(
                 epsilon=self.epsilon,
@@ -186,6 +188,11 @@ class Plan(Record):
         return 0 if self.hits is None else self.hits.per_user
 
     @property
+    def most_keys(self) -> int:
+        """The promise is for users with events under at most so many keys (docs/guarantee.md, "Keys")."""
+        return 1 if self.hits is None else self.hits.keys
+
+    @property
     def domain_size(self) -> int:
         """How many items a known domain has; 0 in an open domain."""
         return 0 if self.domain is None else self.domain.size
@@ -210,7 +217,8 @@ class Plan(Record):
     @property
     def guarantee(self) -> str:
         """What the plan promises, in one sentence, and for a known domain on which condition."""
-        condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
+        condition = f", if they are under at most {self.most_keys} keys" if self.most_keys > 1 else ""
+        condition += ", provided the list of items is public and was not made from the log" if self.domain else ""
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
@@ -219,8 +227,8 @@ class Plan(Record):
 
     @property
     def queries_per_user(self) -> int:
-        """The most (window, item) counts that one user is part of: max_items_per_user times the horizon."""
-        return self.charged_hits.max_items_per_user * self.schedule.horizon
+        """The most counts that one user is part of: max_items_per_user in each window, under each of its keys."""
+        return self.most_keys * self.charged_hits.max_items_per_user * self.schedule.horizon
 
     @property
     def known_error(self) -> float:
@@ -230,7 +238,7 @@ class Plan(Record):
 
     @property
     def expected_false_reports(self) -> float:
-        """How many items of a known domain that nobody holds the run publishes on average; rounded up.
+        """How many items of a known domain that nobody holds the run publishes on average under a key; rounded up.
 
         0 in an open domain, where noise names a known item that nobody holds with `known_error` in each window.
         """
@@ -275,12 +283,12 @@ class Plan(Record):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
-        float[per_user], not decreasing, at most epsilon. But for kms21 it comes from the game accountant, whichever
-        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        float[hits of a user in all], not decreasing, at most epsilon. But for kms21 it comes from the game accountant,
+        whichever accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
         "Claim (running figure)".
         """
         hits = self.charged_hits
-        return hits.rules.epsilon_after_hits(hits.noise, hits.per_user, self.epsilon, self.shares.paid)
+        return hits.rules.epsilon_after_hits(hits.noise, hits.in_all, self.epsilon, self.shares.paid)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.
