@@ -31,7 +31,7 @@ from benchmarks import stream_samples
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
-from dp_transforms.monitor.user_budgets import Hits
+from dp_transforms.monitor.contribution_counters import Hits
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from examples.engines.engine_process import EngineError, engine_file, java

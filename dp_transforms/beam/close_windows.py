@@ -111,7 +111,9 @@ class StartWindows(beam.PTransform):
         once = packed.pipeline | beam.Impulse() | "Starts" >> beam.FlatMap(lambda _: ((each, b"") for each in starts))
         once.element_type = tuple[tuple[str, int], bytes]
         nothing = packed | "Watermark" >> beam.FlatMap(_nothing).with_output_types(tuple[tuple[str, int], bytes])
-        started = (once, nothing) | "WithWatermark" >> beam.Flatten() | "Start" >> beam.ParDo(_StartDoFn(self._schedule))
+        started = (
+            (once, nothing) | "WithWatermark" >> beam.Flatten() | "Start" >> beam.ParDo(_StartDoFn(self._schedule))
+        )
         started.element_type = tuple[KeyedCell, bytes]
         return started
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
+from apache_beam.transforms.window import WindowFn
 from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
-from dp_transforms.beam.assign_windows import PACKED, assign_windows, in_global_window
+from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
@@ -30,7 +30,6 @@ from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
 from dp_transforms.stages.stage import DomainOfRun, Sharding
@@ -112,7 +111,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if not isinstance(plan, Plan):
             raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.calibrate(...).")
         if window is not None:
-            _check_window(window, plan.schedule)
+            check_window(window, plan.schedule)
         items = item if isinstance(item, (list, tuple)) and item else [item]
         of_items = (("item", each) for each in items)
         for name, getter in (("user", user), *of_items, *((("time", time),) if time is not None else ())):
@@ -145,9 +144,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         return display_of(self._plan, self._stream)
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
-        windowing = events.windowing.windowfn
-        if not isinstance(windowing, GlobalWindows):
-            _check_window(windowing, self._plan.schedule)
+        check_windowing(events, self._plan.schedule)
         if self._time is not None and not events.is_bounded:
             raise ValueError(
                 "time cannot be used with unbounded input: its windows close by the timestamps of its elements, so the"
@@ -292,27 +289,6 @@ class ReleaseLog(ShiftingHeavyHitters):
         outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
         outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
         return outputs.packed, outputs[REJECTED]
-
-
-def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:
-    """Raises ValueError unless the Beam windows are those of the schedule."""
-    if isinstance(window, SlidingWindows):
-        size, slide = window.size.micros, window.period.micros
-    elif isinstance(window, FixedWindows):
-        size = slide = window.size.micros
-    else:
-        raise ValueError(
-            f"windows must be FixedWindows or SlidingWindows, got {type(window).__name__}."
-            " Apply the transform to globally windowed input."
-        )
-    declared = (schedule.window_seconds * MICROS_PER_SECOND, schedule.slide_seconds * MICROS_PER_SECOND)
-    aligned = (schedule.start_seconds * MICROS_PER_SECOND - window.offset.micros) % slide == 0
-    if (size, slide) != declared or not aligned:
-        raise ValueError(
-            f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
-            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s"
-            f" every {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or give none."
-        )
 
 
 def _getter(field: str | Getter) -> Getter:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
+from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
-from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
+from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
+from dp_transforms.beam.threshold_monitor import MonitorPairs, under_key
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.runs.run_part import RunPart
@@ -57,14 +59,24 @@ class ReleaseAtOnce(beam.PTransform):
     def expand(self, packed: beam.PCollection) -> Released:
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
         run = stages.users.run
+        if stages.windows.work is MonitorWindows:
+            keyed = packed | "UnderKey" >> beam.Map(under_key, run.stream).with_output_types(tuple[KeyedCell, bytes])
+            monitor = MonitorPairs(
+                run,
+                noise_key,
+                cuts.users,
+                public_items=stages.items.domain,
+                keys=(run.stream,),
+                part=part,
+                pool=self._pool,
+            )
+            monitored = keyed | "MonitorHeavyHitters" >> monitor
+            return Released(monitored[KEYED_REPORTS] | "Reports" >> beam.Values(), (monitored[STATE],))
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
             users = merge_pairs(users, noise_key, self._pool, step)
         in_first_round, (found, states) = self._found(users)
-        if stages.windows.work is MonitorWindows:
-            monitored = found | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
-            return Released(monitored[REPORTS], (*states, monitored[STATE]))
         release = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
         groups = found | "GroupWindows" >> beam.GroupByKey()
         blocks = self._blocks(in_first_round) if self._with_blocks else None
@@ -148,10 +160,6 @@ class ReleaseStagesInOrder(beam.PTransform):
         users = InOrder(stages.users, noise_key, shards, self._senders, of_items, self._groups)
         items = InOrder(stages.items, noise_key, of_items, shards, 1)
         found = messages | "Users" >> users | "Items" >> items
-        if stages.windows.work is MonitorWindows:
-            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items)
-            released = found | "MonitorHeavyHitters" >> last
-        else:
-            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
-            released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
+        last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
+        released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
         return ReleasedInOrder(released[REPORTS], released[ENDED])

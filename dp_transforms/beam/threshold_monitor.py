@@ -16,9 +16,8 @@ from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
-
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
 from dp_transforms.beam.at_once import WithStarts, run_for_keys
@@ -34,13 +33,13 @@ from dp_transforms.beam.set_up_workers import (
 )
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
+from dp_transforms.monitor.contribution_counters import ContributionCounters
 from dp_transforms.monitor.event_ids import id_of_value
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
-from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -48,14 +47,14 @@ from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, hit_bound_cell, pack_by_bucket
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.release_stages import Cuts
-from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
 from dp_transforms.stages.users import BoundUsers, FindCandidates
 
 KeyedReport = tuple[str, WindowReport]
 REPORTS = "reports"
 Due = tuple[str, tuple[int, int, list[bytes]]]
-"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All that
-were not sent before come together: one of these elements has the number of all others, and each other one has -1."""
+"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
+them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
 _LEAST_NEAR_WINDOWS = 8
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 _NEVER = 1 << 62
@@ -69,9 +68,9 @@ class ThresholdMonitorEvolving(beam.PTransform):
     window with heavy items, at the maximal timestamp of the window, in the GlobalWindow, in no order.
 
     Guarantee: all reports of all keys together are (plan.epsilon, plan.delta)-DP for adding or removing one user with
-    all its events under so many keys (docs/guarantee.md, "Keys"). Each key, such as a country or a tenant, has a monitor
-    of its own, with counters and noise of its own; nothing is sent because a key was seen. With public items this holds
-    if the list is public and was not made from the log.
+    all its events under so many keys (docs/guarantee.md, "Keys"). Each key, such as a country or a tenant, has a
+    monitor, with counters and noise of its own; nothing is sent because a key was seen. With public items this holds if
+    the list is public and was not made from the log.
 
     plan: of `Plan.for_hits`. Its schedule declares the windows; events outside its range are skipped and counted.
     noise_key, run_id, shards, public_items: as in `ShiftingHeavyHitters`.
@@ -97,7 +96,8 @@ class ThresholdMonitorEvolving(beam.PTransform):
         with_rejected: bool = False,
     ) -> None:
         super().__init__()
-        check_plan_type(plan)
+        if not isinstance(plan, Plan):
+            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
         _ = plan.charged_hits  # raises for a plan of contributions
         check_names(run_id=run_id)
         if keys is not None:
@@ -190,6 +190,12 @@ class MonitorPairs(beam.PTransform):
         outputs = in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_outputs(STATE, main=REPORTS)
         outputs[REPORTS].element_type = convert_to_beam_type(KeyedReport)
         return outputs
+
+
+def under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+    """Of a stream with one key."""
+    cell, blob = packed
+    return (key, *cell), blob
 
 
 def _by_key(packed: tuple[KeyedCell, bytes]) -> tuple[str, bytes]:
@@ -308,15 +314,15 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
             for packed in pack_by_bucket([(Kind.HIT_BOUND, hit_bound_cell(now.hit_bound)), *paid]):
                 yield beam.pvalue.TaggedOutput(STATE, packed)
 
-    def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> UserBudgets:
+    def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> ContributionCounters:
         """Those that are stored, and what the holders of these candidates had paid before this part of the run."""
         before: list[bytes] = []
         if self._part.state_path is not None:
             holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
             before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
-        return UserBudgets([*stored, *before], are_noted=True)
+        return ContributionCounters([*stored, *before], are_noted=True)
 
-    def _store(self, budgets: UserBudgets, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
+    def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
         """Appends the counters that were charged. Now and then it rewrites all, which costs a bounded share of what is
         read."""
         written = budgets.charged_blobs()

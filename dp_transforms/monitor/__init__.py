@@ -13,7 +13,7 @@ item_table             keyed 128-bit hashes of items and their labels
 pairs                  which items each user holds in each window, by user or by item: from events; which of them count
 item_sums              the same pairs by window and item, in cells: an item in a window, with its holders or a sum
 query_noise            the noise of one count in each mode of hits, in two stages; the rule that its plan has
-user_budgets           hits paid by each user that was ever charged, and by the holders of some candidates
+contribution_counters  hits paid by each user that was ever charged, and by the holders of some candidates
 heavy_hitter_monitor   the parallel front, which finds candidates; the sequential stage: one window after the other,
                        test, charge, exclude, report
 window_report          the released types

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.contribution_counters import ContributionCounters, Hits, HolderCounters
 from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
 from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.query_noise import (
@@ -40,7 +41,6 @@ from dp_transforms.monitor.query_noise import (
     query_noise,
     release_rule,
 )
-from dp_transforms.monitor.user_budgets import Hits, HolderCounters, UserBudgets
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 
@@ -150,7 +150,7 @@ class MonitorState:
 
     next_window: int = 0
     hit_bound: int = 0
-    budgets: UserBudgets = dataclasses.field(default_factory=UserBudgets)
+    budgets: ContributionCounters = dataclasses.field(default_factory=ContributionCounters)
 
 
 class HeavyHitterMonitor:

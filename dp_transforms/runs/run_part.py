@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitor.columns import ByUser
+from dp_transforms.monitor.contribution_counters import Hits
 from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.packed_arrays import check_unpacked
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_cells import BUCKETS, Kind, are_of_bucket, buckets_of_shard, hit_bound_of_cell

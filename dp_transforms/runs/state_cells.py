@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitor.columns import ByUser
+from dp_transforms.monitor.contribution_counters import Hits
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.records import MOST_ROUNDS
 
 BUCKETS = 64

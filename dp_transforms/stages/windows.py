@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.contribution_counters import ContributionCounters
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES
-from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell
@@ -46,7 +46,7 @@ class MonitorWindows(StageWork):
         if part.state_path is not None:
             holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
             blobs = part.hits(np.unique(np.concatenate(holders))).to_cells()
-        return MonitorState(part.first, part.hit_bound, UserBudgets(blobs))
+        return MonitorState(part.first, part.hit_bound, ContributionCounters(blobs))
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Read:
         by_kind: dict[Kind, list[Cell]] = {}
@@ -56,7 +56,7 @@ class MonitorWindows(StageWork):
         return _Read(
             first,
             hit_bound,
-            UserBudgets(by_kind.get(Kind.BUDGETS, ()), are_noted=True),
+            ContributionCounters(by_kind.get(Kind.BUDGETS, ()), are_noted=True),
             hit_bound,
         )
 

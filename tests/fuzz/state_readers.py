@@ -15,6 +15,7 @@ from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.contribution_counters import ContributionCounters, Hits
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_namer import ItemNamer
@@ -23,7 +24,6 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_events, pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries, Purses
-from dp_transforms.monitor.user_budgets import Hits, UserBudgets
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_cells import Kind, cells_by_bucket, hit_bound_cell
@@ -132,7 +132,7 @@ def _packed_samples() -> list[Sample]:
 def _read_packed(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "budgets":
-        budgets = UserBudgets([data, sample.data])
+        budgets = ContributionCounters([data, sample.data])
         return [budgets.to_blobs(), len(budgets)]
     if sample.context == "pairs":
         pairs = UserPairs.from_bytes(data)

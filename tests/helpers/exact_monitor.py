@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from dp_transforms.accounting.charging_game import between_probability
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, upper_tail_integers
+from dp_transforms.monitor.contribution_counters import ContributionCounters
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import WindowReport, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trial_plan import TrialPlan
@@ -135,12 +135,12 @@ def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolde
 
 def copy_state(state: MonitorState) -> MonitorState:
     """As Beam keeps it between windows: through the cells of its bytes."""
-    return MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_blobs()))
+    return MonitorState(state.next_window, state.hit_bound, ContributionCounters(state.budgets.to_blobs()))
 
 
 def state_with_hits(hits: dict[int, int], next_window: int = 0) -> MonitorState:
     users = np.array(sorted(user for user in hits if hits[user]), dtype=np.uint64)
-    budgets = UserBudgets()
+    budgets = ContributionCounters()
     budgets.charge(users, np.array([hits[int(user)] for user in users], dtype=np.uint32))
     return MonitorState(next_window, 0, budgets)
 

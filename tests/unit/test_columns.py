@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
+from dp_transforms.monitor.contribution_counters import Hits
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -19,7 +20,6 @@ from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.packed_arrays import pack_arrays, unpack_arrays
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.user_budgets import Hits
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 ONE = 1 << 128

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
+from dp_transforms.monitor.contribution_counters import ContributionCounters, HolderCounters
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_namer import EmptyItems
@@ -19,7 +20,6 @@ from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import UserPairs, bound_contributions, pairs_of_events
 from dp_transforms.monitor.query_noise import SingleNoise, digests_of_groups, query_noise
-from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
 from tests.helpers.core_runs import busy_log, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
@@ -85,7 +85,7 @@ def run_core(
     for candidates in parts:
         for window, part in candidates.by_window():
             report, _ = monitor.close_window(window, candidates.select_range(part), state)
-            state.budgets = UserBudgets(state.budgets.to_blobs())
+            state.budgets = ContributionCounters(state.budgets.to_blobs())
             reports += [report] if report is not None else []
     return reports
 
@@ -227,7 +227,7 @@ def widened(keys, users):
 
 def asked(chosen, kinds):
     """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
-    keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), UserBudgets()
+    keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), ContributionCounters()
     paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
     budgets.charge(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32))
     counters = HolderCounters.of([held], budgets)

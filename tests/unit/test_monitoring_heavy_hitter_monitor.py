@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
+from dp_transforms.monitor.contribution_counters import ContributionCounters, HolderCounters
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import monitor_settings
@@ -177,11 +177,11 @@ def assert_paid(budgets, expected):
 @given(charges_strategy)
 @settings(deadline=None)
 def test_charges_add_up(charges):
-    budgets = UserBudgets()
+    budgets = ContributionCounters()
     for index, charge in enumerate(charges):
         budgets.charge(*arrays(charge))
         assert_paid(budgets, total(charges[: index + 1]))
-    again = UserBudgets(budgets.to_blobs())
+    again = ContributionCounters(budgets.to_blobs())
     assert_paid(again, total(charges))
     assert again.to_blobs() == budgets.to_blobs()
     again.charge(*arrays({3: 2}))
@@ -193,7 +193,7 @@ def test_charges_add_up(charges):
 def test_places_that_were_found_before_the_charge_change_nothing(charges):
     """Also where only some of those that were looked for are charged."""
     everybody = np.array([0, 1, 2, 3, 4, 5, 8, 2**63, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
-    searching, knowing = UserBudgets(), UserBudgets()
+    searching, knowing = ContributionCounters(), ContributionCounters()
     for charge in charges:
         places = knowing.places(everybody)
         assert knowing.hits(everybody, places).tolist() == searching.hits(everybody).tolist()
@@ -209,13 +209,13 @@ def test_what_each_window_charges_is_appended_and_counts_once(charges):
     """Without rewriting what is there, in any order, and also where a blob is there twice."""
     blobs = []
     for charge in charges:
-        budgets = UserBudgets(blobs, are_noted=True)
+        budgets = ContributionCounters(blobs, are_noted=True)
         budgets.charge(*arrays(charge))
         appended = budgets.charged_blobs()
         assert len(appended) == bool(charge)
         blobs += appended
-    assert_paid(UserBudgets(blobs), total(charges))
-    assert UserBudgets([*reversed(blobs), *blobs]).to_blobs() == UserBudgets(blobs).to_blobs()
+    assert_paid(ContributionCounters(blobs), total(charges))
+    assert ContributionCounters([*reversed(blobs), *blobs]).to_blobs() == ContributionCounters(blobs).to_blobs()
 
 
 def test_two_million_users_in_small_blobs():
@@ -223,12 +223,12 @@ def test_two_million_users_in_small_blobs():
     count = 2_000_000
     everybody = np.arange(count, dtype=np.uint64) * np.uint64(9_223_372_036_854) + np.uint64(1)
     hits = (np.arange(count) % 7 + 1).astype(np.uint32)
-    budgets = UserBudgets()
+    budgets = ContributionCounters()
     budgets.charge(everybody, hits)
     blobs = budgets.to_blobs()
     assert max(map(len, blobs)) < 10_000_000
     assert sum(map(len, blobs)) <= 16 * count
-    again = UserBudgets(blobs)
+    again = ContributionCounters(blobs)
     assert len(again) == count
     assert np.array_equal(again.hits(everybody), hits)
     assert not again.hits(everybody + np.uint64(1)).any()
@@ -253,7 +253,7 @@ def part_of(windows, source, keys, most=12):
 
 
 def charged(users, hits):
-    budgets = UserBudgets()
+    budgets = ContributionCounters()
     ordered = sorted(zip(users, hits, strict=True))
     budgets.charge(
         np.array([user for user, _ in ordered], dtype=np.uint64), np.array([h for _, h in ordered], dtype=np.uint32)
@@ -306,7 +306,7 @@ def test_what_is_yielded_is_in_the_state(monkeypatch):
     window, _ = next(closed)
     rest = [*one_by_one(chosen, keys, parts)[0]]
     assert rest[0][0] == window < state.next_window < WINDOWS
-    before = UserBudgets(state.budgets.to_blobs())
+    before = ContributionCounters(state.budgets.to_blobs())
     assert len(before) > 0
     after = MonitorState(state.next_window, state.hit_bound, before)
     left = [part for part in parts if part.windows[0] >= state.next_window]
@@ -342,7 +342,7 @@ def test_the_more_counters_there_are_the_more_windows_are_closed_together(monkey
 
     monkeypatch.setattr(HolderCounters, "of", of)
     everybody = np.arange(8 * 500, dtype=np.uint64) << np.uint64(40)
-    budgets = UserBudgets()
+    budgets = ContributionCounters()
     budgets.charge(everybody, np.ones(len(everybody), dtype=np.uint32))
     largest = max(len(part.holders) for part in parts)
     for state, least in ((MonitorState(), 0), (MonitorState(budgets=budgets), 500 - largest)):

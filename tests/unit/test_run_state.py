@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from dp_transforms.monitor.contribution_counters import Hits
 from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.runs import state_cells, state_file
 from dp_transforms.runs.fingerprints import part_fingerprint, sealing_key
 from dp_transforms.runs.records import StateError

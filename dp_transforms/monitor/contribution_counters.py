@@ -33,7 +33,7 @@ class Hits(ByUser):
     ROWS_OF_CELL = 700_000
 
 
-class UserBudgets:
+class ContributionCounters:
     """Counters of the users that were ever charged; all others are 0. 12 bytes a user.
 
     Stored as blobs, byte strings under 10 MB. A user may be in several, and its highest counter counts: hits are never
@@ -125,7 +125,7 @@ class HolderCounters:
     places: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, parts: Sequence[ItemHolders], budgets: UserBudgets) -> HolderCounters:
+    def of(cls, parts: Sequence[ItemHolders], budgets: ContributionCounters) -> HolderCounters:
         """Of all holders of these parts."""
         holders = parts[0].holders if len(parts) == 1 else np.concatenate([part.holders for part in parts])
         users, user_of_row = distinct_hashes(holders)
@@ -137,7 +137,7 @@ class HolderCounters:
         """The same counters, for these rows alone."""
         return dataclasses.replace(self, user_of_row=self.user_of_row[low:high])
 
-    def charge(self, budgets: UserBudgets) -> Hits:
+    def charge(self, budgets: ContributionCounters) -> Hits:
         """Adds to the budgets what was added to the counters. Once, and to the budgets that these were made of."""
         changed = np.flatnonzero(self.hits != self.paid)
         charges = Hits(self.users[changed], self.hits[changed] - self.paid[changed])
