@@ -94,7 +94,7 @@ def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int,
 
 
 class WithStarts(beam.PTransform):
-    """Packed columns by slab and shard, and for each of these cells an empty blob: also those to which nothing comes act.
+    """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
 
     Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys.
     """

@@ -18,8 +18,9 @@ from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_wind
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
-from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseStagesInOrder
+from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits, ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
+from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
@@ -155,6 +156,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
+        if run.plan.hits is not None:
+            return self._release_hits(events, run, noise_key)
         if events.is_bounded:
             return self._release_at_once(events, run, noise_key)
         shards = Sharding.of_stream(self._shards).shards
@@ -168,10 +171,15 @@ class ShiftingHeavyHitters(beam.PTransform):
         release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards, senders=1)
         return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
+    def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
+        cut = MonitorPairs.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
+        packed, rejected = self._packed(events, run, noise_key, PackPairs(run.plan.schedule, cut))
+        release = ReleaseHits(run, noise_key, cut, self._domain_of_stages, pool=self._pool)
+        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
+
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        pays_looks = run.plan.looks is not None
-        cuts = Cuts.of(run.plan.schedule, pays_looks=pays_looks, shards=self._shards)
-        step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks)
+        cuts = Cuts.of(run.plan.schedule, pays_looks=True, shards=self._shards)
+        step = PackPairs(run.plan.schedule, cuts.users, by_item=True)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
         release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)

@@ -12,14 +12,15 @@ from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
-from dp_transforms.beam.threshold_monitor import MonitorPairs, under_key
+from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.pairs import groups_of_users
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, Sharding, Stage, shards_of_items
-from dp_transforms.stages.windows import MonitorWindows
+from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
 
 
 class Released(NamedTuple):
@@ -29,6 +30,41 @@ class Released(NamedTuple):
     reports: beam.PCollection
     states: tuple[beam.PCollection, ...]
     blocks: beam.PCollection | None = None
+
+
+class ReleaseHits(beam.PTransform):
+    """``((slab, shard of users), packed UserPairs)`` -> `Released`, where users pay for hits: ThresholdMonitorEvolving
+    under one key, the stream of the run.
+
+    cut: `MonitorPairs.cut`. part, pool: as in `ReleaseAtOnce`.
+    """
+
+    def __init__(
+        self,
+        run: PlannedRun,
+        noise_key: beam.Secret,
+        cut: Sharding,
+        public_items: DomainOfRun | None = None,
+        *,
+        part: RunPart | None = None,
+        pool: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._stream = run.stream
+        self._monitor = MonitorPairs(
+            run, noise_key, cut, public_items=public_items, keys=(run.stream,), part=part, pool=pool
+        )
+
+    def expand(self, packed: beam.PCollection) -> Released:
+        keyed = packed | "UnderKey" >> beam.Map(_under_key, self._stream).with_output_types(tuple[KeyedCell, bytes])
+        monitored = keyed | "MonitorHeavyHitters" >> self._monitor
+        reports = monitored[KEYED_REPORTS] | "Reports" >> beam.Values().with_output_types(WindowReport)
+        return Released(reports, (monitored[STATE],))
+
+
+def _under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+    cell, blob = packed
+    return (key, *cell), blob
 
 
 class ReleaseAtOnce(beam.PTransform):
@@ -59,19 +95,6 @@ class ReleaseAtOnce(beam.PTransform):
     def expand(self, packed: beam.PCollection) -> Released:
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
         run = stages.users.run
-        if stages.windows.work is MonitorWindows:
-            keyed = packed | "UnderKey" >> beam.Map(under_key, run.stream).with_output_types(tuple[KeyedCell, bytes])
-            monitor = MonitorPairs(
-                run,
-                noise_key,
-                cuts.users,
-                public_items=stages.items.domain,
-                keys=(run.stream,),
-                part=part,
-                pool=self._pool,
-            )
-            monitored = keyed | "MonitorHeavyHitters" >> monitor
-            return Released(monitored[KEYED_REPORTS] | "Reports" >> beam.Values(), (monitored[STATE],))
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)

@@ -46,8 +46,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, hit_bound_cell, pack_by_bucket
 from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.release_stages import Cuts
-from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
+from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, Stage, shards_of_items
 from dp_transforms.stages.users import BoundUsers, FindCandidates
 
 KeyedReport = tuple[str, WindowReport]
@@ -119,7 +118,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
         keep_bundles_whole(events.pipeline)
         run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())
         batches, rejected = events | "CollectEvents" >> CollectEventsOfKeys()
-        cut = MonitorPairs.cut(plan, self._shards, is_bounded=events.is_bounded)
+        cut = MonitorPairs.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
         packing = PackPairs(plan.schedule, cut)
         packed = batches | "AssignWindows" >> assign_windows_of_keys(run, noise_key, packing, self._public_items, keys)
         monitor = MonitorPairs(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
@@ -166,15 +165,16 @@ class MonitorPairs(beam.PTransform):
         self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key, part)
 
     @staticmethod
-    def cut(plan: Plan, shards: int | None, part: RunPart | None = None, *, is_bounded: bool) -> Sharding:
+    def cut(schedule: WindowSchedule, shards: int | None, part: RunPart | None = None, *, is_bounded: bool) -> Sharding:
+        """Of bounded input, or of a stream. shards: None for a good number. part: None for the whole run."""
         if is_bounded:
-            return Cuts.of(plan.schedule, pays_looks=False, shards=shards, part=part).users
+            return Sharding.of_windows(schedule.horizon if part is None else part.windows, shards)
         return Sharding(1, shards_of_items(Sharding.of_stream(shards).shards))
 
     def expand(self, packed: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         noise_key, pool = self._noise_key, self._pool
         if not packed.is_bounded:
-            packed = packed | "CloseWindows" >> InClosingWindows(self._schedule)
+            packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
         sums = run_for_keys(users, "BoundUsers", self._bound, noise_key, pool)
         if self._find.stage.domain is not None:
@@ -190,12 +190,6 @@ class MonitorPairs(beam.PTransform):
         outputs = in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_outputs(STATE, main=REPORTS)
         outputs[REPORTS].element_type = convert_to_beam_type(KeyedReport)
         return outputs
-
-
-def under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
-    """Of a stream with one key."""
-    cell, blob = packed
-    return (key, *cell), blob
 
 
 def _by_key(packed: tuple[KeyedCell, bytes]) -> tuple[str, bytes]:
