@@ -26,9 +26,9 @@ Public names, loaded when first used:
 Map of the package. Each folder imports only those above it, and each says in its docstring what is in it; checks,
 errors and lean_imports are for all of them.
 
-- mechanisms: laws of the noise, keyed randomness, exact noise, release rules. `mechanisms.papers` is a library beside
-  the pipeline: the papers' mechanisms, each to be used alone.
+- mechanisms: laws of the noise, keyed randomness, exact noise, release rules.
 - accounting: from a budget to plain numbers.
+- papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
 - stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
 - monitor: the streaming core on numpy columns: looks and hits, purses and counters, thresholds and names.

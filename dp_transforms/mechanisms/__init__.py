@@ -7,7 +7,4 @@ priced_weights      the weights that users may have there, and what each costs
 randomness          keyed functions: identities, choices and uniforms, all from one secret
 noise_table         exact inversion of 128-bit uniforms by a table of tails, and the same draws from bounds in floats
 release_rule        what a noisy count leads to: the rule of each mode
-
-`papers` is a library of the papers' mechanisms, each used alone. The pipeline runs none of them: the algorithm of a
-mode is in `monitor.heavy_hitter_monitor`, not in `papers.threshold_monitor`.
 """

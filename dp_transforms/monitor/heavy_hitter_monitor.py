@@ -2,7 +2,7 @@
 tests the candidates, charges their holders, and excludes users at their limit.
 
 The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
-accounting of target charging ([CL23] Algorithm 5). Beside it, `mechanisms.papers.threshold_monitor` is the algorithm
+accounting of target charging ([CL23] Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm
 as printed: tests/beam/test_threshold_monitor_evolving.py.
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP

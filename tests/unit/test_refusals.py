@@ -9,41 +9,41 @@ import pytest
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
 from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.accounting.mixed_charging import (
-    CallKind,
-    MixedChargingAccountant,
-    MixedChargingFilter,
-    largest_support,
-    target_charge,
-)
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_search import choose_purse
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.papers.multiplicative_weights import (
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.individual_charging import IndividualCharging
+from dp_transforms.papers.mixed_charging import (
+    CallKind,
+    MixedChargingAccountant,
+    MixedChargingFilter,
+    largest_support,
+    target_charge,
+)
+from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
 )
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from dp_transforms.mechanisms.papers.private_computation import (
+from dp_transforms.papers.noise_source import SecretNoise
+from dp_transforms.papers.private_computation import (
     FiniteMechanism,
     NoisyAnswer,
     NoisyTest,
     NoisyZoneTest,
     exponential_choice,
 )
-from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
-from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from dp_transforms.papers.synthetic_data import SmallDatabase, small_database_records_needed
+from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.lifetime_cost import delta_units, epsilon_units
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
 from tests.helpers.refusals import (
