@@ -256,6 +256,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         element: Due,
         pending: Any = beam.DoFn.StateParam(PENDING),
         pending_far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        _counters: Any = beam.DoFn.StateParam(CONTRIBUTION_COUNTERS),  # with --runtime_type_check Beam looks only here
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
