@@ -12,7 +12,7 @@ which differ in one user with all of its events, and every set R of reports,
 Public names, loaded when first used:
 
 - `Plan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
-- `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
+- `WindowSchedule`: the declared windows of a run. `PublicItems`: its items, where they are public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from dp_transforms.logs.streams.log_folder import LogFolder
     from dp_transforms.logs.streams.partition_progress import StreamClock
     from dp_transforms.monitor.event_batch import EventBatch
-    from dp_transforms.monitor.item_domain import ItemDomain
+    from dp_transforms.monitor.item_domain import PublicItems
     from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
     from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
@@ -79,13 +79,13 @@ _HOME = {
     "EventFields": "logs",
     "HeavyHitter": "monitor.window_report",
     "HeavyHitterRows": "beam.release_rows",
-    "ItemDomain": "monitor.item_domain",
     "KafkaTopic": "logs.streams.kafka_topic",
     "LogFolder": "logs.streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
     "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
+    "PublicItems": "monitor.item_domain",
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
@@ -105,11 +105,11 @@ __all__ = [
     "EventFields",
     "HeavyHitter",
     "HeavyHitterRows",
-    "ItemDomain",
     "KafkaTopic",
     "LogFolder",
     "MonitorStream",
     "Plan",
+    "PublicItems",
     "ReadEvents",
     "RejectedEvents",
     "Report",

@@ -27,7 +27,7 @@ from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import label_getter
-from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
+from dp_transforms.monitor.item_domain import DomainFile, PublicItems
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
@@ -55,7 +55,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     """Which items are held by many users in each window, under user-level differential privacy over the whole run.
 
     Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its
-    events, however many windows of the plan's schedule are published (docs/guarantee.md). With a known domain this
+    events, however many windows of the plan's schedule are published (docs/guarantee.md). With public items this
     holds if the list of items is public and was not made from the log. ``rejected`` and Beam's metrics are for the
     operator and are not covered.
 
@@ -76,8 +76,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream: name in the reports. The budgets of streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it. A stream that continues from
         stored state must have the same number, else it stops: users would have full purses in other shards.
-    domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
-        or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
+    public_items: of a plan with public items, these: the path of their file, which every worker must be able to read,
+        or `PublicItems` of at most 5 MB, which travel in the job graph. Events with other items are left out
         and counted.
     with_blocks: also report what is held by many in the blocks of a plan with rounds, such as days, at no further cost.
 
@@ -103,7 +103,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         run_id: str | None = None,
         stream: str = "events",
         shards: int | None = None,
-        domain: ItemDomain | str | os.PathLike[str] | None = None,
+        public_items: PublicItems | str | os.PathLike[str] | None = None,
         time: str | Getter | None = None,
         time_unit: str | None = None,
         with_blocks: bool = False,
@@ -127,7 +127,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if with_blocks:
             _ = plan.paid_rounds  # raises without rounds
         self._with_blocks = with_blocks
-        self._domain = domain_of_plan(domain, plan)
+        self._domain = domain_of_plan(public_items, plan)
         self._domain_of_stages: DomainOfRun | None = self._domain
         self._pool: str | None = None
         self._plan = plan
@@ -254,7 +254,7 @@ class ReleaseLog(ShiftingHeavyHitters):
     The steps that need most time are done by the processes of ``pool``, in this process remains what is left. What they
     hand to each other does not pass through Beam, whose shuffle would copy it four times.
 
-    noise_key: a `beam.Secret` of the key that the pool has. domain_file: of a plan with a known domain.
+    noise_key: a `beam.Secret` of the key that the pool has. public_items: the file of a plan with public items.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class ReleaseLog(ShiftingHeavyHitters):
         run_id: str,
         stream: str,
         shards: int | None,
-        domain_file: str | None,
+        public_items: str | None,
         with_blocks: bool = False,
     ) -> None:
         super().__init__(
@@ -276,13 +276,13 @@ class ReleaseLog(ShiftingHeavyHitters):
             run_id=run_id,
             stream=stream,
             shards=shards,
-            domain=domain_file,
+            public_items=public_items,
             with_blocks=with_blocks,
         )
         file = (
             None
-            if domain_file is None or plan.domain is None
-            else DomainFile(domain_file, plan.domain.size, plan.domain.fingerprint)
+            if public_items is None or plan.domain is None
+            else DomainFile(public_items, plan.domain.size, plan.domain.fingerprint)
         )
         self._domain_of_stages = self._domain_file = file
         self._fields = fields

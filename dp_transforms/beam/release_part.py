@@ -11,7 +11,7 @@ from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
@@ -38,7 +38,8 @@ class ReleasePart(beam.PTransform):
     together. Condition: each window is taken once, with one input, by the part that begins where the one before it
     ended (`runs` and `cli` see to it).
 
-    plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`, and the same in all parts; the key is a file.
+    plan, noise_key, run_id, stream, public_items: as in `ShiftingHeavyHitters`, and the same in all parts; the key is
+        a file.
     part: the windows, and the state before them. shards: results do not depend on it. with_blocks: as there, too.
     """
 
@@ -51,7 +52,7 @@ class ReleasePart(beam.PTransform):
         run_id: str,
         stream: str = "events",
         shards: int | None = None,
-        domain: ItemDomain | str | os.PathLike[str] | None = None,
+        public_items: PublicItems | str | os.PathLike[str] | None = None,
         with_blocks: bool = False,
     ) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class ReleasePart(beam.PTransform):
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id, part=part.draws_as)
         self._part = part
         self._noise_key = noise_key
-        self._domain = domain_of_plan(domain, plan)
+        self._domain = domain_of_plan(public_items, plan)
         self._stages = stages_of(self._run, self._domain, is_part=True)
         pays_looks = self._run.plan.looks is not None
         self._cuts = Cuts.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)

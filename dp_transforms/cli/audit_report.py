@@ -147,7 +147,7 @@ class HitsReport(AuditReport):
         return (
             f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {hits.noise.scale:.4g}, threshold "
             f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
-            "user and window."
+            f"user and window{f', under each of at most {hits.keys:,} keys' if hits.keys > 1 else ''}."
         )
 
     def exact_table(self) -> Table:

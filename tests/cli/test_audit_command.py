@@ -199,7 +199,7 @@ LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
 def test_each_option_is_tried_or_in_the_list():
     """An option that is new must be put into one of these tables, and so be thought of."""
     assert set(LIMITS) == choices_of("looks")
-    assert {"hits_per_user", "max_items_per_user", "threshold"} == choices_of("hits")
+    assert {"hits_per_user", "max_items_per_user", "most_keys", "threshold"} == choices_of("hits")
 
 
 @pytest.mark.parametrize(("option", "value"), [("forget_after", 0), ("rounds", True)])

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from dp_transforms.cli.plan import command
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.shh_here import shh
@@ -102,7 +102,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
     assert re.search(r"1,000 items; about 0\.0(49|5) reports of items that nobody holds", text)
     plan = Plan.from_json(output.read_text())
     assert (plan.domain_size, plan.delta_open) == (1000, 0)
-    assert plan.domain.fingerprint == ItemDomain.of_ids([f"item {n}" for n in range(1000)]).fingerprint
+    assert plan.domain.fingerprint == PublicItems.of_ids([f"item {n}" for n in range(1000)]).fingerprint
     if mode == "looks":
         return
     assert plan.threshold == 259
