@@ -36,7 +36,7 @@ from dp_transforms.checks import check_names
 from dp_transforms.monitor.contribution_counters import ContributionCounters
 from dp_transforms.monitor.event_ids import id_of_value
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
@@ -91,7 +91,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
         run_id: str | None = None,
         keys: Sequence[str] | None = None,
         shards: int | None = None,
-        public_items: ItemDomain | str | os.PathLike[str] | None = None,
+        public_items: PublicItems | str | os.PathLike[str] | None = None,
         with_rejected: bool = False,
     ) -> None:
         super().__init__()
