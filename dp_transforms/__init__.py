@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows
     from dp_transforms.beam.replay_table import replay
+    from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
@@ -92,6 +93,7 @@ _HOME = {
     "ReportHeader": "reports",
     "ReportTopic": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
+    "ThresholdMonitorEvolving": "beam.threshold_monitor",
     "StreamClock": "logs.streams.partition_progress",
     "WindowReport": "monitor.window_report",
     "WindowSchedule": "plan.window_schedule",
@@ -119,6 +121,7 @@ __all__ = [
     "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",
+    "ThresholdMonitorEvolving",
     "WindowReport",
     "WindowSchedule",
     "WriteReportStream",
