@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec
 
-from dp_transforms.beam.gather import FAR, NEAR, WAITING, GatherCounted, Part, Turn
-from dp_transforms.beam.in_order import InOrderDoFn, Progress, ReleaseInOrder, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, Progress, ReleaseInOrderDoFn, Windows
+from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.operator_counts import Key
+from dp_transforms.monitor.operator_counts import Key, ToShard, messages_of
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import pack_by_bucket
 from dp_transforms.stages.stage import Span, Stage
 
 
 class MonitorHeavyHitters(beam.PTransform):
-    """Candidates -> what `ReleaseInOrder` returns.
+    """Candidates -> `WindowReport`, tagged `REPORTS`, at the maximal timestamp of its window; `RunEnded`, tagged
+    `ENDED`; and what a part of a replay carries over, tagged `STATE`.
 
-    senders: of a stream, with counted messages ``((window, 0), message)``: how many shards of items send to each
-    window. None: bounded input, ``(key, packed candidates)``, all of which have one turn. part: of a run; None for a
-    whole one.
+    senders: of a stream, with counted messages to one shard: how many shards of items send to each window. None:
+    bounded input, ``(key, packed candidates)``, all of which have one turn. part: of a run; None for a whole one.
     """
 
     def __init__(
@@ -33,22 +35,30 @@ class MonitorHeavyHitters(beam.PTransform):
         super().__init__()
         self._senders = senders
         self._first_window = 0 if part is None else part.first
-        do_fn = ThresholdMonitorEvolvingDoFn(stage, noise_key, part, is_bounded=senders is None)
-        self._release = ReleaseInOrder(do_fn, stage.run.stream)
+        self._do_fn = ThresholdMonitorEvolvingDoFn(stage, noise_key, senders, part)
 
     def expand(self, candidates: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        if self._senders is not None:
-            return candidates | "Gather" >> GatherCounted(self._senders) | self._release
-        at_once = beam.Map(_of_window, self._first_window).with_output_types(tuple[Key, bytes])
-        return candidates | "AllWindows" >> at_once | "Gather" >> beam.GroupByKey() | self._release
+        if self._senders is None:
+            at_once = beam.Map(_of_window, self._first_window).with_output_types(tuple[Key, bytes])
+            groups = candidates | "AllWindows" >> at_once | "Gather" >> beam.GroupByKey()
+            candidates = groups | "OneTurn" >> beam.FlatMap(_one_turn).with_output_types(ToShard)
+        outputs = candidates | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, STATE, main=REPORTS)
+        outputs[REPORTS].element_type, outputs[ENDED].element_type = WindowReport, RunEnded
+        return outputs
 
 
 def _of_window(packed: tuple[Any, bytes], window: int) -> tuple[Key, bytes]:
     return (window, 0), packed[1]
 
 
+def _one_turn(group: tuple[Key, Iterable[bytes]]) -> Iterator[ToShard]:
+    (window, shard), blobs = group
+    for message in messages_of(window, list(blobs)):
+        yield shard, message
+
+
 class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
-    """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful, keyed by stream, in the GlobalWindow.
+    """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful, with one key, in the GlobalWindow.
 
     Its state has a counter of hits for each user that ever paid one (`ContributionCounters`). `HeavyHitterMonitor`
     tests each item of a window against the threshold, charges the counters of its holders for a hit, and leaves out
@@ -62,31 +72,32 @@ class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
     COUNTERS = BagStateSpec("counters", BytesCoder())
 
     def __init__(
-        self, stage: Stage, noise_key: beam.Secret, part: RunPart | None = None, *, is_bounded: bool = False
+        self, stage: Stage, noise_key: beam.Secret, senders: int | None = None, part: RunPart | None = None
     ) -> None:
-        super().__init__(stage, noise_key)
-        self._is_bounded = is_bounded
+        super().__init__(stage, noise_key, senders or 1)
+        self._is_bounded = senders is None
         self._carries_over, self._part = part is not None, part or RunPart.whole(stage.run.plan.schedule)
         self._first = self._part.first
 
-    def process(  # type: ignore[override]
+    def process(
         self,
-        element: tuple[str, Part],
-        near: Any = beam.DoFn.StateParam(NEAR),
-        far: Any = beam.DoFn.StateParam(FAR),
-        waiting: Any = beam.DoFn.StateParam(WAITING),
+        element: ToShard,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
+        far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        turns: Any = beam.DoFn.StateParam(TURNS),
         counters: Any = beam.DoFn.StateParam(COUNTERS),
         progress: Any = beam.DoFn.StateParam(InOrderDoFn.PROGRESS),
     ) -> Iterator[object]:
-        _, part = element
-        yield from self.advance(0, part, (near, far, waiting), counters, progress)
+        yield from super().process(element, pending, soon, far, turns, counters, progress)
 
-    def note(self, turn: Turn) -> None:
+    def note(self, closed: int, dropped: int) -> None:
         if not self._is_bounded:
-            super().note(turn)
+            super().note(closed, dropped)
 
-    def _end_of(self, turn: Turn, first: int) -> int:
-        return self._part.end if self._is_bounded else super()._end_of(turn, first)
+    def _span(self, windows: Windows, shard: int) -> Span:
+        span = super()._span(windows, shard)
+        return dataclasses.replace(span, end=self._part.end) if self._is_bounded else span
 
     def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
         if not self._is_bounded:
