@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import OptimalComposition
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import BOUNDARY, BoundaryWrapper, exponential_choice
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, TargetCharging
+from dp_transforms.papers.noise_source import Halted, NoiseSource
+from dp_transforms.papers.private_computation import BOUNDARY, BoundaryWrapper, exponential_choice
+from dp_transforms.papers.target_charging import HitLimit, TargetCharging
 
 EPSILON, DELTA = 2.0, 1e-6  # for all labels together
 EPSILON_PER_LABEL = 0.03

@@ -23,11 +23,11 @@ from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.release_modes import solve_target_charging
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
-from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.sparse_vector import Sparse
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
+from dp_transforms.papers.individual_charging import IndividualCharging
+from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.papers.query import LinearQuery
+from dp_transforms.papers.sparse_vector import Sparse
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 1e-3
 HELD_PER_USER = 3  # k*: heavy items that one user ever holds

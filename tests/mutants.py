@@ -34,7 +34,7 @@ from scipy.special import betaincinv
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "mutants"
 SURVIVORS = ROOT / "tests" / "surviving_mutants.json"
-FOLDERS = ("accounting", "logs/streams", "mechanisms", "monitor", "plan", "reports", "runs")
+FOLDERS = ("accounting", "logs/streams", "mechanisms", "monitor", "papers", "plan", "reports", "runs")
 _ALL = ("-m", "")  # as in pyproject.toml: also what is nightly
 _SMALL = "dp_transforms.mechanisms.release_rule.*"  # run first: with it mutmut writes down all mutants there are
 _TOO_LONG = {-24, 24, 36, 152, 255}

@@ -80,7 +80,7 @@ from dp_transforms.views.page.report_page import report_page
 print(len(report_page(ReportHeader("r", "s", "g", {}), [], datetime.UTC)))
 """
 USED = """
-import dp_transforms.cli.subcommands, dp_transforms.beam.jobs, dp_transforms.mechanisms.papers
+import dp_transforms.cli.subcommands, dp_transforms.beam.jobs, dp_transforms.papers
 from dp_transforms import Plan, ShiftingHeavyHitters
 print(dp_transforms.__file__)
 """

@@ -10,8 +10,6 @@ Noise and accountants:
 - `charging_game`: the game accountant of target charging, tight, with or without a participation cap; and what is
   charged in each mode.
 - `kms21_accountant`: the explicit constants of [KMS21]: the noise of mode `kms21` for a budget, and its price.
-- `mixed_charging`: target charging with calls of different epsilon and q, chosen as one goes: the flat Renyi charge of
-  a hit, and the conversion by dp_accounting. For who calls the papers' mechanisms by hand: no plan needs it.
 
 From a budget to the noise:
 

@@ -1,7 +1,7 @@
 """The price of [KMS21] Algorithms 3 and 5, ThresholdMonitor and ThresholdMonitorEvolving, with explicit constants.
 
 Mode ``kms21`` of the pipeline takes its noise from here, and so do the two mechanisms of these names in
-`mechanisms.papers.threshold_monitor`, which the pipeline does not run.
+`papers.threshold_monitor`, which the pipeline does not run.
 
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
 contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against

@@ -4,7 +4,7 @@ published")."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 # Messages that are gathered by counting: how a sender announces them, and how a receiver knows that all have come.
@@ -40,11 +40,25 @@ def messages_of(window: int, blobs: list[bytes]) -> list[Message]:
     return [*(Message(window, 0, blob) for blob in first), Message(window, len(first) + 1, last)]
 
 
+def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
+    batches: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if batches[-1] and size + len(blob) > most_bytes:
+            batches.append([])
+            size = 0
+        batches[-1].append(blob)
+        size += len(blob)
+    return batches
+
+
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
 EVENTS_WITHOUT_TIME = "events_without_time"  # elements that nobody gave a timestamp; they are outside the range too
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
+EVENTS_OF_OTHER_KEYS = "events_of_other_keys"  # than those that were named
 LATE_BATCHES = "late_batches_dropped"
 PAIRS_UNPAID = "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count
 REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read

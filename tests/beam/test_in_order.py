@@ -20,9 +20,8 @@ from dp_transforms.monitor.operator_counts import ToShard, messages_of
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.users import NameItems
-from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
-from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
 from tests.helpers.trials import changed
@@ -50,20 +49,17 @@ class Steps:
     def __init__(self, settings, bag=Bag, domain=None):
         self.bag, self.states = bag, {}
         stages = stages_of(settings, domain)
-        pays_hits = stages.windows.work is MonitorWindows
-        last = ThresholdMonitorEvolvingDoFn if pays_hits else ReleaseInOrderDoFn
-        self.cells = ("cells", "cells", "counters" if pays_hits else "cells")
         self.steps = [
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
-            last(stages.windows, HeldSecret(), 1),
+            ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
         ]
         for step in self.steps:
             step.setup()
 
     def advance(self, number, window, shard, blobs):
         """By messages of one sender."""
-        kinds = {**WAITING, self.cells[number]: self.bag, "progress": Cell}
+        kinds = {**WAITING, "cells": self.bag, "progress": Cell}
         state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
         for message in messages_of(window, blobs):
             yield from self.steps[number].process((shard, message), **state)
@@ -121,7 +117,7 @@ def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
 
 def stored(steps):
     """How many cells there are in all states."""
-    bags = [state[name] for state in steps.states.values() for name in ("cells", "counters") if name in state]
+    bags = [state["cells"] for state in steps.states.values()]
     return sum(len(bag.content) for bag in bags)
 
 
@@ -190,10 +186,12 @@ def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():
     at_once = Steps(settings, domain=Domain())
     found = [at_once.advance(1, window, shard, []) for window in range(horizon) for shard in range(SHARDS)]
     blobs = [blob for sent in found for _, (_, _, blob) in sent if blob]
-    monitor = ThresholdMonitorEvolvingDoFn(stages_of(settings, Domain()).windows, HeldSecret())
+    monitor = ThresholdMonitorEvolvingDoFn(settings, HeldSecret())
     monitor.setup()
-    state = {name: kind() for name, kind in {**WAITING, "counters": Bag, "progress": Cell}.items()}
-    messages = messages_of(0, blobs)
-    expected = [output.value for message in messages for output in monitor.process((0, message), **state)]
-    assert [report.epsilon_spent for report in expected[:-1]] == [report.epsilon_spent for report in in_order[:-1]]
-    assert len({report.epsilon_spent for report in expected[:-1]}) > 1
+    waiting, progress, timer = {"pending": Bag(), "pending_far": Bag()}, Cell(), Timer()
+    _ = monitor.process(("trial", (horizon - 1, 0, blobs)), **waiting, progress=progress, close=timer)
+    fired = monitor.close_windows("trial", timer.at, **waiting, counters=Bag(), progress=progress, close=timer)
+    expected = [output.value[1] for output in fired]
+    assert expected[-1].epsilon_spent == in_order[-2].epsilon_spent
+    assert [report.epsilon_spent for report in expected] == [report.epsilon_spent for report in in_order[:-1]]
+    assert len({report.epsilon_spent for report in expected}) > 1

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.papers.noise_source import NoiseSource
 
 Law = dict[Hashable, float]
 _END = 2**62  # in the place of infinity

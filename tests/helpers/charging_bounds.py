@@ -9,7 +9,7 @@ Those that count calls: let Y be the number of draws from K_R (docs/guarantee.md
 exclusion. It is dominated by the number of Bernoulli(q) draws until `hits` successes. So for any whole r, except with
 probability ``Pr[Binomial(r, q) <= hits - 1]``, the interaction is one of at most r calls, and delta is at most that
 tail plus the delta of r adaptive eps-DP calls. [CL23] Theorem B.4 in the form of its own Lemma A.4; what is misprinted
-there: docs/guarantee.md, "Errata of the papers".
+there: docs/papers_proofs.md, "Errata of the papers".
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.accounting.mixed_charging import (
+from dp_transforms.checks import check_whole, is_number
+from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
+from dp_transforms.papers.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,
     largest_lam,
     target_charge,
 )
-from dp_transforms.checks import check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
 
 _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
 _ORDERS = 400  # tried if the caller names none; dense at both ends: within one part in 10^4 of the best order
@@ -144,7 +144,7 @@ class RenyiAccountant(_CountedCalls):
     privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
 
     orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
-    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: `accounting.mixed_charging`.
+    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: `papers.mixed_charging`.
     """
 
     orders: tuple[float, ...] = ()
@@ -228,8 +228,8 @@ def calls_exceed_probability(
 def chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability: float) -> npt.NDArray[np.float64]:
     """Bound on ``Pr[more than floor(r) calls]``, for r = calls, any real numbers.
 
-    ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and docs/guarantee.md,
-    "Errata of the papers" for the floor.
+    ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and for the floor
+    docs/papers_proofs.md, "Errata of the papers".
     """
     alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
     return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))

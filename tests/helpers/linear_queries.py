@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.papers.query import LinearQuery
 
 
 class ChosenNoise:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.papers.noise_source import NoiseSource
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.papers.noise_source import NoiseSource
 from tests.helpers.branching import exact_law, hockey_stick
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import (
+from dp_transforms.papers.noise_source import NoiseSource
+from dp_transforms.papers.private_computation import (
     BOUNDARY,
     BoundaryWrapper,
     FiniteMechanism,
     OwnTarget,
     TwoRuns,
 )
-from dp_transforms.mechanisms.papers.target_charging import TargetCharging
+from dp_transforms.papers.target_charging import TargetCharging
 from tests.privacy.scenarios import Scenario
 from tests.privacy.scenarios_target_charging import _LN3, _RESPONSE, Transcript, _finite, _game, _halts, _hits
 
@@ -80,7 +80,7 @@ SCENARIOS = [
     ),
     Scenario(
         "wrapper, a stream",
-        'TargetCharging with BoundaryWrapper, docs/guarantee.md, "The boundary with probabilities"',
+        'TargetCharging with BoundaryWrapper, docs/papers_proofs.md, "The boundary with probabilities"',
         _SURE.epsilon,
         _game(_SURE.epsilon, _WRAPPER_Q, 2, _SURE.epsilon),
         _halts(_classes, _hits(2, _SURE.epsilon, _WRAPPER_Q)),
@@ -95,7 +95,7 @@ SCENARIOS = [
     ),
     Scenario(
         "two runs, a stream",
-        'TargetCharging with TwoRuns, docs/guarantee.md, "The boundary without probabilities"',
+        'TargetCharging with TwoRuns, docs/papers_proofs.md, "The boundary without probabilities"',
         _LN3,
         _game(2 * _LN3, _TWICE_Q, 1, _LN3),
         _halts(_pairs, _hits(1, 2 * _LN3, _TWICE_Q)),

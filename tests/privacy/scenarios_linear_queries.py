@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.multiplicative_weights import (
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
 )
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, SyntheticData
+from dp_transforms.papers.noise_source import NoiseSource
+from dp_transforms.papers.query import LinearQuery
+from dp_transforms.papers.sparse_vector import NumericSparse
+from dp_transforms.papers.synthetic_data import SmallDatabase, SyntheticData
 from tests.privacy.scenarios import Scenario
 
 Run = Callable[[NoiseSource, bool], Hashable]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from dp_transforms.papers.noise_source import NoiseSource
+from dp_transforms.papers.query import LinearQuery, RealQuery
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
 from tests.privacy.scenarios import Scenario
 
 Answers = tuple[float, float]

@@ -12,11 +12,11 @@ from fractions import Fraction
 from typing import Any
 
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta
-from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism, NotPrior
-from dp_transforms.mechanisms.papers.target_charging import (
+from dp_transforms.papers.mixed_charging import MixedChargingAccountant, MixedChargingFilter
+from dp_transforms.papers.noise_source import Halted, NoiseSource
+from dp_transforms.papers.private_computation import FiniteMechanism, NotPrior
+from dp_transforms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
     MultiTargetCharging,
@@ -232,14 +232,14 @@ SCENARIOS = [
     ),
     Scenario(
         "target charging, calls of two kinds",
-        'MixedChargingFilter, docs/guarantee.md, "Theorem of mixed calls"',
+        'MixedChargingFilter, docs/papers_proofs.md, "Theorem of mixed calls"',
         1.0,
         _MIXED.delta(1.0),
         _halts(_mixed, lambda: MixedChargingFilter(_MIXED)),
     ),
     Scenario(
         "revise charged at epsilon",
-        'ConditionalRelease, docs/guarantee.md, "Theorem of kept results": in [CL23] Lemma 2.5 it costs 2 epsilon',
+        'ConditionalRelease, docs/papers_proofs.md, "Theorem of kept results": in [CL23] Lemma 2.5 it costs 2 epsilon',
         2.5 * _LN3,
         capped_game_delta(_LN3, _Q3, 2, 5, 2.5 * _LN3),
         _halts(_revisions(ConditionalRelease, [_HALVES] * 5, "ab"), _hits(2, _LN3)),

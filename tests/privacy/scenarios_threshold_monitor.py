@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
-from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.mechanisms.release_rule import Release, ReleaseRule
+from dp_transforms.papers.individual_charging import IndividualCharging
+from dp_transforms.papers.noise_source import NoiseSource
+from dp_transforms.papers.query import LinearQuery
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from tests.privacy.scenarios import Scenario
 
 Transcript = Sequence[Release | None]
@@ -240,7 +240,7 @@ SCENARIOS = [
     *(
         Scenario(
             name,
-            f'{source}; docs/guarantee.md, "The same monitor by target charging"',
+            f'{source}; docs/papers_proofs.md, "The same monitor by target charging"',
             epsilon,
             GameAccountant(1.0, 1 / (math.e + 1), 1, participations=_LONE_QUERIES).delta(epsilon),
             lambda noise, with_user, play=play: _lone_user(noise, with_user, **play),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.papers.noise_source import NoiseSource
 from tests.helpers.branching import attained_epsilon, exact_law, hockey_stick
 
 

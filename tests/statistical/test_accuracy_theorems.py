@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import RealQuery
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.papers.query import RealQuery
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
 from tests.helpers.sampling_checks import too_many
 
 RUNS = 300

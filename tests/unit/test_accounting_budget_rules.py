@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.accounting.mixed_charging import delta_from_divergences
+from dp_transforms.papers.mixed_charging import delta_from_divergences
 from dp_transforms.plan.lifetime_cost import (
     BASIC,
     NOTHING,

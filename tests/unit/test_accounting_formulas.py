@@ -7,12 +7,10 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.charging_game import _lattice, check_target
 from dp_transforms.accounting.composition import ROUNDING, advanced_composition_epsilon, optimal_composition_delta
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure, check_monitor_noise
-from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences, target_charge
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -84,23 +82,6 @@ def test_where_no_float_is_a_target_none_is_taken():
     check_target(699.0, 2e-304)
     with pytest.raises(ValueError, match="target_probability must lie in"):
         check_target(700.0, 5e-305)
-
-
-@pytest.mark.parametrize(("each", "q", "lam"), [(0.01, 0.4, 0.5), (0.001, 0.3, 3.0), (0.02, 0.2, 0.01)])
-def test_the_charge_is_rounded_up_twice_and_no_more(each, q, lam):
-    """For a small charge two roundings show as their sum; the digits come from the series, which loses none."""
-    u = lam * each
-    excess = math.expm1(u) * -math.expm1(-u - each) / (1 + math.exp(-each)) * math.exp(u) / q
-    assert 1 + 1.5 * ROUNDING < target_charge(each, q, lam) / -math.log1p(-excess) < 1 + 2.5 * ROUNDING
-
-
-def test_what_is_converted_is_rounded_toward_more_noise():
-    orders, divergences = [1.5, 4.0], [0.1, 0.3]
-    raised = [divergence + 2.0**-52 for divergence in divergences]
-    delta, _ = rdp_privacy_accountant.compute_delta(orders, raised, 0.7)
-    assert delta_from_divergences(orders, divergences, 0.7) == exactly(float(delta) * (1 + ROUNDING), 1e-15)
-    epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, raised, 1e-5 * (1 - 10 * ROUNDING))
-    assert epsilon_from_divergences(orders, divergences, 1e-5) == exactly(float(epsilon) * (1 + ROUNDING), 1e-15)
 
 
 def test_the_price_of_a_monitor_by_hand():

@@ -4,7 +4,6 @@ import dataclasses
 import decimal
 import functools
 import math
-import random
 from fractions import Fraction
 
 import pytest
@@ -16,14 +15,8 @@ from dp_transforms.accounting.calibration import (
     hash_delta,
 )
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import ROUNDING, optimal_composition_delta
+from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.kms21_accountant import _round_noise
-from dp_transforms.accounting.mixed_charging import (
-    MixedChargingAccountant,
-    delta_from_divergences,
-    epsilon_from_divergences,
-    largest_probability,
-)
 from dp_transforms.accounting.release_modes import (
     NoiseParameters,
     epsilon_after_each_hit,
@@ -76,23 +69,6 @@ def test_composition_of_many_calls_is_never_below_the_truth(epsilon_per_query, c
         composition_delta(epsilon_per_query, calls, epsilon),
     )
     assert truth <= decimal.Decimal(found) <= truth * decimal.Decimal(1 + 1e-7)
-
-
-def test_a_mixed_budget_never_exceeds_its_promise():
-    """The conversion back rounds up. Of 300 budgets that were not checked again, about one in twelve would be over."""
-    source = random.Random(9)
-    tried = 0
-    while tried < 300:
-        epsilon, delta = math.exp(source.uniform(-3, 3)), math.exp(source.uniform(-35, -3))
-        order = 1.02 + math.exp(source.uniform(-3, 4))
-        try:
-            found = MixedChargingAccountant.calibrate(epsilon, delta, order)
-        except ValueError as error:
-            assert "too small" in str(error)  # noqa: PT017
-            continue
-        tried += 1
-        assert found.epsilon(delta) <= epsilon
-        assert found.epsilon(delta) >= epsilon * (1 - 1e-6), "and hardly less is promised than paid for"
 
 
 @pytest.mark.parametrize(("max_users", "max_items"), [(1, 1), (10**6, 10**9), (3, 2**40), (7, 10**12), (2**40, 2**60)])
@@ -193,24 +169,6 @@ def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share):
     assert smallest_safe_threshold(noise, 1, noise.upper_tail(0)) == 1
 
 
-@pytest.mark.parametrize("divergence", [1e-40, 1e-18, 1e-16, 9e-16, 1e-15])
-def test_divergences_whose_digits_would_be_lost_count_as_larger_ones(divergence):
-    """``1 - e^-d`` has no digit left below 1e-16, and a logarithm of 0 would end the conversion."""
-    for order, epsilon in ((1.5, 0.0), (3.0, 1e-12), (50.0, 0.1)):
-        found = delta_from_divergences([order], [divergence], epsilon)
-        assert found == delta_from_divergences([order], [1e-15], epsilon)
-        assert math.sqrt(1e-15) < found < 4e-8
-        assert epsilon_from_divergences([order], [divergence], 1e-9) >= 0
-
-
-def test_small_divergences_are_not_rounded_down_by_the_conversion():
-    """At epsilon 0 a divergence d gives ``sqrt(1 - e^-d)``, or less where the order is worth more: here it is not."""
-    for exponent in range(-1500, -300):
-        divergence = 10 ** (exponent / 100)
-        found = delta_from_divergences([1.02], [divergence], 0.0)
-        assert math.sqrt(-math.expm1(-divergence)) <= found <= math.sqrt(divergence + 1e-15) * (1 + 1e-3)
-
-
 EACH, Q, HITS, DELTA_OF_HITS = 0.2, 0.3, 4, 1e-6
 
 
@@ -267,19 +225,3 @@ def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total()
     assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
     lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA_OF_HITS) * (1 - 1e-8)
     assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA_OF_HITS)) <= lower
-
-
-def test_the_budget_of_an_order_by_hand():
-    for epsilon, delta, order in ((1.0, 1e-6, 20.0), (3.0, 1e-9, 12.0)):
-        found = MixedChargingAccountant.calibrate(epsilon, delta, order)
-        divergence = epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)
-        assert found.order == order
-        assert 1 - 2e-8 < found.budget / (divergence * (order - 1)) <= 1 - 10 * ROUNDING * 0.999
-
-
-def test_a_larger_target_counts_as_the_largest_that_there_is():
-    assert largest_probability(1.0, 1) == pytest.approx(1 / (math.e + 1), rel=1e-15)
-    assert largest_probability(1.0, 0.2) == 0.2
-    for refused in (0, -0.1, 1.0000001, True, math.nan):
-        with pytest.raises(ValueError, match="target_probability must lie in"):
-            largest_probability(1.0, refused)

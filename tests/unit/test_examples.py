@@ -5,7 +5,7 @@ import runpy
 
 import numpy as np
 
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.papers.noise_source import SecretNoise
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 

@@ -8,25 +8,25 @@ import math
 import pytest
 
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
-from dp_transforms.mechanisms.papers.multiplicative_weights import (
+from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
     update_limit,
 )
-from dp_transforms.mechanisms.papers.noise_source import Halted
-from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
-from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
-from dp_transforms.mechanisms.papers.synthetic_data import (
+from dp_transforms.papers.noise_source import Halted
+from dp_transforms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
+from dp_transforms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from dp_transforms.papers.synthetic_data import (
     LARGEST_UNIVERSE,
     MultiplicativeWeights,
     SmallDatabase,
     _check_size,
     check_queries,
 )
-from dp_transforms.mechanisms.papers.target_charging import (
+from dp_transforms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
     MultiTargetCharging,

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.randomness import (
     MIN_KEY_BYTES,
     BlockFunction,
@@ -23,6 +22,7 @@ from dp_transforms.mechanisms.randomness import (
     derive_key,
     sum_modulo_2_128,
 )
+from dp_transforms.papers.noise_source import SecretNoise
 
 KEY = bytes(range(32))
 ONE = 1 << 128

@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.multiplicative_weights import (
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     update_limit,
 )
-from dp_transforms.mechanisms.papers.noise_source import Halted
-from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.synthetic_data import (
+from dp_transforms.papers.noise_source import Halted
+from dp_transforms.papers.query import LinearQuery
+from dp_transforms.papers.synthetic_data import (
     MultiplicativeWeights,
     SmallDatabase,
     SyntheticData,

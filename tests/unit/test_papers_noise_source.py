@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.papers.noise_source import SecretNoise
 from tests.helpers.sampling_checks import laplace_rejects, laplace_tail, too_many
 
 KEY = bytes(range(32))

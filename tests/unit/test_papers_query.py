@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism
-from dp_transforms.mechanisms.papers.query import (
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.noise_source import SecretNoise
+from dp_transforms.papers.private_computation import FiniteMechanism
+from dp_transforms.papers.query import (
     LARGEST_GRID,
     LinearQuery,
     Marginals,
@@ -21,12 +21,12 @@ from dp_transforms.mechanisms.papers.query import (
     epsilon_per_unit,
     units_up,
 )
-from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.papers.synthetic_data import (
+from dp_transforms.papers.sparse_vector import NumericSparse
+from dp_transforms.papers.synthetic_data import (
     SmallDatabase,
     check_histogram,
 )
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor
 
 grids = st.one_of(st.integers(1, 20), st.sampled_from([1000, 1024, 999_983, LARGEST_GRID]))
 counts = st.integers(0, 10**9)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from dp_transforms.papers.noise_source import SecretNoise
+from dp_transforms.papers.query import LinearQuery, RealQuery
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
 
 
 class Silent:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.mechanisms.papers.noise_source import Halted, SecretNoise
-from dp_transforms.mechanisms.papers.private_computation import NotPrior, OwnTarget, TwoRuns
-from dp_transforms.mechanisms.papers.target_charging import (
+from dp_transforms.papers.noise_source import Halted, SecretNoise
+from dp_transforms.papers.private_computation import NotPrior, OwnTarget, TwoRuns
+from dp_transforms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
     MultiTargetCharging,

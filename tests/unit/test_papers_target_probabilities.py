@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from dp_transforms.accounting.charging_game import between_probability
 from dp_transforms.accounting.charging_game import not_prior_probability as accounted_not_prior
-from dp_transforms.mechanisms.papers.private_computation import (
+from dp_transforms.papers.private_computation import (
     BOUNDARY,
     BoundaryWrapper,
     FiniteMechanism,
@@ -18,7 +18,7 @@ from dp_transforms.mechanisms.papers.private_computation import (
     NotPrior,
     TwoRuns,
 )
-from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.papers.query import LinearQuery
 from tests.helpers.branching import exact_law, hockey_stick
 
 # Targets checked from their definition: the largest q of a pair of distributions, and pairs to check it on.
@@ -203,7 +203,7 @@ def test_the_wrapper_says_boundary_as_often_as_the_paper_does():
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_two_runs_that_differ(epsilon):
-    """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/guarantee.md, "Errata of the papers"."""
+    """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/papers_proofs.md, "Errata of the papers"."""
     twice = TwoRuns(_finite(epsilon, 2))
     claimed = twice.target.probability(twice)
     worst = 1.0

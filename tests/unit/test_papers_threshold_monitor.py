@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.discrete_laplace_law import probability
-from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.mechanisms.release_rule import Release
+from dp_transforms.papers.individual_charging import IndividualCharging
+from dp_transforms.papers.noise_source import SecretNoise
+from dp_transforms.papers.query import LinearQuery
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
 

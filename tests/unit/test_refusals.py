@@ -9,41 +9,41 @@ import pytest
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
 from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.accounting.mixed_charging import (
-    CallKind,
-    MixedChargingAccountant,
-    MixedChargingFilter,
-    largest_support,
-    target_charge,
-)
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_search import choose_purse
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.papers.multiplicative_weights import (
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.individual_charging import IndividualCharging
+from dp_transforms.papers.mixed_charging import (
+    CallKind,
+    MixedChargingAccountant,
+    MixedChargingFilter,
+    largest_support,
+    target_charge,
+)
+from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
 )
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from dp_transforms.mechanisms.papers.private_computation import (
+from dp_transforms.papers.noise_source import SecretNoise
+from dp_transforms.papers.private_computation import (
     FiniteMechanism,
     NoisyAnswer,
     NoisyTest,
     NoisyZoneTest,
     exponential_choice,
 )
-from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
-from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from dp_transforms.papers.synthetic_data import SmallDatabase, small_database_records_needed
+from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.lifetime_cost import delta_units, epsilon_units
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
 from tests.helpers.refusals import (
@@ -137,10 +137,10 @@ CASES = [
         {
             **{"epsilon": [0.0, -1.0, INFINITE, NAN, 40.1], "delta": [0.0, 1.0, NAN, 1e-12]},
             **{"hits_per_user": [0, 20_000], "max_items_per_user": [0], "threshold": [0], "max_users": [0]},
-            **{"max_items": [-1], "mode": ["histogram"], "domain": ["items.txt"], "schedule": [384]},
+            **{"max_items": [-1], "mode": ["histogram"], "public_items": ["items.txt"], "schedule": [384]},
         },
     ),
-    (functools.partial(calibrated_plan, domain=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
+    (functools.partial(calibrated_plan, public_items=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
     (functools.partial(calibrated_plan, hits_per_user=100), {}, {"epsilon": [1e-4]}),
     *(
         (
@@ -161,7 +161,7 @@ CASES = [
     ),
     (functools.partial(looks_plan.__wrapped__, most_looks=5), {"usual_looks": (1, 5)}, {"usual_looks": [(1, 9)]}),
     (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"known_error": [1e-5]}),
-    (functools.partial(looks_plan.__wrapped__, domain=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
+    (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
     # Accountants.
     (
         MixedChargingAccountant.for_mix,

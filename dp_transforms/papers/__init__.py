@@ -5,7 +5,8 @@ The pipeline runs none of them. It has code of its own, on columns and with keye
 `threshold_monitor` here (tests/beam/test_threshold_monitor_evolving.py runs the two side by side), in
 ``hits-with-counts`` that of `individual_charging`, in ``hits`` the latter with a zone.
 
-Prices are in `dp_transforms.accounting`: `charging_game`, `mixed_charging`, `kms21_accountant`.
+Prices are in `dp_transforms.accounting`: `charging_game`, `kms21_accountant`; for calls of several kinds, in
+`mixed_charging` here. docs/papers.md lists every algorithm and theorem of the papers, docs/papers_proofs.md has proofs.
 
 Shared by all:
 noise_source        where randomness comes from: exact draws from a secret key; the exception of one that has halted

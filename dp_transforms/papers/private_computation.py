@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from dp_transforms.checks import check_positive
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.query import Query, epsilon_per_unit, units_up
 from dp_transforms.mechanisms.release_rule import BetweenThresholds
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.noise_source import NoiseSource
+from dp_transforms.papers.query import Query, epsilon_per_unit, units_up
 
 BOUNDARY = "boundary"
 
@@ -112,8 +112,8 @@ class NoisyAnswer:
 
     Guarantee: epsilon-DP. Condition: one user changes the answer by at most `query.sensitivity` units.
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.query import LinearQuery
     >>> 900 < NoisyAnswer(LinearQuery([1, 0]), epsilon=1.0).run([1000, 5], SecretNoise()) < 1100
     True
     """
@@ -137,8 +137,8 @@ class NoisyTest:
     both with `MultiTargetCharging` where it is not known which will be rare). Condition: as for `NoisyAnswer`. Source:
     [CL23] section 2.1. threshold: a number, rounded up to a multiple of 1 / grid.
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.query import LinearQuery
     >>> NoisyTest(LinearQuery([1, 0]), threshold=500, epsilon=1.0).run([1000, 5], SecretNoise())
     True
     """
@@ -171,8 +171,8 @@ class NoisyZoneTest:
 
     threshold: the lower one, a number, rounded up. zone_width: a number > 0, rounded up to a multiple of 1 / grid.
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.query import LinearQuery
     >>> NoisyZoneTest(LinearQuery([1, 0]), 500, zone_width=4, epsilon=1.0).run([1000, 5], SecretNoise())
     'above'
     """
@@ -214,7 +214,7 @@ class FiniteMechanism:
     outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome. It must be pure and total:
     an exception that depends on the data publishes something (`TargetCharging` charges it).
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.noise_source import SecretNoise
     >>> votes = FiniteMechanism(("yes", "no"), lambda yes: [yes + 10, 110 - yes], epsilon=0.1)
     >>> votes.run(50, SecretNoise()) in ("yes", "no")
     True
@@ -270,14 +270,14 @@ class BoundaryWrapper:
 
     Guarantee: with e the epsilon of the mechanism, ``t = e + ln(3 / (2 + 1/exp(e)))``-DP, and the boundary is a
     q-target, ``q = (exp(t) - 1) / (exp(t) - 1 + (2 exp(t) + 1)(exp(e) - 1))``. Both are exact: no smaller t and no
-    larger q hold for all mechanisms (docs/guarantee.md, "The boundary with probabilities"). t <= 4 e / 3, as [CL23]
+    larger q hold for all mechanisms (docs/papers_proofs.md, "The boundary with probabilities"). t <= 4 e / 3, as [CL23]
     Lemma 2.8 says, and q exceeds that of its Lemma 2.9 (2/7 for small e, here 4/13; in print it has e^(t-1) for e^t -
     1).
 
     With pi the probability of all outcomes but the likeliest one, `BOUNDARY` has probability
     ``min(1/3, pi / (1 + pi))``, and the rest is divided as the mechanism does. Drawn exactly, in one choice.
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.noise_source import SecretNoise
     >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)
     >>> wrapped = BoundaryWrapper(votes)
     >>> wrapped.run([900, 20], SecretNoise()), round(wrapped.epsilon, 3), round(wrapped.target.q, 3)
@@ -321,10 +321,10 @@ class TwoRuns:
 
     Guarantee: (2 epsilon, 2 delta)-DP, and "the results differ" is a ``1/(e^(2 epsilon) + 1)``-target. [CL23] Lemma
     F.1 proves ``1 - sqrt(e^(2 epsilon) / (1 + e^(2 epsilon)))`` only, 0.258 at epsilon 0.1 where this is 0.450; proof
-    in docs/guarantee.md, "The boundary without probabilities". No probabilities are needed. Condition: as for the
+    in docs/papers_proofs.md, "The boundary without probabilities". No probabilities are needed. Condition: as for the
     computation itself.
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.noise_source import SecretNoise
     >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)
     >>> twice = TwoRuns(votes)
     >>> results = twice.run([900, 20], SecretNoise())

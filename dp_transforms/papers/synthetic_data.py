@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_positive, check_whole
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery, check_counts
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.papers.query import LinearQuery, check_counts
 
 LARGEST_UNIVERSE = 2**20
 LARGEST_COUNT = 2**31  # of queries, updates or records of a small database

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_whole
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability, upper_tail
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery, check_grid, epsilon_per_unit, units_up
-from dp_transforms.mechanisms.papers.threshold_monitor import UserCounters
 from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold, Release, ReleaseRule
+from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.papers.query import LinearQuery, check_grid, epsilon_per_unit, units_up
+from dp_transforms.papers.threshold_monitor import UserCounters
 
 
 class IndividualCharging:

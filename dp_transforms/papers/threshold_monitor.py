@@ -38,8 +38,8 @@ from dp_transforms.mechanisms.discrete_laplace_law import (
     capped_sum_tail_integer,
     smallest_whole,
 )
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery, check_counts, check_grid, units_up
+from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.papers.query import LinearQuery, check_counts, check_grid, units_up
 
 _MOST_USERS = 2**40
 _LONGEST_CAP = 2**40

@@ -21,8 +21,8 @@ from typing import Any
 
 from dp_transforms.checks import check_fraction, check_positive, check_whole, is_number
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import Query, check_grid, epsilon_per_unit, units_up
+from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.papers.query import Query, check_grid, epsilon_per_unit, units_up
 
 _LARGEST_CUTOFF = 2**31
 _COMPARISON_SHARE = 8 / 9  # of epsilon, delta = 0 ([DR14] Algorithm 3)
@@ -143,7 +143,7 @@ class Sparse(_SparseVector):
     Theorem 3.25, whose noise for delta > 0 is too small if both epsilon and cutoff exceed ``8 ln(1/delta)``; more is
     drawn there. With ``cutoff <= 8 ln(1/delta)``, delta = 0 is the better choice: it draws less noise.
 
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.query import LinearQuery
     >>> stream = Sparse([3, 900, 800], epsilon=1.0, threshold=400, cutoff=2)
     >>> [stream.ask(LinearQuery(weights)) for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1])], stream.halted
     ([False, True, True], True)
@@ -179,7 +179,7 @@ class AboveThreshold(Sparse):
 
     data: given once, to every query. threshold: a number, rounded up to a multiple of 1 / grid.
 
-    >>> from dp_transforms.mechanisms.papers.query import RealQuery
+    >>> from dp_transforms.papers.query import RealQuery
     >>> stream = AboveThreshold([3, 900], epsilon=1.0, threshold=400)
     >>> [stream.ask(RealQuery(lambda counts, item=item: counts[item])) for item in (0, 1)], stream.halted
     ([False, True], True)
@@ -216,7 +216,7 @@ class NumericSparse(_SparseVector):
     the rest for the values, each part with delta / 2. The losses of both parts stay below their share of epsilon
     except with probability delta / 2 each, although their calls alternate.
 
-    >>> from dp_transforms.mechanisms.papers.query import RealQuery
+    >>> from dp_transforms.papers.query import RealQuery
     >>> stream = NumericSparse([3, 900], epsilon=2.0, threshold=400, cutoff=1)
     >>> answers = [stream.ask(RealQuery(lambda counts, item=item: counts[item])) for item in (0, 1)]
     >>> answers[0] is None, abs(answers[1] - 900) < 200, stream.halted

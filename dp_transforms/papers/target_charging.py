@@ -1,7 +1,7 @@
 """Target charging: many private computations; only those whose result hits its target are paid for.
 
 The budget is a `ChargeLimit`: a plain count of hits (`HitLimit`), or anything else with these two methods, such as
-`MixedChargingFilter` of `dp_transforms.accounting.mixed_charging`. The guarantee is that of `TargetCharging`; what is
+`MixedChargingFilter` of `dp_transforms.papers.mixed_charging`. The guarantee is that of `TargetCharging`; what is
 made of it comes after it: conditional release with revisions, and selection, where each candidate is run once and the
 best are published ([CL23] sections 2.4 and I).
 """
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dp_transforms.checks import check_positive, check_whole, is_number, is_whole
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.private_computation import PrivateComputation, Target
+from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.papers.private_computation import PrivateComputation, Target
 
 _Result = TypeVar("_Result")
 
@@ -142,8 +142,8 @@ class TargetCharging(_Charging):
     the game accountant for tau hits at epsilon and q (``accounting.charging_game.GameAccountant``), however many calls
     there are; another limit has a guarantee of its own. Condition: each computation is (epsilon, delta)-DP as it
     declares, for the one unit of privacy that all share, and it, its target and its prior are chosen from published
-    results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md, "The game" and "The charging
-    rule".
+    results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md, "The game"; docs/papers_proofs.md,
+    "The charging rule".
 
     Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
     state, and no exception that depends on the data. An exception after the data were touched shows something about
@@ -159,8 +159,8 @@ class TargetCharging(_Charging):
     delta_limit: for the sum of the deltas of all calls, [CL23]'s tau_delta. The sum is exact, of the floats given: for
     a hundred calls leave the limit a little above a hundred times the float.
 
-    >>> from dp_transforms.mechanisms.papers.private_computation import NoisyTest
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.private_computation import NoisyTest
+    >>> from dp_transforms.papers.query import LinearQuery
     >>> charging = TargetCharging([900, 3, 4], HitLimit(1, epsilon=0.5))
     >>> tests = [NoisyTest(LinearQuery(weights), 400, epsilon=0.5) for weights in ([0, 1, 0], [0, 0, 1], [1, 0, 0])]
     >>> [charging.ask(test, test.target) for test in tests]  # the first two cost nothing
@@ -214,8 +214,8 @@ class MultiTargetCharging(_Charging):
     A call goes on while some limit has admitted all calls so far, this one included; with `HitLimit`, until the
     last counter is full. Then `Halted` is raised.
 
-    >>> from dp_transforms.mechanisms.papers.private_computation import NotPrior, NoisyTest
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.private_computation import NotPrior, NoisyTest
+    >>> from dp_transforms.papers.query import LinearQuery
     >>> limits = [HitLimit(1, epsilon=1.0), HitLimit(1, epsilon=1.0)]  # for "yes" and for "no"
     >>> charging = MultiTargetCharging([900], limits)
     >>> test = NoisyTest(LinearQuery([1]), threshold=400, epsilon=1.0)
@@ -272,15 +272,15 @@ class ConditionalRelease:
     Guarantee: that of the `TargetCharging` that it is given. Being published is one hit of an epsilon-DP call with a
     `NotPrior` target, whenever it happens; not being published costs nothing; the computation's delta is paid once.
     [CL23] Lemma 2.5 charges a hit of a later ask at 2 epsilon. That is not needed: each draw with all of its asks, in
-    any order among other calls, is one epsilon-DP call (docs/guarantee.md, "Theorem of kept results").
+    any order among other calls, is one epsilon-DP call (docs/papers_proofs.md, "Theorem of kept results").
 
     Condition: published results alone decide what a target contains. The draw is made at the first ask, and kept: never
     draw again to widen a target. A target must be a pure and total function: where it raises may show the result, so an
     exception from it, or from the computation, is charged as a hit and ends it, as publishing does.
 
-    >>> from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
-    >>> from dp_transforms.mechanisms.papers.target_charging import HitLimit
+    >>> from dp_transforms.papers.private_computation import NoisyAnswer
+    >>> from dp_transforms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.target_charging import HitLimit
     >>> charging = TargetCharging([500], HitLimit(3, epsilon=1.0))
     >>> held = ConditionalRelease(charging, NoisyAnswer(LinearQuery([1]), epsilon=1.0))
     >>> held.ask(lambda count: count >= 700), 400 < held.ask(lambda count: count >= 300) < 600
@@ -346,9 +346,9 @@ class OneShotTopK:
     score: from a result to its score, a whole number; by default the result itself. It must be pure and total: an
     exception from it, or from a candidate, is charged as all k hits.
 
-    >>> from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
-    >>> from dp_transforms.mechanisms.papers.target_charging import HitLimit
+    >>> from dp_transforms.papers.private_computation import NoisyAnswer
+    >>> from dp_transforms.papers.query import LinearQuery
+    >>> from dp_transforms.papers.target_charging import HitLimit
     >>> charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0))
     >>> candidates = [NoisyAnswer(LinearQuery([i == j for j in range(4)]), epsilon=1.0) for i in range(4)]
     >>> [best.position for best in OneShotTopK(charging, k=3, gap=1000).ask(candidates)]

@@ -4,7 +4,7 @@ Guarantee: let a data holder be called any number of times, the i-th call epsilo
 all of it chosen adaptively, and let each hit pay ``target_charge(epsilon_i, q_i, lam)`` out of a budget, where a call
 is only made if one more hit could still be paid. Then the Renyi divergence of order ``lam + 1`` between the
 interaction with and without that user, either way, is at most ``budget / lam``, without a failure event:
-`MixedChargingAccountant`. Proof: docs/guarantee.md, "Theorem of mixed calls". The charge of a call is
+`MixedChargingAccountant`. Proof: docs/papers_proofs.md, "Theorem of mixed calls". The charge of a call is
 
     charge = -ln(1 - (D - 1) e^(lam eps) / q),    D = (e^(lam eps) + e^(-(lam + 1) eps)) / (1 + e^-eps)
 
@@ -143,7 +143,7 @@ class MixedChargingAccountant:
 
     Condition: the charges are those of this order. Unit of privacy: one user with all of its data. An `Accountant`.
     order: of the Renyi divergence, lam + 1, above 1.02. budget: for the sum of all charges. Conversion: dp_accounting,
-    i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/guarantee.md, "Theorem of mixed calls".
+    i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/papers_proofs.md, "Theorem of mixed calls".
 
     >>> expected = [CallKind(0.05, 0.487, hits=8), CallKind(0.1, 0.475, hits=2)]
     >>> accountant = MixedChargingAccountant.for_mix(epsilon=3.0, delta=1e-6, mix=expected)
@@ -224,7 +224,7 @@ class MixedChargingFilter:
     """Admits calls of any kind while one more hit of each could still be paid. State of one interaction.
 
     Guarantee: that of its accountant, for everything published by the admitted calls, if every hit was charged. Used as
-    the limit of ``mechanisms.papers.target_charging.TargetCharging``, which adds the deltas of its calls.
+    the limit of ``papers.target_charging.TargetCharging``, which adds the deltas of its calls.
 
     spent: the sum of all charges so far.
 

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_whole
-from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.query import LinearQuery, epsilon_per_unit
-from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.papers.synthetic_data import (
+from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.papers.query import LinearQuery, epsilon_per_unit
+from dp_transforms.papers.sparse_vector import NumericSparse
+from dp_transforms.papers.synthetic_data import (
     LARGEST_COUNT,
     LARGEST_UNIVERSE,
     MultiplicativeWeights,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from dp_transforms.checks import check_fraction, check_positive, check_whole, is_whole
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.papers.noise_source import NoiseSource
 
 _BITS_BEYOND_COUNT = 128  # of a weight, so that rounding n weights moves the distribution by less than 2^-127
 _GUARD_BITS = 16  # so that the errors of two factors stay far below one unit
@@ -30,7 +30,7 @@ class ExponentialMechanism:
     directions (votes, where a user adds one): the weights are then ``exp(epsilon score_i / sensitivity_units)``, with
     the same guarantee, since numerator and normalisation move together.
 
-    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> from dp_transforms.papers.noise_source import SecretNoise
     >>> votes = ExponentialMechanism([40, 950, 10], epsilon=1.0, sensitivity_units=1)
     >>> votes.choose(SecretNoise())
     1
