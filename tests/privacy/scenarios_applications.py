@@ -201,7 +201,7 @@ SCENARIOS = [
         'DistinctCount, docs/papers_proofs.md, "Theorem of sketches"',
         _SMALL_STEP,
         0.0,
-        _sketch_alone(_Sketch(_users(1), _SMALL_STEP, buckets=1, levels=4)),
+        _sketch_alone(_Sketch(_users(0), _SMALL_STEP, buckets=1, levels=7)),
     ),
     Scenario(
         "sketch without phantoms",
