@@ -1,9 +1,10 @@
 """Private shifting heavy hitters: which items many users hold right now, window by window, under user-level privacy.
 
-The one idea is a purse for every user, which pays for looks or for hits. A look is an item that the user has
-in a window; a hit is a published result about it that is charged. Hits are charged by ThresholdMonitorEvolving, a
-stateful DoFn (`beam.run_stages`), and accounted by target charging (TCT); looks, the default, by a price
-list (`monitor.purses`, docs/guarantee.md, "Looks").
+The one idea is a budget for every user. ThresholdMonitorEvolving, a stateful DoFn for each key
+(`beam.threshold_monitor`), tests the items of each window against a threshold and charges a hit to the contribution
+counters of the users who hold the item; target charging (TCT) accounts for it. By default the command charges
+contributions instead: a user pays for each test of an item that it has in a window, whatever comes of it, by a price
+list (`monitor.purses`; docs/guarantee.md, "Contributions").
 
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
 which differ in one user with all of its events, and every set R of reports,
@@ -12,8 +13,10 @@ which differ in one user with all of its events, and every set R of reports,
 Public names, loaded when first used:
 
 - `Plan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
-- `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
-- `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
+- `WindowSchedule`: the declared windows of a run. `PublicItems`: its items, where they are public.
+- `ThresholdMonitorEvolving`: the Beam transform that charges hits: timestamped ``(key, (user, item))`` in,
+  ``(key, WindowReport)`` out, a monitor for each key.
+- `ShiftingHeavyHitters`: the same without keys, and for plans of contributions; events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
@@ -31,7 +34,7 @@ errors and lean_imports are for all of them.
 - papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
 - stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
-- monitor: the streaming core on numpy columns: looks and hits, purses and counters, thresholds and names.
+- monitor: the streaming core on numpy columns: user budgets and contribution counters, thresholds and names.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
   answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows
     from dp_transforms.beam.replay_table import replay
+    from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
@@ -66,7 +70,7 @@ if TYPE_CHECKING:
     from dp_transforms.logs.streams.log_folder import LogFolder
     from dp_transforms.logs.streams.partition_progress import StreamClock
     from dp_transforms.monitor.event_batch import EventBatch
-    from dp_transforms.monitor.item_domain import ItemDomain
+    from dp_transforms.monitor.item_domain import PublicItems
     from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
     from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
@@ -79,18 +83,19 @@ _HOME = {
     "EventFields": "logs",
     "HeavyHitter": "monitor.window_report",
     "HeavyHitterRows": "beam.release_rows",
-    "ItemDomain": "monitor.item_domain",
     "KafkaTopic": "logs.streams.kafka_topic",
     "LogFolder": "logs.streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
     "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
+    "PublicItems": "monitor.item_domain",
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
     "ReportTopic": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
+    "ThresholdMonitorEvolving": "beam.threshold_monitor",
     "StreamClock": "logs.streams.partition_progress",
     "WindowReport": "monitor.window_report",
     "WindowSchedule": "plan.window_schedule",
@@ -105,11 +110,11 @@ __all__ = [
     "EventFields",
     "HeavyHitter",
     "HeavyHitterRows",
-    "ItemDomain",
     "KafkaTopic",
     "LogFolder",
     "MonitorStream",
     "Plan",
+    "PublicItems",
     "ReadEvents",
     "RejectedEvents",
     "Report",
@@ -118,6 +123,7 @@ __all__ = [
     "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",
+    "ThresholdMonitorEvolving",
     "WindowReport",
     "WindowSchedule",
     "WriteReportStream",

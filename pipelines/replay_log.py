@@ -58,7 +58,7 @@ def job_of(ours: argparse.Namespace) -> ReplayJob:
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
-        domain=ours.domain_file,
+        public_items=ours.domain_file,
         output=ours.output,
         block_output=ours.block_output,
         dead_letter=ours.dead_letter,

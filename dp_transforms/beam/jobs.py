@@ -47,7 +47,7 @@ _GROUPS_OF_WINDOWS = 128  # as `stages.stage` cuts them
 class ReplayJob:
     """A log, and the files of its report.
 
-    chunks, fields: of the log. plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`. output,
+    chunks, fields: of the log. plan, noise_key, run_id, stream, public_items: as in `ShiftingHeavyHitters`. output,
         block_output, dead_letter: paths or URLs; the second is the report of blocks. max_bad_fraction: as in
         `PublishReport`.
     """
@@ -58,7 +58,7 @@ class ReplayJob:
     noise_key: beam.Secret | str | None
     run_id: str
     stream: str
-    domain: str | None
+    public_items: str | None
     output: str
     block_output: str | None
     dead_letter: str | None
@@ -82,7 +82,7 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob, drafts: Sequence[str])
         noise_key=job.noise_key,
         run_id=job.run_id,
         stream=job.stream,
-        domain=job.domain,
+        public_items=job.public_items,
         shards=_shards(job, parallelism),
         with_blocks=job.block_output is not None,
     )
@@ -167,8 +167,8 @@ def _started(pipeline: beam.Pipeline) -> PipelineResult:
 class StreamJob:
     """A stream, and where its reports go.
 
-    source, clock, plan, noise_key, run_id, stream, domain, shards, stop_file: as in `MonitorStream`. dead_letter: a
-        folder.
+    source, clock, plan, noise_key, run_id, stream, public_items, shards, stop_file: as in `MonitorStream`.
+    dead_letter: a folder.
     """
 
     source: StreamSource
@@ -177,7 +177,7 @@ class StreamJob:
     noise_key: beam.Secret | str | None
     run_id: str
     stream: str
-    domain: str | None
+    public_items: str | None
     sink: ReportSink
     dead_letter: str | None
     shards: int | None
@@ -199,7 +199,7 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
         run_id=job.run_id,
         stream=job.stream,
         shards=job.shards,
-        domain=job.domain,
+        public_items=job.public_items,
         # The local runner cannot run loops of timers, on and on: a partition is read in one call.
         driver=LOOP if is_local(options) else TIMERS,
         confirm=waits_for_storing(options),

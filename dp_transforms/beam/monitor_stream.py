@@ -15,7 +15,7 @@ from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.stages.release_stages import stages_of
@@ -47,8 +47,8 @@ class MonitorStream(beam.PTransform):
     "Streams and parts"): not on watermarks, not on the engine, and not on restarts from the stored state.
 
     source: a `StreamSource`. Its partitions are listed when the transform is applied, and are fixed for the run.
-    plan, noise_key, stream, shards, domain: as in `ShiftingHeavyHitters`. A run that continues after a restart must
-        have the same ones.
+    plan, noise_key, stream, shards, public_items: as in `ShiftingHeavyHitters`. A run that continues after a restart
+        must have the same ones.
     clock: when a window is closed, and which events are too late.
     run_id: new for every run. Give an old one only to continue from the stored state of that run.
     driver: ``timers`` for engines that store and restore state; ``loop`` where timers cannot go on forever: then each
@@ -73,7 +73,7 @@ class MonitorStream(beam.PTransform):
         run_id: str,
         stream: str = "events",
         shards: int | None = None,
-        domain: ItemDomain | str | os.PathLike[str] | None = None,
+        public_items: PublicItems | str | os.PathLike[str] | None = None,
         driver: str = TIMERS,
         confirm: bool = True,
         stop_file: str | None = None,
@@ -93,7 +93,7 @@ class MonitorStream(beam.PTransform):
             raise ValueError(f"poll_seconds must be > 0 and finite, got {poll_seconds!r}.")
         if stop_file is not None and "://" in stop_file:
             raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
-        self._domain = domain_of_plan(domain, plan)
+        self._domain = domain_of_plan(public_items, plan)
         self._source = source
         self._plan = plan
         self._clock = clock

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import assign_windows
-from dp_transforms.beam.run_stages import ReleaseAtOnce
+from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
@@ -38,7 +38,8 @@ class ReleasePart(beam.PTransform):
     together. Condition: each window is taken once, with one input, by the part that begins where the one before it
     ended (`runs` and `cli` see to it).
 
-    plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`, and the same in all parts; the key is a file.
+    plan, noise_key, run_id, stream, public_items: as in `ShiftingHeavyHitters`, and the same in all parts; the key is
+        a file.
     part: the windows, and the state before them. shards: results do not depend on it. with_blocks: as there, too.
     """
 
@@ -51,7 +52,7 @@ class ReleasePart(beam.PTransform):
         run_id: str,
         stream: str = "events",
         shards: int | None = None,
-        domain: ItemDomain | str | os.PathLike[str] | None = None,
+        public_items: PublicItems | str | os.PathLike[str] | None = None,
         with_blocks: bool = False,
     ) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class ReleasePart(beam.PTransform):
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id, part=part.draws_as)
         self._part = part
         self._noise_key = noise_key
-        self._domain = domain_of_plan(domain, plan)
+        self._domain = domain_of_plan(public_items, plan)
         self._stages = stages_of(self._run, self._domain, is_part=True)
         pays_looks = self._run.plan.looks is not None
         self._cuts = Cuts.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)
@@ -71,13 +72,12 @@ class ReleasePart(beam.PTransform):
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
         by_item = self._stages.users.work.TAKES is ItemPairs
-        step = PackPairs(
-            self._run.plan.schedule,
-            self._cuts.users,
-            self._part,
-            by_item=by_item,
-        )
-        release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
+        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        release: beam.PTransform
+        if self._run.plan.hits is not None:
+            release = ReleaseHits(self._run, noise_key, self._cuts.users, self._domain, part=self._part)
+        else:
+            release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
         assign = assign_windows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> release
         for state in released.states:

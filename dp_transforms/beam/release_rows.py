@@ -91,7 +91,7 @@ class HeavyHitterRows(beam.PTransform):
     user, item: names of fields; several of the item, as a list, make one label of their values. time: the field with
         the event time, for bounded input; None: the element's timestamp. time_unit: ``s``, ``ms`` or ``us`` for times
         that are numbers; see `EventFields`.
-    noise_key, stream, domain: as in `ShiftingHeavyHitters`; noise_key and domain are paths.
+    noise_key, stream, public_items: as in `ShiftingHeavyHitters`; noise_key and public_items are paths.
     run_id: cannot be given. Each pipeline that is built is a run of its own, with noise of its own, also with the same
         noise_key: pipelines in YAML and Java are fixed texts, which run again when their data have changed. Never
         begin one from what an engine stored for another one: windows that both answer would have two answers.
@@ -117,7 +117,7 @@ class HeavyHitterRows(beam.PTransform):
         noise_key: str | None = None,
         run_id: str | None = None,
         stream: str = "events",
-        domain: str | None = None,
+        public_items: str | None = None,
     ) -> None:
         super().__init__()
         if run_id is not None:
@@ -127,7 +127,15 @@ class HeavyHitterRows(beam.PTransform):
         self.plan = _plan_of(**declared) if plan is None else _read(plan, declared)
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._release = ShiftingHeavyHitters(
-            self.plan, None, user, item, noise_key, time=time, time_unit=time_unit, stream=stream, domain=domain
+            self.plan,
+            None,
+            user,
+            item,
+            noise_key,
+            time=time,
+            time_unit=time_unit,
+            stream=stream,
+            public_items=public_items,
         )
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:

@@ -32,7 +32,7 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Choices, Plan
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
@@ -142,7 +142,7 @@ def replay(
     run_id: str | None = None,
     resume: bool = False,
     stream: str = "events",
-    domain: ItemDomain | None = None,
+    public_items: PublicItems | None = None,
     allow_empty: bool = False,
     rejected: list[RejectedEvents] | None = None,
     **budget: Unpack[BudgetWords],
@@ -165,7 +165,7 @@ def replay(
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
         forgotten. run_id: None draws one. Both together are refused without ``resume=True``, which says that the run
         was begun before and that these are its rows: the same key and run id on other rows would show what differs.
-    stream: name in the report. domain: of a plan for a known domain, at most 5 MB.
+    stream: name in the report. public_items: of a plan with public items, at most 5 MB.
     allow_empty: make a report where no event is in the range, or most rows cannot be read: an empty one too spends the
         whole budget. Then whether there is a report does not depend on the rows, which may be one user's.
     rejected: a list that gets the rows that cannot be read: their numbers, from 1, and why. A warning says how many.
@@ -176,9 +176,9 @@ def replay(
     """
     fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
     _check_name(noise_key, run_id, resume=resume)
-    plan = _plan_of(plan, domain, dict(budget))
+    plan = _plan_of(plan, public_items, dict(budget))
     run_id = fresh_run_id() if run_id is None else run_id
-    release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, domain=domain)
+    release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, public_items=public_items)
     try:
         blocks = list(read_table(table, fields))
     except EventFileError as error:
@@ -235,7 +235,7 @@ def _check_name(noise_key: object, run_id: object, *, resume: object) -> None:
         raise ValueError("resume needs noise_key and run_id: those of a run that was begun. Give both, or none.")
 
 
-def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:
+def _plan_of(plan: Plan | None, public_items: PublicItems | None, budget: dict[str, Any]) -> Plan:
     if plan is not None:
         if budget:
             raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
@@ -248,7 +248,7 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])
     schedule = WindowSchedule.sliding(start, end, window, budget.pop("slide", None) or window)
-    return Plan.calibrate(schedule=schedule, domain=domain, **budget)
+    return Plan.calibrate(schedule=schedule, public_items=public_items, **budget)
 
 
 def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], plan: Plan, *, allow_empty: bool) -> None:

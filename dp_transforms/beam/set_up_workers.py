@@ -1,4 +1,4 @@
-"""Set up: what the steps have on their workers: coders, counters, the noise key, the items of a known domain.
+"""Set up: what the steps have on their workers: coders, counters, the noise key, the public items.
 
 To import this module registers the coders: `EventBatch` travels as an Arrow stream, the released types by their
 schemas. In another process, and with Beam before 2.74 in the same one, Beam decodes a row as a NamedTuple type that
@@ -27,7 +27,7 @@ from apache_beam.utils.shared import Shared
 
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, DomainTable, HashesItems, ItemDomain, which_keys
+from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, DomainTable, HashesItems, PublicItems, which_keys
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
@@ -208,22 +208,22 @@ class DomainSource:
     """The domain of a plan. Its table is built once per process and run, by the first step that needs it.
 
     domain: the path of a file that every worker can read: local, a URL of `dp_transforms.stores.remote_files`, or
-        another one that Beam's file systems know. Only the path travels. Or an `ItemDomain` of at most 5 MB, which is
+        another one that Beam's file systems know. Only the path travels. Or `PublicItems` of at most 5 MB, which are
         pickled with its items into the job graph.
     Raises ValueError unless it is the domain that the plan was made for; workers check it again.
     """
 
-    def __init__(self, domain: ItemDomain | str | os.PathLike[str], plan: Plan) -> None:
-        if not isinstance(domain, (ItemDomain, str, os.PathLike)):
-            raise ValueError(f"domain must be a path or an ItemDomain, got a {type(domain).__name__}.")
+    def __init__(self, domain: PublicItems | str | os.PathLike[str], plan: Plan) -> None:
+        if not isinstance(domain, (PublicItems, str, os.PathLike)):
+            raise ValueError(f"public_items must be a path or PublicItems, got a {type(domain).__name__}.")
         if plan.domain is None:
-            raise ValueError("the plan is for an open domain. Calibrate it for this list of items, or give no domain.")
-        if isinstance(domain, ItemDomain) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
+            raise ValueError("the plan has no public items. Make one for this list of items, or give no public_items.")
+        if isinstance(domain, PublicItems) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
             raise ValueError(
-                f"a domain that travels in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB, got"
-                f" {domain.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
+                f"public_items that travel in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB,"
+                f" got {domain.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
             )
-        self._domain = domain if isinstance(domain, ItemDomain) else _path_for_workers(os.fspath(domain))
+        self._domain = domain if isinstance(domain, PublicItems) else _path_for_workers(os.fspath(domain))
         self._size = plan.domain.size
         self._fingerprint = plan.domain.fingerprint
         self._shared = Shared()
@@ -241,15 +241,15 @@ class DomainSource:
 
         return self._shared.acquire(load, tag=which_keys(keys))  # type: ignore[no-any-return]
 
-    def _checked_domain(self) -> ItemDomain:
-        domain = self._domain if isinstance(self._domain, ItemDomain) else read_domain(self._domain)
+    def _checked_domain(self) -> PublicItems:
+        domain = self._domain if isinstance(self._domain, PublicItems) else read_domain(self._domain)
         return domain.checked(self._size, self._fingerprint)
 
 
-def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: Plan) -> DomainSource | None:
+def domain_of_plan(domain: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> DomainSource | None:
     """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
     if domain is None and plan.domain_size:
-        raise ValueError(f"the plan is for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
+        raise ValueError(f"the plan has {plan.domain_size:,} public items. Give public_items=PATH.")
     return None if domain is None else DomainSource(domain, plan)
 
 
@@ -258,13 +258,13 @@ def _path_for_workers(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
-def read_domain(path: str) -> ItemDomain:
-    """`ItemDomain.of_text` of a file that any worker may need to fetch. Raises ValueError."""
+def read_domain(path: str) -> PublicItems:
+    """`PublicItems.of_text` of a file that any worker may need to fetch. Raises ValueError."""
     if "://" not in path or path.partition("://")[0] in SCHEMES:  # Beam would wait for a pipe
-        return ItemDomain.read(path)
+        return PublicItems.read(path)
     try:
         with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-            return ItemDomain.of_text(file.read(MOST_DOMAIN_BYTES + 1), path)
+            return PublicItems.of_text(file.read(MOST_DOMAIN_BYTES + 1), path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or type(error).__name__}.") from None
 

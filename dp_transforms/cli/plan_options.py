@@ -37,7 +37,7 @@ from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 
 if TYPE_CHECKING:
-    from dp_transforms.monitor.item_domain import ItemDomain
+    from dp_transforms.monitor.item_domain import PublicItems
 
 _MODES = tuple(mode for mode in MODES if mode != "kms21")  # of the command
 _MOST_PLAN_BYTES = 1 << 20
@@ -231,7 +231,7 @@ def plan_from_options(options: StreamPlanOptions) -> Plan:
     domain = read_domain_file(options.domain_file)
     try:
         with operator_console().status("calibrating the plan"):
-            plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
+            plan = Plan.calibrate(schedule=schedule, public_items=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)
@@ -291,14 +291,14 @@ def plan_of_command(options: StreamPlanOptions, plan_file: str | None) -> Plan:
     return plan
 
 
-def read_domain_file(path: str | None) -> ItemDomain | None:
+def read_domain_file(path: str | None) -> PublicItems | None:
     """The items of ``--domain-file``; None without one. Raises UserError."""
     if path is None:
         return None
-    from dp_transforms.monitor.item_domain import ItemDomain  # loads pyarrow
+    from dp_transforms.monitor.item_domain import PublicItems  # loads pyarrow
 
     with user_errors(ValueError, prefix="--domain-file "):
-        return ItemDomain.read(path)
+        return PublicItems.read(path)
 
 
 def option_error(error: ValueError) -> UserError:

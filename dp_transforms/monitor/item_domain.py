@@ -1,7 +1,7 @@
 """The declared items of a run, if they are known beforehand: a public list. Nothing is taken from the data.
 
-With a known domain every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
-share of delta for items of a single user (docs/guarantee.md, "A known domain"). It holds only if the list does not
+With public items every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
+share of delta for items of a single user (docs/guarantee.md, "Public items"). It holds only if the list does not
 depend on the log.
 """
 
@@ -30,14 +30,14 @@ MOST_DOMAIN_BYTES = 1 << 29
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class ItemDomain:
+class PublicItems:
     """A public list of items. Events with other items are left out; the order of the list does not matter.
 
     labels: pyarrow string array, distinct, in the order of their UTF-8 bytes. Raises ValueError for any other;
         `of_ids`, `of_text` and `read` put them in order.
 
-    >>> domain = ItemDomain.of_ids(["pear", "apple", "pear", 7])
-    >>> domain.labels.to_pylist()
+    >>> items = PublicItems.of_ids(["pear", "apple", "pear", 7])
+    >>> items.labels.to_pylist()
     ['7', 'apple', 'pear']
     """
 
@@ -45,28 +45,28 @@ class ItemDomain:
         if not isinstance(labels, pa.StringArray) or not 0 < len(labels) <= MOST_DOMAIN_ITEMS or labels.null_count:
             raise ValueError(
                 f"labels must be a pyarrow string array of 1 to {MOST_DOMAIN_ITEMS:,} items, none of them missing."
-                " Use ItemDomain.of_ids(...)."
+                " Use PublicItems.of_ids(...)."
             )
         if not are_ids(labels):
             raise ValueError(f"each label must be {ID_RULE}.")
         if pc.any(pc.greater_equal(labels[:-1], labels[1:])).as_py():
-            raise ValueError("labels must be distinct and in the order of their bytes. Use ItemDomain.of_ids(...).")
+            raise ValueError("labels must be distinct and in the order of their bytes. Use PublicItems.of_ids(...).")
         self.labels = labels
 
     @classmethod
-    def of_ids(cls, ids: pa.Array | Sequence[Any]) -> ItemDomain:
+    def of_ids(cls, ids: pa.Array | Sequence[Any]) -> PublicItems:
         """From texts or whole numbers (7 and "7" are the same id). Raises ValueError for anything else."""
         if not isinstance(ids, (pa.Array, pa.ChunkedArray)):
             is_whole = (int, np.integer)
             texts = [str(one) if isinstance(one, is_whole) and not isinstance(one, bool) else one for one in ids]
             ids = texts or pa.array([], pa.string())
-        column = id_column("the domain", ids)
+        column = id_column("the list of items", ids)
         if column.null_count or not are_ids(column.dictionary):
-            raise ValueError(f"each item of the domain must be {ID_RULE}, none of them missing.")
-        return cls._checked(column.dictionary, "the domain", "")
+            raise ValueError(f"each public item must be {ID_RULE}, none of them missing.")
+        return cls._checked(column.dictionary, "the list of items", "")
 
     @classmethod
-    def of_text(cls, text: bytes, name: str) -> ItemDomain:
+    def of_text(cls, text: bytes, name: str) -> PublicItems:
         """From lines of UTF-8, one id a line; empty lines and repeated ids are skipped. name: of the file, for errors.
 
         Raises ValueError, which contains the number of the line and never its content.
@@ -89,7 +89,7 @@ class ItemDomain:
         return cls._checked(lines.filter(pc.greater(pc.binary_length(lines), 0)), name, " Write one item a line.")
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> ItemDomain:
+    def read(cls, path: str | os.PathLike[str]) -> PublicItems:
         """`of_text` of a local regular file, or of a URL. Raises ValueError also for a file that cannot be read."""
         try:
             read = read_stored if is_remote(path) else read_regular
@@ -98,7 +98,7 @@ class ItemDomain:
             raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
 
     @classmethod
-    def _checked(cls, labels: pa.StringArray, name: str, remedy: str) -> ItemDomain:
+    def _checked(cls, labels: pa.StringArray, name: str, remedy: str) -> PublicItems:
         labels = labels.take(pc.array_sort_indices(labels))
         if len(labels):  # equal ones are neighbours now: a third of the memory of pc.unique
             is_new = pc.not_equal(labels[1:], labels[:-1])
@@ -110,11 +110,11 @@ class ItemDomain:
             )
         return cls(labels)
 
-    def checked(self, size: int, fingerprint: str) -> ItemDomain:
-        """Itself. Raises ValueError unless it is the domain of a plan, whose threshold depends on the size too."""
+    def checked(self, size: int, fingerprint: str) -> PublicItems:
+        """Itself. Raises ValueError unless it is the list of a plan, whose threshold depends on the size too."""
         if (self.size, self.fingerprint) != (size, fingerprint):
             raise ValueError(
-                f"the domain ({self.size:,} items) is not the domain of the plan ({size:,} items). Give the list that"
+                f"the list ({self.size:,} items) is not that of the plan ({size:,} items). Give the list that"
                 " the plan was made for, or make a new plan."
             )
         return self
@@ -125,7 +125,7 @@ class ItemDomain:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of the sorted ids, each with its length: equal for equal domains only."""
+        """Hex SHA-256 of the sorted ids, each with its length: equal for equal lists only."""
         lengths = pc.binary_length(self.labels).to_numpy(zero_copy_only=False).astype("<i4")
         offsets = np.frombuffer(self.labels.buffers()[1], np.int32)[self.labels.offset :][: self.size + 1]
         text = self.labels.buffers()[2][offsets[0] : offsets[-1]]
@@ -187,7 +187,7 @@ class DomainFile:
         """
         which = self, which_keys(keys)
         if which not in _TABLES:
-            labels = ItemDomain.read(self.path).checked(self.size, self.fingerprint).labels
+            labels = PublicItems.read(self.path).checked(self.size, self.fingerprint).labels
             _TABLES.clear()
             _TABLES[which] = DomainTable.of_labels(labels, keys.hash_items)
         return _TABLES[which]

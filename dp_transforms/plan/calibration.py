@@ -61,6 +61,8 @@ class HitsChoices(TypedDict, total=False):
 
     hits_per_user: after so many a user no longer counts. 3 in hits, 10 in hits-with-counts, 20 in kms21 by default.
     max_items_per_user: distinct items of a user that count in one window, 3 by default.
+    most_keys: the promise is for users with events under at most so many keys, 1 by default. Counters, items of a
+        window and false reports are those of one key.
     threshold: by default the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger one
         leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the smallest at
         which the whole run is expected to publish at most 0.05 items that nobody holds.
@@ -68,6 +70,7 @@ class HitsChoices(TypedDict, total=False):
 
     hits_per_user: int | None
     max_items_per_user: int | None
+    most_keys: int | None
     threshold: int | None
 
 
@@ -80,19 +83,20 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
     charging, domain_size, horizon = mode_of(mode), budget.domain_size, budget.schedule.horizon
     hits, items = given.get("hits_per_user"), given.get("max_items_per_user")
     hits = charging.default_hits if hits is None else hits
-    check_hits(hits)
+    keys = check_whole("most_keys", given.get("most_keys", 1), 1)
+    check_hits(hits, keys)
     items = check_whole("max_items_per_user", DEFAULT_MAX_ITEMS_PER_USER if items is None else items, 1)
     threshold = given.get("threshold")
     if threshold is not None:
         check_whole("threshold", threshold, 1)
-    queries = items * horizon
-    delta_hash = hash_delta(budget.max_users, budget.max_items)
+    queries = keys * items * horizon
+    delta_hash = keys * hash_delta(budget.max_users, budget.max_items)
     # The worst case; still far below 1e-20.
     delta_sampling = charged_sampling_delta(
-        budget.epsilon, queries, charging.widest.total_variation, horizon, domain_size
+        budget.epsilon, queries, charging.widest.total_variation, keys * horizon, domain_size
     )
     shared = delta_left(budget.delta, delta_hash + delta_sampling, budget.max_users)
-    solve = functools.partial(charging.solve, hits, budget.epsilon)
+    solve = functools.partial(charging.solve, keys * hits, budget.epsilon)
     if domain_size:
         noise, threshold, delta_open = choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
     else:
@@ -107,6 +111,7 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
             accountant=charging.accountant,
             epsilon_per_query=noise.epsilon_per_query,
             wide=WideNoise(epsilon_per_query=wide, cap=noise.noise_cap) if wide else None,
+            most_keys=None if keys == 1 else keys,
         ),
         "shares": Shares(paid=shared - delta_open, open=delta_open or None, sampling=delta_sampling, hash=delta_hash),
     }

@@ -63,8 +63,8 @@ class Plan(Record):
     epsilon, delta: the guarantee for one user over the whole schedule.
     schedule: the declared windows; its horizon is the number of windows that may be published.
     domain: of a plan with a known domain.
-    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. Stated sizes are wrong
-        more often than they say if there are more users.
+    max_users, max_items: declared bounds on distinct ids under one key, for hash collisions; never measured. Stated
+        sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
     looks: where users pay for looks. hits: where users pay for hits.
     known: where named items are followed; in a known domain all items are known, and have the threshold.
@@ -97,15 +97,15 @@ class Plan(Record):
         delta: float,
         schedule: WindowSchedule,
         mode: str | None = None,
-        domain: KnownDomain | None = None,
+        public_items: KnownDomain | None = None,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
         **choices: Unpack[Choices],
     ) -> Plan:
         """The plan that finds most for this budget.
 
-        mode: one of `MODES`, by default looks. domain: the public list of all items, an `ItemDomain`; None for an open
-        one. choices: in looks those of `LooksChoices`, in the other modes those of `HitsChoices`; None stands for the
+        mode: one of `MODES`, by default looks. public_items: a list of all items, `PublicItems`; None where any may
+        come. choices: in looks those of `LooksChoices`, in the other modes those of `HitsChoices`; None stands for the
         default of the mode.
 
         Raises ValueError for an argument of another mode, and if the budget is too small for any noise that can
@@ -122,24 +122,28 @@ class Plan(Record):
         epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
         check_budget(epsilon, delta, schedule)
         check_declared_ids(max_users, max_items)
-        if domain is not None and not isinstance(domain, KnownDomain):
-            raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
-        known_domain = None if domain is None else Domain(domain.size, domain.fingerprint)
+        if public_items is not None and not isinstance(public_items, KnownDomain):
+            raise ValueError(
+                f"public_items must be PublicItems, got a {type(public_items).__name__}. Use PublicItems.read(path)."
+            )
+        known_domain = None if public_items is None else Domain(public_items.size, public_items.fingerprint)
         budget = Budget(epsilon, delta, schedule, known_domain, max_users, max_items)
         known = cast(Any, given)  # each is one of the mode
         found = calibrate_looks(budget, **known) if mode == "looks" else calibrate_hits(mode, budget, **known)
         return cls(**budget._asdict(), **found)
 
     def again(self, mode: str | None = None, **choices: Unpack[Choices]) -> Plan | None:
-        """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices, named
-        as in `calibrate`. None if the budget is too small for it."""
+        """A plan of the same budget, schedule, domain, keys and bounds on ids: in another mode, or with other choices,
+        named as in `calibrate`. None if the budget is too small for it, or the mode has no keys."""
+        if self.most_keys > 1:
+            choices.setdefault("most_keys", self.most_keys)
         try:
             return Plan.calibrate(
                 epsilon=self.epsilon,
                 delta=self.delta,
                 schedule=self.schedule,
                 mode=mode or self.mode,
-                domain=self.domain,
+                public_items=self.domain,
                 max_users=self.max_users,
                 max_items=self.max_items,
                 **choices,
@@ -184,6 +188,11 @@ class Plan(Record):
         return 0 if self.hits is None else self.hits.per_user
 
     @property
+    def most_keys(self) -> int:
+        """The promise is for users with events under at most so many keys (docs/guarantee.md, "Keys")."""
+        return 1 if self.hits is None else self.hits.keys
+
+    @property
     def domain_size(self) -> int:
         """How many items a known domain has; 0 in an open domain."""
         return 0 if self.domain is None else self.domain.size
@@ -208,7 +217,8 @@ class Plan(Record):
     @property
     def guarantee(self) -> str:
         """What the plan promises, in one sentence, and for a known domain on which condition."""
-        condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
+        condition = f", if they are under at most {self.most_keys} keys" if self.most_keys > 1 else ""
+        condition += ", provided the list of items is public and was not made from the log" if self.domain else ""
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
@@ -217,8 +227,8 @@ class Plan(Record):
 
     @property
     def queries_per_user(self) -> int:
-        """The most (window, item) counts that one user is part of: max_items_per_user times the horizon."""
-        return self.charged_hits.max_items_per_user * self.schedule.horizon
+        """The most counts that one user is part of: max_items_per_user in each window, under each of its keys."""
+        return self.most_keys * self.charged_hits.max_items_per_user * self.schedule.horizon
 
     @property
     def known_error(self) -> float:
@@ -228,7 +238,7 @@ class Plan(Record):
 
     @property
     def expected_false_reports(self) -> float:
-        """How many items of a known domain that nobody holds the run publishes on average; rounded up.
+        """How many items of a known domain that nobody holds the run publishes on average under a key; rounded up.
 
         0 in an open domain, where noise names a known item that nobody holds with `known_error` in each window.
         """
@@ -273,12 +283,12 @@ class Plan(Record):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
-        float[per_user], not decreasing, at most epsilon. But for kms21 it comes from the game accountant, whichever
-        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        float[hits of a user in all], not decreasing, at most epsilon. But for kms21 it comes from the game accountant,
+        whichever accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
         "Claim (running figure)".
         """
         hits = self.charged_hits
-        return hits.rules.epsilon_after_hits(hits.noise, hits.per_user, self.epsilon, self.shares.paid)
+        return hits.rules.epsilon_after_hits(hits.noise, hits.in_all, self.epsilon, self.shares.paid)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.

@@ -11,7 +11,7 @@ import pytest
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
 from tests.helpers.beam_pipelines import Branches, Collected, batches_source, local_pipeline, plain, rebuilt, values
 from tests.helpers.looks_plans import small_looks_plan
@@ -75,7 +75,7 @@ def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tm
     log = random_log(plan, seed=9)
     pipeline = local_pipeline(TWO_PROCESSES)
     found = batches_source(batches_of(log, 100))(pipeline) | "Monitor" >> ShiftingHeavyHitters(
-        plan, noise_key=key_file(tmp_path), run_id=RUN_ID, domain=items
+        plan, noise_key=key_file(tmp_path), run_id=RUN_ID, public_items=items
     )
     _ = (
         found.reports
@@ -119,7 +119,7 @@ def test_one_transform_without_a_key_serves_several_pipelines():
     plan = small_plan(2, mode="hits", threshold=2, domain=DOMAIN, hits_per_user=2)
     log = [(f"u{user}", "item-0", (START + 1) * MICROS) for user in range(200)]
     log.append(("u0", "an item that is not in it", (START + 1) * MICROS))
-    monitor = ShiftingHeavyHitters(plan, domain=ItemDomain.of_ids(DOMAIN))
+    monitor = ShiftingHeavyHitters(plan, public_items=PublicItems.of_ids(DOMAIN))
     for branches in (Branches(), Branches()):
         source = batches_source([batch_of(log)])(branches.pipeline)
         for name in ("first", "second"):
@@ -128,5 +128,5 @@ def test_one_transform_without_a_key_serves_several_pipelines():
         assert operator_counts(result)[EVENTS_OUTSIDE_DOMAIN] == 2
         for name in ("first", "second"):
             assert "item-0" in {hitter.item for hitter in values(found[name])[0].heavy_hitters}
-    with pytest.raises(ValueError, match="Give domain=PATH"):
+    with pytest.raises(ValueError, match="Give public_items=PATH"):
         ShiftingHeavyHitters(plan)

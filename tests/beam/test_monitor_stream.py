@@ -7,7 +7,7 @@ import pytest
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
@@ -90,7 +90,7 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path):
         ({"poll_seconds": 0}, "poll_seconds must be > 0"),
         ({"stop_file": "gs://bucket/stop"}, "stop_file must be a path"),
         ({"shards": 0}, "shards must be"),
-        ({"domain": ItemDomain.of_ids(["a", "b"])}, "open domain"),
+        ({"public_items": PublicItems.of_ids(["a", "b"])}, "no public items"),
     ):
         with pytest.raises(ValueError, match=message):
             MonitorStream(source, plan, **{"clock": CLOCK, "run_id": RUN_ID, **arguments})

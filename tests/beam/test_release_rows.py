@@ -140,7 +140,7 @@ def test_fields_that_the_input_has_not_are_refused(time_type, arguments, words):
         ({"time_unit": "s"}, r"^time_unit must be one of s, ms, us.*, and belongs to time"),
         ({"time": "at", "time_unit": "h"}, r"^time_unit must be one of"),
         ({"user": ""}, r"^user must be a field name"),
-        ({"domain": "items.txt"}, r"open domain"),
+        ({"public_items": "items.txt"}, r"no public items"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments, words):

@@ -169,7 +169,7 @@ def mixed():
         (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
         (lambda: table(), {"user_field": "uid"}, r"has no argument 'user_field'\. Do you mean user\?"),
-        (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
+        (lambda: table(), {"public_items": "items.txt"}, "public_items must be PublicItems, got a str"),
         (
             lambda: table(),
             {"noise_key": "noise.key", "run_id": "nightly"},

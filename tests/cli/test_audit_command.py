@@ -91,10 +91,10 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path):
     """Its delta is large, for a test."""
     plan = audited_plan()
     parts = (
-        f"price of a look, worst of {len(plan.paid_looks.weights)}",
-        "delta of a full purse",
-        "3 adaptive looks",
-        f"items the user holds alone, {plan.paid_looks.most_looks} looks",
+        f"price of a test, worst of {len(plan.paid_looks.weights)}",
+        "delta of a full budget",
+        "3 adaptive tests",
+        f"items the user holds alone, {plan.paid_looks.most_looks} tests",
         "both together",
         "PASSED",
     )
@@ -199,7 +199,7 @@ LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
 def test_each_option_is_tried_or_in_the_list():
     """An option that is new must be put into one of these tables, and so be thought of."""
     assert set(LIMITS) == choices_of("looks")
-    assert {"hits_per_user", "max_items_per_user", "threshold"} == choices_of("hits")
+    assert {"hits_per_user", "max_items_per_user", "most_keys", "threshold"} == choices_of("hits")
 
 
 @pytest.mark.parametrize(("option", "value"), [("forget_after", 0), ("rounds", True)])

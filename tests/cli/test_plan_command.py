@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from dp_transforms.cli.plan import command
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.shh_here import shh
@@ -48,7 +48,7 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
     rows = {row[0]: row[1:] for row in map(_numbers, [line for line in rest.splitlines() if line.startswith("│")])}
     assert rows == {1: [36, 27], 10: [68, 51], 100: [170, 126], 1000: [501, 372]}
     assert "A replay of a whole run names more by --rounds." in rest.partition("│")[0]
-    for part in ("looks, for users with 1 to 1,000 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
+    for part in ("contributions, for users with 1 to 1,000", "at most 3,000 of a user", "for 168 windows after a name"):
         assert part in rest
     assert "(2, 1e-09)-differentially private" in rest
 
@@ -58,7 +58,7 @@ def test_the_numbers_in_json():
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.looks is not None
     assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
-    assert record["found_from"] == {"looks": {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}}
+    assert record["found_from"] == {"new_item": {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}}
     assert record["summary"].startswith(
         f"An hour's item (a story, a search, an error) is found from about {plan.found_from(2)}"
     )
@@ -102,7 +102,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
     assert re.search(r"1,000 items; about 0\.0(49|5) reports of items that nobody holds", text)
     plan = Plan.from_json(output.read_text())
     assert (plan.domain_size, plan.delta_open) == (1000, 0)
-    assert plan.domain.fingerprint == ItemDomain.of_ids([f"item {n}" for n in range(1000)]).fingerprint
+    assert plan.domain.fingerprint == PublicItems.of_ids([f"item {n}" for n in range(1000)]).fingerprint
     if mode == "looks":
         return
     assert plan.threshold == 259

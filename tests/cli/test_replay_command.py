@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.window_report import HeavyHitter
 from tests.helpers import shh_process
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, iso, log_rows, write_log, write_parquet
@@ -108,13 +108,13 @@ def test_rounds_are_for_replays(folder):
     """Of a whole run, or in parts. A stream refuses them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
-    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each purse." in planned.stdout
+    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each user's budget." in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
     rounds, looks = plan.paid_rounds, plan.paid_looks
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
     words = " ".join(planned.stdout.split())
-    assert f"threshold of blocks {plan.threshold / first:.1f} users with one pair" in words
-    assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "pairs that count, by round"
+    assert f"threshold of blocks {plan.threshold / first:.1f} users with one contribution" in words
+    assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "contributions that count, by round"
     assert "On average noise alone names at most 1.95 of them in a run." in " ".join(
         shh("explain", "--plan", "plan.json", cwd=folder).stdout.split()
     )
@@ -266,7 +266,7 @@ def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     for hour in (0, 1, 3):
         assert f"heavy-{hour}" in found.pop(f"2026-01-01T0{hour}:00:00Z")
     assert sum(map(len, found.values())) <= 2
-    assert header["plan"]["domain"] == {"size": len(ITEMS), "fingerprint": ItemDomain.of_ids(ITEMS).fingerprint}
+    assert header["plan"]["domain"] == {"size": len(ITEMS), "fingerprint": PublicItems.of_ids(ITEMS).fingerprint}
     assert "open" not in header["plan"]["shares"], "no budget is kept for items that one user holds alone"
     assert f"0 outside --start .. --end skipped, {MANY} of other items than --domain-file skipped" in said
 
@@ -281,7 +281,7 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
     for words, said in (
         (known, "the plan is for a known domain of 104 items. Give the list of them with --domain-file."),
         ([*opened, "--domain-file", "items.txt"], "the plan is for an open domain. Leave --domain-file out"),
-        ([*known, "--domain-file", "others.txt"], "the domain (103 items) is not the domain of the plan (104 items)"),
+        ([*known, "--domain-file", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
         ([*known, *missing], "missing.txt cannot be read: No such file or directory"),
         ([*BUDGET, *missing], "missing.txt cannot be read: No such file or directory"),
     ):

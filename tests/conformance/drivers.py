@@ -12,9 +12,9 @@ import apache_beam as beam
 from dp_transforms import (
     EventBatch,
     EventFields,
-    ItemDomain,
     MonitorStream,
     Plan,
+    PublicItems,
     ReadEvents,
     ShiftingHeavyHitters,
     StreamClock,
@@ -69,8 +69,8 @@ class Case(NamedTuple):
         return calibrated(self.mode)
 
     @property
-    def domain(self) -> ItemDomain | None:
-        return ItemDomain.of_ids(DOMAIN) if self.mode.domain else None
+    def domain(self) -> PublicItems | None:
+        return PublicItems.of_ids(DOMAIN) if self.mode.domain else None
 
     @property
     def flags(self) -> Sequence[str]:
@@ -147,7 +147,7 @@ def batch(case: Case) -> list[WindowReport]:
         made = [batch_of(piece) for piece in pieces_of(events_of(case.cut), case.cut)]
         batches = pipeline | beam.Create(made, reshuffle=False).with_output_types(EventBatch)
     monitor = ShiftingHeavyHitters(
-        case.plan, noise_key=case.key(), run_id=RUN_ID, domain=case.domain, shards=case.cut.shards
+        case.plan, noise_key=case.key(), run_id=RUN_ID, public_items=case.domain, shards=case.cut.shards
     )
     _ = (batches | monitor).reports | "Reports" >> reports.sink()
     pipeline.run().wait_until_finish()
@@ -162,7 +162,7 @@ def batch(case: Case) -> list[WindowReport]:
 
 
 def in_parts(case: Case) -> Parts:
-    parts, horizon = Parts(case.folder / "parts", case.plan, domain=case.domain), case.plan.schedule.horizon
+    parts, horizon = Parts(case.folder / "parts", case.plan, public_items=case.domain), case.plan.schedule.horizon
     events = events_of(case.cut)
     size = -(-len(events) // case.cut.pieces)
     for end in (*case.ends, horizon):
@@ -198,7 +198,7 @@ def stream(case: Case) -> list[WindowReport]:
         clock=CLOCK,
         noise_key=case.key(),
         run_id=RUN_ID,
-        domain=case.domain,
+        public_items=case.domain,
         driver="loop",
         poll_seconds=0.05,
         shards=case.cut.shards,
@@ -222,7 +222,7 @@ def watermark(case: Case) -> list[WindowReport]:
     for piece in sorted(filter(None, (*pieces, *late)), key=lambda piece: piece[0].at):
         script.watermark(piece[0].at // MICROS - SCRIPT_START - SPAN)
         script.events([arrival.event for arrival in piece])
-    found = script.run(case.key(), domain=case.domain, shards=case.cut.shards)
+    found = script.run(case.key(), public_items=case.domain, shards=case.cut.shards)
     assert [stamp.micros for stamp in script.stamps] == [report.window_end - 1 for report in found]
     return found
 

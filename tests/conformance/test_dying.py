@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from dp_transforms import ItemDomain, MonitorStream, StreamClock
+from dp_transforms import MonitorStream, PublicItems, StreamClock
 from dp_transforms.beam import poll_partitions
 from dp_transforms.monitor import purses
 from dp_transforms.monitor.pairs import UserPairs
@@ -142,7 +142,7 @@ class Stream:
             shards=SHARDS,
             confirm=confirm,
             stop_file=str(self._stop),
-            domain=ItemDomain.of_ids(DOMAIN) if self._mode.domain else None,
+            public_items=PublicItems.of_ids(DOMAIN) if self._mode.domain else None,
         )
         _ = pipeline | monitor
         self._engine = DyingEngine(

@@ -24,7 +24,8 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms import EventFields, ItemDomain, Plan, WindowSchedule, find_log_chunks
+import dp_transforms
+from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
 from dp_transforms.logs import JoinedChunks, read_joined
 from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitor.item_domain import DomainTable
@@ -41,6 +42,8 @@ SECRET = bytes(range(40))
 FORMATS = ("parquet", "avro", "csv", "jsonl")
 _PLANS = 60  # different ones; each is taken again with other logs
 Row = tuple[str | None, str | None, int | None]
+_IS_OLD = not hasattr(dp_transforms, "PublicItems")  # with other names for the same
+PublicItems, _PUBLIC = (dp_transforms.ItemDomain, "domain") if _IS_OLD else (dp_transforms.PublicItems, "public_items")
 
 
 def plan_choices(number: int) -> dict[str, Any]:
@@ -78,8 +81,8 @@ def plan_of(number: int) -> tuple[Plan, list[str]]:
     hours, sliding, known = (choices.pop(name) for name in ("hours", "sliding", "known"))
     schedule = WindowSchedule(START, START + hours * HOUR, sliding * HOUR, HOUR)
     items = [f"topic-{item}" for item in range(known)]
-    domain = ItemDomain.of_ids(items) if known else None
-    return Plan.calibrate(schedule=schedule, domain=domain, max_users=1000, max_items=1000, **choices), items
+    choices |= {_PUBLIC: PublicItems.of_ids(items) if known else None, "max_users": 1000, "max_items": 1000}
+    return Plan.calibrate(schedule=schedule, **choices), items
 
 
 def rows_of(number: int, hours: int) -> list[Row]:
@@ -130,7 +133,7 @@ class _Known:
     """The items of a known domain, for a stage."""
 
     def __init__(self, items: Sequence[str]) -> None:
-        self._labels = ItemDomain.of_ids(items).labels
+        self._labels = PublicItems.of_ids(items).labels
 
     def table(self, keys: Any) -> DomainTable:
         return DomainTable.of_labels(self._labels, keys.hash_items)

@@ -21,7 +21,7 @@ from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run, report_file_bytes
@@ -167,7 +167,7 @@ def _read_plan(_sample: Sample, path: str) -> Any:
     plan = read_plan(path)
     if Plan.from_json(plan.to_json()) != plan:
         raise FaultError("again", "a plan that is another one when written")
-    if not plan.guarantee.isprintable() or len(plan.epsilon_after_hits) != plan.hits_per_user:
+    if not plan.guarantee.isprintable() or len(plan.epsilon_after_hits) != plan.most_keys * plan.hits_per_user:
         raise FaultError("plan", "not what a plan promises")
     plan.smallest_detectable()
     return plan.fingerprint
@@ -187,7 +187,7 @@ def _domain_samples() -> list[Sample]:
 
 
 def _read_domain(_sample: Sample, path: str) -> Any:
-    domain = ItemDomain.read(path)
+    domain = PublicItems.read(path)
     domain.labels.validate(full=True)
     labels = domain.labels.to_pylist()
     if labels != sorted(set(labels), key=str.encode) or not 1 <= domain.size == len(labels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -38,5 +38,5 @@ COUNTS = calibrated_plan(mode="hits-with-counts")
 KMS21 = calibrated_plan(mode="kms21")
 
 
-DOMAIN = ItemDomain.of_ids([f"item-{number}" for number in range(1000)])
-IN_DOMAIN = calibrated_plan(domain=DOMAIN)
+DOMAIN = PublicItems.of_ids([f"item-{number}" for number in range(1000)])
+IN_DOMAIN = calibrated_plan(public_items=DOMAIN)

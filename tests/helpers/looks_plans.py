@@ -9,7 +9,7 @@ from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Shares
@@ -48,7 +48,7 @@ def looks_plan_of(
     most_ids: int = 1000,
 ) -> Plan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
-    known = ItemDomain.of_ids(domain) if domain else None
+    known = PublicItems.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
     delta_hash = hash_delta(most_ids, most_ids)
     sampling = sampling_delta(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
@@ -51,7 +51,7 @@ def small_plan(
         max_items_per_user=max_items_per_user,
         mode=mode,
         threshold=threshold,
-        domain=ItemDomain.of_ids(domain) if domain else None,
+        public_items=PublicItems.of_ids(domain) if domain else None,
         max_users=1000,
         max_items=1000,
     )

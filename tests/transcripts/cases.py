@@ -18,7 +18,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms import ItemDomain, Plan, WindowSchedule
+from dp_transforms import Plan, PublicItems, WindowSchedule
 
 START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
 READERS = ("parquet", "avro", "csv", "jsonl")
@@ -69,8 +69,8 @@ def calibrated(mode: Mode) -> Plan:
 def _calibrate(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
-    known = ItemDomain.of_ids(DOMAIN) if mode.domain else None
-    return Plan.calibrate(schedule=schedule, mode=mode.mode, domain=known, **arguments)
+    known = PublicItems.of_ids(DOMAIN) if mode.domain else None
+    return Plan.calibrate(schedule=schedule, mode=mode.mode, public_items=known, **arguments)
 
 
 def rows_of(night: int) -> list[Row]:

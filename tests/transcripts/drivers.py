@@ -158,7 +158,7 @@ def add_stream(
     clock = StreamClock("event", allowed_lateness_seconds=60, out_of_order_seconds=30, idle_timeout_seconds=600)
     domain = str(run.domain) if run.domain else None
     found = pipeline | MonitorStream(
-        source, run.plan, clock=clock, noise_key=run.key, run_id=RUN_ID, domain=domain, **driving
+        source, run.plan, clock=clock, noise_key=run.key, run_id=RUN_ID, public_items=domain, **driving
     )
     sink = ReportFolder(str(run.folder / "reports"))
     header = ReportHeader.of_plan(run.plan, RUN_ID, "events")
@@ -187,7 +187,7 @@ def _bounded(run: Run) -> Left:
     pipeline, reports, rejected = local_pipeline(), Collected(), Collected()
     fields = EventFields()
     batches, refused = pipeline | ReadEvents(find_log_chunks([str(run.logs)], fields), fields, workers=2)
-    monitor = ShiftingHeavyHitters(run.plan, noise_key=run.key, run_id=RUN_ID, domain=run.domain)
+    monitor = ShiftingHeavyHitters(run.plan, noise_key=run.key, run_id=RUN_ID, public_items=run.domain)
     _ = (batches | monitor).reports | "See reports" >> reports.sink()
     _ = refused | "See rejected" >> rejected.sink()
     result = pipeline.run()
@@ -204,7 +204,7 @@ def _unbounded(run: Run) -> Left:
         script.events(events[low : low + 250])
         latest = max(latest, *(time for _, _, time in events[low : low + 250]))
         script.watermark(latest // MICROS - SCRIPT_START - 40)
-    return Left(script.run(run.key, domain=run.domain), [], {})
+    return Left(script.run(run.key, public_items=run.domain), [], {})
 
 
 DRIVERS: dict[str, Callable[[Run], Left]] = {

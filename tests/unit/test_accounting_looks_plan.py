@@ -37,7 +37,9 @@ def test_hourly_example():
     assert plan.looks.spacing >= 5.5 * plan.looks.noise.standard_deviation
 
 
-@pytest.mark.parametrize("changes", [{}, {"epsilon": 0.5, "delta": 1e-7}, {"domain": DOMAIN}, {"forget_after": 0}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"epsilon": 0.5, "delta": 1e-7}, {"public_items": DOMAIN}, {"forget_after": 0}]
+)
 def test_the_shares_add_up_and_nothing_is_wasted(changes):
     plan = short_looks_plan(**changes)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
@@ -54,7 +56,7 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes):
 
 
 def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes():
-    """docs/guarantee.md, "How delta is split for looks": every pair of items, and not those of one user's looks
+    """docs/guarantee.md, "How delta is split for contributions": every pair of items, and not those of one user's looks
     alone."""
     needed = Fraction(10**8, 2**64) + Fraction(10**9 * 10**9, 2**128)
     assert float(needed) == pytest.approx(short_looks_plan().shares.hash, rel=1e-12)
@@ -69,7 +71,7 @@ def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes():
 
 def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that_nobody_holds():
     for domain, windows in ((None, 0), (DOMAIN, 384)):
-        plan = short_looks_plan(domain=domain)
+        plan = short_looks_plan(public_items=domain)
         reach = math.ceil(plan.looks.scale * 89.0 ** (1 / plan.looks.shape)) + 2
         units = 20 * (8 * reach + 4) + windows * (3 * 1000 + 2)
         needed = float((1 + mpmath.exp(2)) * units / mpmath.mpf(2) ** 128)
@@ -105,7 +107,7 @@ def test_items_are_forgotten_within_the_horizon():
 
 
 def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
-    plan = short_looks_plan(domain=DOMAIN)
+    plan = short_looks_plan(public_items=DOMAIN)
     tests = 1000 * 384
     assert (plan.domain_size, plan.domain.fingerprint) == (1000, DOMAIN.fingerprint)
     assert tests * tail(plan.looks.noise, plan.threshold) <= 0.05 < tests * tail(plan.looks.noise, plan.threshold - 1)
@@ -117,15 +119,15 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
 
 
 def test_a_known_domain_with_another_rate_of_false_names():
-    plan = short_looks_plan(domain=DOMAIN, known_error=1e-3)
+    plan = short_looks_plan(public_items=DOMAIN, known_error=1e-3)
     assert tail(plan.looks.noise, plan.threshold) <= 1e-3 < tail(plan.looks.noise, plan.threshold - 1)
     assert plan.expected_false_reports == pytest.approx(384, rel=1e-3)
-    assert plan.found_from(5) < short_looks_plan(domain=DOMAIN).found_from(5)
+    assert plan.found_from(5) < short_looks_plan(public_items=DOMAIN).found_from(5)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"size_error": 0.2}, {"size_error": 1e-6, "max_users": 10}, {"domain": DOMAIN}],
+    [{}, {"size_error": 0.2}, {"size_error": 1e-6, "max_users": 10}, {"public_items": DOMAIN}],
 )
 def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
@@ -198,7 +200,7 @@ def test_a_small_epsilon_has_a_finer_grid():
 
 def test_a_run_names_no_more_than_can_be_drawn():
     with pytest.raises(ValueError, match="would publish about 500 items that nobody holds"):
-        looks_plan(most_looks=20, usual_looks=(1, 10), domain=DOMAIN, known_error=0.5, schedule=LONG)
+        looks_plan(most_looks=20, usual_looks=(1, 10), public_items=DOMAIN, known_error=0.5, schedule=LONG)
 
 
 def test_the_default_mode_is_looks():

@@ -12,7 +12,7 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import item_domain
-from dp_transforms.monitor.item_domain import DomainTable, ItemDomain
+from dp_transforms.monitor.item_domain import DomainTable, PublicItems
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -20,7 +20,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 def plan_of(domain):
     schedule = WindowSchedule.fixed(0, 3600, 60)
-    return Plan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", domain=domain)
+    return Plan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", public_items=domain)
 
 
 def keys(run_id="run", secret=bytes(32)):
@@ -38,10 +38,10 @@ def keys(run_id="run", secret=bytes(32)):
     ],
 )
 def test_lines_are_items(text, items):
-    domain = ItemDomain.of_text(text, "items.txt")
+    domain = PublicItems.of_text(text, "items.txt")
     assert domain.labels.to_pylist() == sorted(items, key=str.encode)
     assert domain.size == len(items)
-    assert domain.fingerprint == ItemDomain.of_ids(items[::-1] * 2).fingerprint
+    assert domain.fingerprint == PublicItems.of_ids(items[::-1] * 2).fingerprint
     assert domain.fingerprint == fingerprint_of(items)
 
 
@@ -52,12 +52,12 @@ def fingerprint_of(items):
 
 def test_the_fingerprint_tells_lists_apart():
     lists = [["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c", "d"], ["ab", "c\n"]]
-    assert len({ItemDomain.of_ids(items).fingerprint for items in lists}) == len(lists)
+    assert len({PublicItems.of_ids(items).fingerprint for items in lists}) == len(lists)
 
 
 def test_ids_of_a_log_and_of_a_list_are_the_same_text():
-    assert ItemDomain.of_ids([7, "8", 9]).labels.to_pylist() == ["7", "8", "9"]
-    assert ItemDomain.of_ids(pa.array([9, 7])).labels.to_pylist() == ["7", "9"]
+    assert PublicItems.of_ids([7, "8", 9]).labels.to_pylist() == ["7", "8", "9"]
+    assert PublicItems.of_ids(pa.array([9, 7])).labels.to_pylist() == ["7", "9"]
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,19 @@ def test_ids_of_a_log_and_of_a_list_are_the_same_text():
 )
 def test_what_is_no_id_is_refused(ids, message):
     with pytest.raises(ValueError, match=message):
-        ItemDomain.of_ids(ids)
+        PublicItems.of_ids(ids)
 
 
 def test_size_limits(monkeypatch, tmp_path):
     monkeypatch.setattr(item_domain, "MOST_DOMAIN_ITEMS", 3)
-    assert ItemDomain.of_text(b"a\nb\nc\na\n", "f").size == 3
+    assert PublicItems.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
-        ItemDomain.of_text(b"a\nb\nc\nd\n", "f")
+        PublicItems.of_text(b"a\nb\nc\nd\n", "f")
     for module in (item_domain, set_up_workers):
         monkeypatch.setattr(module, "MOST_DOMAIN_BYTES", 1 << 20)
     path = tmp_path / "items.txt"
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
-    for read in (ItemDomain.read, set_up_workers.read_domain):
+    for read in (PublicItems.read, set_up_workers.read_domain):
         with pytest.raises(ValueError, match="must have at most 1 MB"):
             read(str(path))
 
@@ -107,16 +107,16 @@ def test_size_limits(monkeypatch, tmp_path):
 )
 def test_labels_that_are_no_domain_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
-        ItemDomain(labels)
+        PublicItems(labels)
 
 
 def test_labels_in_the_order_of_their_bytes_are_a_domain():
-    assert ItemDomain(pa.array(["Z", "a", "é", "\U0001f600"])).size == 4
-    assert ItemDomain(pa.array(["a"])).size == 1
+    assert PublicItems(pa.array(["Z", "a", "é", "\U0001f600"])).size == 4
+    assert PublicItems(pa.array(["a"])).size == 1
 
 
 def test_a_table_knows_its_items():
-    domain = ItemDomain.of_ids([f"item {number}" for number in range(0, 5000, 2)])
+    domain = PublicItems.of_ids([f"item {number}" for number in range(0, 5000, 2)])
     table = DomainTable.of_labels(domain.labels, keys().hash_items)
     asked = pa.array([f"item {number}" for number in range(5000)])
     assert table.contains(keys().hash_items(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
@@ -135,7 +135,7 @@ def test_items_that_share_a_high_word_are_told_apart():
 
 
 def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path):
-    domain = ItemDomain.of_ids(["a", "b"])
+    domain = PublicItems.of_ids(["a", "b"])
     plan, path = plan_of(domain), tmp_path / "items.txt"
     path.write_text("b\na\n")
     for given in (domain, path, str(path)):
@@ -146,13 +146,13 @@ def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path):
     path.write_text("b\na\nc\n")  # changed after the pipeline was built
     later = DomainSource.__new__(DomainSource)
     later.__dict__ = {**DomainSource(domain, plan).__dict__, "_domain": str(path)}
-    with pytest.raises(ValueError, match=r"the domain \(3 items\) is not the domain of the plan \(2 items\)"):
+    with pytest.raises(ValueError, match=r"the list \(3 items\) is not that of the plan \(2 items\)"):
         later.table(keys())
 
 
 def test_each_key_has_a_table_of_its_own():
     """One transform that is applied to several pipelines draws a key for each of them."""
-    domain = ItemDomain.of_ids([f"item {number}" for number in range(300)])
+    domain = PublicItems.of_ids([f"item {number}" for number in range(300)])
     source = DomainSource(domain, plan_of(domain))
     for byte in (1, 2, 1, 3):  # the first one again, after another
         run = keys(secret=bytes([byte]) * 32)
@@ -162,39 +162,39 @@ def test_each_key_has_a_table_of_its_own():
 
 def test_the_size_that_a_plan_states_is_compared_too(tmp_path):
     """It enters the share of sampling, the expected false reports and the bound on max_items."""
-    domain, path = ItemDomain.of_ids([f"item {number}" for number in range(1000)]), tmp_path / "items.txt"
+    domain, path = PublicItems.of_ids([f"item {number}" for number in range(1000)]), tmp_path / "items.txt"
     path.write_text("\n".join(domain.labels.to_pylist()))
     plan = plan_of(domain)
     for size, max_items in ((1, plan.max_items), (1, 1), (999, plan.max_items)):
         stated = dataclasses.replace(plan.domain, size=size)
         tampered = dataclasses.replace(plan, domain=stated, max_items=max_items)
         for given in (domain, path):
-            with pytest.raises(ValueError, match=r"the domain \(1,000 items\) is not the domain of the plan"):
+            with pytest.raises(ValueError, match=r"the list \(1,000 items\) is not that of the plan"):
                 DomainSource(given, tampered)
 
 
 def test_a_large_domain_travels_as_a_path(tmp_path):
     path = tmp_path / "items.txt"
     path.write_text("\n".join(f"{number:01000}" for number in range(5_100)))
-    domain = ItemDomain.read(path)
+    domain = PublicItems.read(path)
     plan = plan_of(domain)
     with pytest.raises(ValueError, match=r"at most 5 MB, got 5\.1 MB\. Write it to a file, .* and give its path"):
-        ShiftingHeavyHitters(plan, domain=domain)
-    ShiftingHeavyHitters(plan, domain=path)
-    small = ItemDomain(domain.labels[:4_900])
-    ShiftingHeavyHitters(plan_of(small), domain=small)
+        ShiftingHeavyHitters(plan, public_items=domain)
+    ShiftingHeavyHitters(plan, public_items=path)
+    small = PublicItems(domain.labels[:4_900])
+    ShiftingHeavyHitters(plan_of(small), public_items=small)
 
 
 @pytest.mark.parametrize(
     ("domain_of_plan", "domain", "message"),
     [
-        (None, ItemDomain.of_ids(["a"]), "the plan is for an open domain"),
-        (ItemDomain.of_ids(["a"]), None, r"known domain of 1 items. Give domain=PATH"),
-        (ItemDomain.of_ids(["a"]), ItemDomain.of_ids(["b"]), "is not the domain of the plan"),
-        (ItemDomain.of_ids(["a"]), ["a"], "domain must be a path or an ItemDomain, got a list"),
-        (ItemDomain.of_ids(["a"]), "no such file", "no such file cannot be read"),
+        (None, PublicItems.of_ids(["a"]), "the plan has no public items"),
+        (PublicItems.of_ids(["a"]), None, r"1 public items. Give public_items=PATH"),
+        (PublicItems.of_ids(["a"]), PublicItems.of_ids(["b"]), "is not that of the plan"),
+        (PublicItems.of_ids(["a"]), ["a"], "public_items must be a path or PublicItems, got a list"),
+        (PublicItems.of_ids(["a"]), "no such file", "no such file cannot be read"),
     ],
 )
 def test_the_transform_complains_when_it_is_built(domain_of_plan, domain, message):
     with pytest.raises(ValueError, match=message):
-        ShiftingHeavyHitters(plan_of(domain_of_plan), domain=domain)
+        ShiftingHeavyHitters(plan_of(domain_of_plan), public_items=domain)

@@ -25,11 +25,13 @@ from tests.helpers.plan_schema import FILE
 
 pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
 LOOKS = short_looks_plan
-LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, domain=DOMAIN)
+TWO_KEYS = calibrated_plan(most_keys=2)
+LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, public_items=DOMAIN)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
     "kms21": lambda: KMS21,
+    "hits under two keys": lambda: TWO_KEYS,
     "hits in a domain": lambda: IN_DOMAIN,
     "a higher threshold": functools.partial(calibrated_plan, threshold=600),
     "looks": LOOKS,
@@ -57,6 +59,19 @@ def test_each_plan_has_a_fingerprint_of_its_own():
     assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
     LABELS.epsilon_after_hits  # noqa: B018 - a cached value is not part of the plan
     assert Plan.from_json(LABELS.to_json()) == LABELS
+
+
+def test_a_plan_for_one_key_is_stored_as_if_there_were_no_keys():
+    """As version 0.1.0 stores it: noise depends on the fingerprint."""
+    assert "most_keys" not in LABELS.to_json()
+    assert calibrated_plan(most_keys=1).to_json() == LABELS.to_json()
+    assert [plan.fingerprint[:16] for plan in (LABELS, COUNTS, KMS21, IN_DOMAIN)] == [
+        "4dffdfd9ad892263",
+        "3a325487efd4e004",
+        "04ff4198746127b5",
+        "544c2cd4b17a03a9",
+    ]
+    assert (LABELS.most_keys, TWO_KEYS.most_keys, LOOKS().most_keys) == (1, 2, 1)
 
 
 def test_the_schema_is_that_of_the_records():
@@ -107,6 +122,13 @@ REFUSED = [
     (LABELS, {"domain": {"size": 10, "fingerprint": "ab" * 32}}, "the share open of delta must be there in an open"),
     (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be its hex SHA-256"),
     # Users are charged for hits
+    (TWO_KEYS, {"hits.most_keys": 3}, "threshold must be >="),
+    (TWO_KEYS, {"hits.most_keys": 3, "threshold": 10**4}, "is too little noise: .* share paid >="),
+    (TWO_KEYS, {"hits.most_keys": 1}, "most_keys must be left out of the hits of a plan where it is 1"),
+    (TWO_KEYS, {"hits.most_keys": 0}, "most_keys must be a whole number >= 1, got 0"),
+    (TWO_KEYS, {"hits.most_keys": 2.5}, "most_keys must be"),
+    (TWO_KEYS, {"hits.most_keys": 4000}, "most_keys \\* hits_per_user must be at most 10000, got 12000"),
+    (TWO_KEYS, {"shares.hash": LABELS.shares.hash}, "the share hash must be >="),
     (LABELS, {"hits": None}, "a plan must have looks or hits, and not both"),
     (LABELS, {"epsilon": 1.9}, "too little noise"),
     (LABELS, {"hits.per_user": 4}, "too little noise"),

@@ -137,10 +137,10 @@ CASES = [
         {
             **{"epsilon": [0.0, -1.0, INFINITE, NAN, 40.1], "delta": [0.0, 1.0, NAN, 1e-12]},
             **{"hits_per_user": [0, 20_000], "max_items_per_user": [0], "threshold": [0], "max_users": [0]},
-            **{"max_items": [-1], "mode": ["histogram"], "domain": ["items.txt"], "schedule": [384]},
+            **{"max_items": [-1], "mode": ["histogram"], "public_items": ["items.txt"], "schedule": [384]},
         },
     ),
-    (functools.partial(calibrated_plan, domain=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
+    (functools.partial(calibrated_plan, public_items=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
     (functools.partial(calibrated_plan, hits_per_user=100), {}, {"epsilon": [1e-4]}),
     *(
         (
@@ -161,7 +161,7 @@ CASES = [
     ),
     (functools.partial(looks_plan.__wrapped__, most_looks=5), {"usual_looks": (1, 5)}, {"usual_looks": [(1, 9)]}),
     (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"known_error": [1e-5]}),
-    (functools.partial(looks_plan.__wrapped__, domain=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
+    (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
     # Accountants.
     (
         MixedChargingAccountant.for_mix,
