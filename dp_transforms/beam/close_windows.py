@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.coders import VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from dp_transforms.beam.set_up_workers import operator_counter
@@ -107,15 +107,15 @@ class StartWindows(beam.PTransform):
         self._starts = [(key, shard) for key in keys for shard in range(shards)]
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        starts = self._starts
+        start_type, starts = tuple[tuple[str, int], bytes], self._starts
         once = packed.pipeline | beam.Impulse() | "Starts" >> beam.FlatMap(lambda _: ((each, b"") for each in starts))
-        once.element_type = tuple[tuple[str, int], bytes]
-        nothing = packed | "Watermark" >> beam.FlatMap(_nothing).with_output_types(tuple[tuple[str, int], bytes])
-        started = (
-            (once, nothing) | "WithWatermark" >> beam.Flatten() | "Start" >> beam.ParDo(_StartDoFn(self._schedule))
-        )
+        once.element_type = start_type
+        everywhere = packed | "Everywhere" >> beam.WindowInto(GlobalWindows())
+        nothing = everywhere | "Watermark" >> beam.FlatMap(_nothing).with_output_types(start_type)
+        together = (once, nothing) | "WithWatermark" >> beam.Flatten()
+        started = together | "Start" >> beam.ParDo(_StartDoFn(self._schedule))
         started.element_type = tuple[KeyedCell, bytes]
-        return started
+        return started | InClosingWindows(self._schedule)
 
 
 class _StartDoFn(beam.DoFn):
@@ -147,7 +147,8 @@ class _StartDoFn(beam.DoFn):
         yield TimestampedValue[tuple[KeyedCell, bytes]](((name, started, shard), b""), stamp)
 
     def _time_of(self, window: int) -> Timestamp:
-        return Timestamp(micros=closing_time(self._schedule, window).micros - 2 * _MILLISECOND)
+        """Early in its closing window: DirectRunner does not hold the watermark back for a timer."""
+        return closing_time(self._schedule, window) - self._schedule.slide_seconds
 
 
 def _nothing(packed: Any) -> tuple[()]:
