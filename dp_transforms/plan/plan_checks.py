@@ -1,7 +1,7 @@
 """Whether a plan keeps its promise: what its records must be to each other, checked when it is built or read.
 
-``delta = paid + open + sampling + hash`` (docs/guarantee.md, "How delta is split for looks" and "How delta is split
-for hits"): each share is at least what the run needs. Each function raises ValueError.
+``delta = paid + open + sampling + hash`` (docs/guarantee.md, "How delta is split for contributions" and "How delta is
+split for hits"): each share is at least what the run needs. Each function raises ValueError.
 """
 
 from __future__ import annotations

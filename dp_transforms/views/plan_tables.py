@@ -9,11 +9,11 @@ from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Hits, Looks
-from dp_transforms.views.plan_words import FOUND, LOOKS_KNOWN, LOOKS_NEW, FoundFrom, in_a_sentence, why
+from dp_transforms.views.plan_words import CHARGES, FOLLOWED, FOUND, NEW, FoundFrom, in_a_sentence, why
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
-_TITLES = {LOOKS_NEW: "looks, new item", LOOKS_KNOWN: "looks, known item"}
+_TITLES = {NEW: "new item", FOLLOWED: "followed item"}
 
 
 def alternatives(chosen: Plan) -> list[Plan]:
@@ -51,7 +51,7 @@ def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
 def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     table = Table()
     table.add_column("")
-    table.add_column("mode")
+    table.add_column("charge")
     for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
         table.add_column(title, justify="right")
     for before, plan in zip([None, *plans], plans, strict=False):
@@ -59,7 +59,7 @@ def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
             table.add_section()
         table.add_row(
             ">" if plan is chosen else "",
-            plan.mode,
+            CHARGES[plan.mode],
             str(plan.hits_per_user),
             str(plan.charged_hits.max_items_per_user),
             f"{plan.charged_hits.noise.scale:,.1f}",
@@ -83,9 +83,7 @@ def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
     console.print()
     if plan.looks is None:
         console.print(choices_table(plan, choices))
-        console.print(
-            "hits: only items in a zone above the threshold are charged; hits-with-counts: every report is.\n"
-        )
+        console.print("hits: only items in a zone above the threshold are charged; with counts every report is.\n")
     else:
         console.print(found_table(plan, found))
         for note in _notes(found):
@@ -104,21 +102,20 @@ def found_table(plan: Plan, found: FoundFrom) -> Table:
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
         f"{plan.schedule.horizon:,} windows"
     )
-    table.add_column("pairs of each\nin the run", justify="right")
+    table.add_column("contributions\nof each user", justify="right")
     for method in found:
         table.add_column(_TITLES[method], justify="right")
-    for looks in found[LOOKS_NEW]:
-        table.add_row(f"{looks:,}", *(f"{row[looks]:,}" for row in found.values()))
+    for each in found[NEW]:
+        table.add_row(f"{each:,}", *(f"{row[each]:,}" for row in found.values()))
     return table
 
 
 def _notes(found: FoundFrom) -> list[str]:
-    notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
-    if LOOKS_KNOWN in found:
+    notes = ["contributions: how many pairs (window, item) each user of the item has in the whole run."]
+    if FOLLOWED in found:
         notes.append(
-            "known item: one that was named lately. With rounds a known item is one that was named in its block of"
-            " windows, and a new one is an item of one window alone. In a stream each user has its own pace, and these"
-            " differ."
+            "followed item: one that was named lately. With rounds it is one that was named in its block of windows,"
+            " and a new one is an item of one window alone. In a stream each user has its own pace, and these differ."
         )
     return notes
 
@@ -127,8 +124,8 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     own = _charging_lines(plan) if plan.looks is None else _names_lines(plan, plan.looks)
     return [
         *own,
-        *([("known domain", _domain_text(plan))] if plan.domain_size else []),
-        ("delta, looks" if plan.mode == LOOKS_NEW else "delta, charged results", f"{plan.shares.paid:.4g}"),
+        *([("public items", _public_text(plan))] if plan.domain_size else []),
+        ("delta, charged results" if plan.looks is None else "delta, contributions", f"{plan.shares.paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
         ("delta, hash collisions", f"{plan.shares.hash:.2g}"),
         ("delta, sampled noise", f"{plan.shares.sampling:.2g}"),
@@ -138,34 +135,34 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
     largest, first = looks.weights[-1], looks.weights[-1]
-    of_new, counted_pairs = "threshold", f"at most {looks.most_looks:,} of a user"
+    of_new, counting = "threshold", f"at most {looks.most_looks:,} of a user"
     if plan.rounds is not None:
         first, *later = plan.largest_in_rounds
         largest = max(later)
         of_new = "threshold of blocks"
     if len(plan.units_of_rounds) > 1:
         most = [units // looks.units[0] for units in plan.units_of_rounds]
-        counted_pairs = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
+        counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
     if plan.domain:
-        known = "all"
+        followed = "all"
     elif plan.known is not None:
         threshold = plan.known.threshold / largest
-        known = f"for {plan.known.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
+        followed = f"for {plan.known.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
     else:
-        known = "not followed"
+        followed = "none"
     return [
         (
             "chosen",
-            f"looks, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} pairs in the run",
+            f"contributions, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} in the run",
         ),
-        ("pairs that count", counted_pairs),
+        ("contributions that count", counting),
         (
             "noise",
-            f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one pair; Renyi order"
+            f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one contribution; Renyi order"
             f" {looks.order:.4g}",
         ),
-        (of_new, f"{plan.threshold / first:.1f} users with one pair"),
-        ("known items", known),
+        (of_new, f"{plan.threshold / first:.1f} users with one contribution"),
+        ("followed items", followed),
         (
             "sizes",
             f"in steps of {looks.spacing / largest:.1f}; all are right but for {looks.size_error:.2g}",
@@ -176,7 +173,7 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
     hits = plan.charged_hits
     return [
-        ("chosen", f"{plan.mode}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
+        ("chosen", f"{CHARGES[plan.mode]}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
         ("noise", _noise_text(hits)),
         ("threshold", _threshold_text(plan.threshold, hits.zone_width)),
     ]
@@ -197,7 +194,7 @@ def _threshold_text(threshold: int, zone_width: int) -> str:
     return f"{threshold:,} (charged zone: {threshold:,} to {threshold + zone_width - 1:,})"
 
 
-def _domain_text(plan: Plan) -> str:
+def _public_text(plan: Plan) -> str:
     return (
         f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
         " whole run"

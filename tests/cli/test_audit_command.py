@@ -91,10 +91,10 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path):
     """Its delta is large, for a test."""
     plan = audited_plan()
     parts = (
-        f"price of a look, worst of {len(plan.paid_looks.weights)}",
-        "delta of a full purse",
-        "3 adaptive looks",
-        f"items the user holds alone, {plan.paid_looks.most_looks} looks",
+        f"price of a test, worst of {len(plan.paid_looks.weights)}",
+        "delta of a full budget",
+        "3 adaptive tests",
+        f"items the user holds alone, {plan.paid_looks.most_looks} tests",
         "both together",
         "PASSED",
     )

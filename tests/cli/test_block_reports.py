@@ -57,7 +57,7 @@ def read(path):
 def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder):
     done = shh("replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "first at the items of 4 hours together" in done.stderr
+    assert "first the items of 4 hours together" in done.stderr
     assert "an item of one window alone is found only from about " in done.stderr
     (header, windows), (of_blocks, blocks) = read(folder / "windows.jsonl"), read(folder / "blocks.jsonl")
     both = " This is the report of the blocks of windows of a run. It and the report of its windows are protected so"

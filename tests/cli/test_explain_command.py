@@ -10,6 +10,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.views.page.report_page import plan_facts
+from dp_transforms.views.plan_words import CHARGES
 from tests.cli.shown_reports import HOSTILE, hostile_characters
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, LABELS, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
@@ -104,7 +105,7 @@ def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, plan):
         "adding or removing a user",
         f"{plan.schedule.horizon:,} windows of 1h",
         plan.fingerprint,
-        f"(mode {plan.mode})",
+        f"(users pay for {CHARGES[plan.mode]})",
     ):
         assert stated in text, stated
     assert ("must be public" in text) == bool(plan.domain_size)

@@ -48,7 +48,7 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
     rows = {row[0]: row[1:] for row in map(_numbers, [line for line in rest.splitlines() if line.startswith("│")])}
     assert rows == {1: [36, 27], 10: [68, 51], 100: [170, 126], 1000: [501, 372]}
     assert "A replay of a whole run names more by --rounds." in rest.partition("│")[0]
-    for part in ("looks, for users with 1 to 1,000 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
+    for part in ("contributions, for users with 1 to 1,000", "at most 3,000 of a user", "for 168 windows after a name"):
         assert part in rest
     assert "(2, 1e-09)-differentially private" in rest
 
@@ -58,7 +58,7 @@ def test_the_numbers_in_json():
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.looks is not None
     assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
-    assert record["found_from"] == {"looks": {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}}
+    assert record["found_from"] == {"new_item": {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}}
     assert record["summary"].startswith(
         f"An hour's item (a story, a search, an error) is found from about {plan.found_from(2)}"
     )

@@ -108,13 +108,13 @@ def test_rounds_are_for_replays(folder):
     """Of a whole run, or in parts. A stream refuses them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
-    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each purse." in planned.stdout
+    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each user's budget." in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
     rounds, looks = plan.paid_rounds, plan.paid_looks
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
     words = " ".join(planned.stdout.split())
-    assert f"threshold of blocks {plan.threshold / first:.1f} users with one pair" in words
-    assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "pairs that count, by round"
+    assert f"threshold of blocks {plan.threshold / first:.1f} users with one contribution" in words
+    assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "contributions that count, by round"
     assert "On average noise alone names at most 1.95 of them in a run." in " ".join(
         shh("explain", "--plan", "plan.json", cwd=folder).stdout.split()
     )

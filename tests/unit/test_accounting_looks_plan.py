@@ -56,7 +56,7 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes):
 
 
 def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes():
-    """docs/guarantee.md, "How delta is split for looks": every pair of items, and not those of one user's looks
+    """docs/guarantee.md, "How delta is split for contributions": every pair of items, and not those of one user's looks
     alone."""
     needed = Fraction(10**8, 2**64) + Fraction(10**9 * 10**9, 2**128)
     assert float(needed) == pytest.approx(short_looks_plan().shares.hash, rel=1e-12)

@@ -143,7 +143,7 @@ class TenMillion:
 
 
 def _sampling_share(plan, epsilon_of_noise):
-    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md, "A known domain", to 40 digits.
+    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md, "Public items", to 40 digits.
 
     TV: a magnitude needs 129 ln(2) / epsilon_of_noise thresholds on either side and 0, each off by at most one unit of
     2^-128, in the draw and again in the draw given that it passes.
