@@ -14,7 +14,9 @@ Public names, loaded when first used:
 
 - `Plan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
 - `WindowSchedule`: the declared windows of a run. `PublicItems`: its items, where they are public.
-- `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
+- `ThresholdMonitorEvolving`: the Beam transform that charges hits: timestamped ``(key, (user, item))`` in,
+  ``(key, WindowReport)`` out, a monitor for each key.
+- `ShiftingHeavyHitters`: the same without keys, and for plans of contributions; events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
