@@ -145,7 +145,7 @@ class HitsReport(AuditReport):
         plan, hits = self.plan, self.plan.charged_hits
         zone = f" to {plan.threshold + hits.zone_width - 1:,} charged" if hits.zone_width else ""
         return (
-            f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {hits.noise.scale:.4g}, threshold "
+            f"Plan {plan.fingerprint[:16]}: {plan.charge_in_words}, noise of scale {hits.noise.scale:.4g}, threshold "
             f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
             "user and window."
         )

@@ -35,7 +35,8 @@ def alternatives(chosen: Plan) -> list[Plan]:
 
 def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
     return {
-        "mode": plan.mode,
+        "charge": plan.charge,
+        "counts": plan.counts,
         "hits_per_user": plan.hits_per_user,
         "max_items_per_user": plan.charged_hits.max_items_per_user,
         "epsilon_per_query": plan.charged_hits.epsilon_per_query,
@@ -51,15 +52,15 @@ def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
 def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     table = Table()
     table.add_column("")
-    table.add_column("mode")
+    table.add_column("charge")
     for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
         table.add_column(title, justify="right")
     for before, plan in zip([None, *plans], plans, strict=False):
-        if before is not None and (before.mode, before.hits_per_user) != (plan.mode, plan.hits_per_user):
+        if before is not None and before.hits_per_user != plan.hits_per_user:
             table.add_section()
         table.add_row(
             ">" if plan is chosen else "",
-            plan.mode,
+            plan.charge_in_words,
             str(plan.hits_per_user),
             str(plan.charged_hits.max_items_per_user),
             f"{plan.charged_hits.noise.scale:,.1f}",
@@ -83,9 +84,7 @@ def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
     console.print()
     if plan.looks is None:
         console.print(choices_table(plan, choices))
-        console.print(
-            "hits: only items in a zone above the threshold are charged; hits-with-counts: every report is.\n"
-        )
+        console.print("hits: only items in a zone above the threshold are charged; with counts every report is.\n")
     else:
         console.print(found_table(plan, found))
         for note in _notes(found):
@@ -128,7 +127,7 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     return [
         *own,
         *([("known domain", _domain_text(plan))] if plan.domain_size else []),
-        ("delta, looks" if plan.mode == LOOKS_NEW else "delta, charged results", f"{plan.shares.paid:.4g}"),
+        ("delta, contributions" if plan.looks is not None else "delta, charged results", f"{plan.shares.paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
         ("delta, hash collisions", f"{plan.shares.hash:.2g}"),
         ("delta, sampled noise", f"{plan.shares.sampling:.2g}"),
@@ -176,7 +175,7 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
     hits = plan.charged_hits
     return [
-        ("chosen", f"{plan.mode}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
+        ("chosen", f"{plan.charge_in_words}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
         ("noise", _noise_text(hits)),
         ("threshold", _threshold_text(plan.threshold, hits.zone_width)),
     ]

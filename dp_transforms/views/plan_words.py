@@ -40,7 +40,7 @@ def found_from(plan: Plan, looks: Iterable[int]) -> FoundFrom:
     """Pairs of each holder -> users from which an item is found in a window: a new and a known one, or by hits."""
     numbers = tuple(looks)
     if plan.looks is None:
-        return {plan.mode: dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
+        return {plan.charge: dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
     found = {LOOKS_NEW: {number: plan.found_from(number, FOUND) for number in numbers}}
     if plan.known is not None or plan.rounds is not None:
         found[LOOKS_KNOWN] = {number: plan.found_from(number, FOUND, known=True) for number in numbers}
@@ -54,7 +54,7 @@ def why(plan: Plan) -> str:
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
         return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
-    given = {"usual_looks": plan.looks.usual_looks}
+    given = {"usual_contributions": plan.looks.usual_looks}
     return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
 
 
