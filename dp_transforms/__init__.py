@@ -3,7 +3,7 @@
 The one idea is a purse for every user, which pays for looks or for hits. A look is an item that the user has
 in a window; a hit is a published result about it that is charged. Hits are charged by ThresholdMonitorEvolving, a
 stateful DoFn (`beam.run_stages`), and accounted by target charging (TCT); looks, the default, by a price
-list (`monitor.purses`, docs/guarantee.md, "Looks").
+list (`monitor.purses`, docs/guarantee.md, "Contributions").
 
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
 which differ in one user with all of its events, and every set R of reports,

@@ -120,7 +120,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     plan = Plan.from_json((tmp_path / "plan.json").read_text())
     assert plan.looks is not None
     of_one = plan.paid_looks.weights[-1]
-    assert f"reach {plan.threshold / of_one:.1f} users with one pair" in text
+    assert f"reach {plan.threshold / of_one:.1f} users with one contribution" in text
     assert f"a lower threshold, {plan.known_threshold / of_one:.1f}." in text
     of_ten = plan.paid_looks.weights[np.searchsorted(plan.paid_looks.units, PURSE_UNITS // 10, side="right") - 1]
     assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
@@ -215,7 +215,7 @@ def test_the_table_of_budgets_is_what_plans_say():
     of_names = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(of_names) == 3
     for epsilon, *found in of_names[:1] + of_names[2:3]:
-        plan = Plan.calibrate(
+        plan = Plan.for_contributions(
             epsilon=float(epsilon), delta=1e-9, schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600)
         )
         assert plan.looks is not None
@@ -227,7 +227,7 @@ def test_the_table_of_budgets_is_what_plans_say():
         WindowSchedule.fixed("2026-01-01", "2027-01-01", 86_400),
     )
     for epsilon, *found in rows:
-        plans = [Plan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one, mode="hits") for one in schedules]
+        plans = [Plan.for_hits(epsilon=float(epsilon), delta=1e-9, schedule=one) for one in schedules]
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 
@@ -262,7 +262,7 @@ def test_the_sql_says_what_the_report_says(tmp_path):
         )
         for window, found in items.items()
     ]
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=schedule)
     write_report_file(tmp_path / "report.avro", ReportHeader.of_plan(plan, "run", "events"), reports)
     assert shh("show", "report.avro", "--output", "items.parquet", cwd=tmp_path).returncode == 0
     text = (ROOT / "docs" / "other_languages.md").read_text().replace("'items.parquet'", f"'{tmp_path}/items.parquet'")

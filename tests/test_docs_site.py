@@ -63,7 +63,7 @@ def names_in(text):
 
 
 def wrong_citations(text):
-    """``docs/guarantee.md, "Theorem of the purse"`` in a docstring: that page has that name. Numbers would go stale."""
+    """``docs/guarantee.md, "Theorem of the game"`` in a docstring: that page has that name. Numbers would go stale."""
     text, wrong = re.sub(r"\s+(?:#:? )?", " ", text), []
     for page, number, names in re.findall(r'docs/(\w+\.md)(,? sections? \d)?((?:(?:,| and) "[^"]+")*)', text):
         target = ROOT / "docs" / page

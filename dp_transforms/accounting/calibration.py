@@ -19,7 +19,7 @@ DEFAULT_FALSE_REPORTS = 0.05
 def hash_delta(max_users: int, max_items: int) -> float:
     """Another user with the same 64-bit hash, or two items of the run with the same 128-bit hash: of a user's items
     also those that do not count, since labels are read from all of them (docs/guarantee.md, "How delta is
-    split for looks")."""
+    split for contributions")."""
     return (max_users + max_items**2 / 2.0**64) / 2.0**64
 
 

@@ -116,7 +116,7 @@ def audit_exactly(
     on_step("removing the user")
     removing = _audit_charged(mechanism, claim, wanted, False)
     on_step("items of one user alone")
-    lone = lone_delta(mechanism, mechanism.max_items_per_user * mechanism.horizon)
+    lone = lone_delta(mechanism, mechanism.keys * mechanism.max_items_per_user * mechanism.horizon)
     together_delta, together_epsilon = _audit_together(mechanism, claim, adding, removing)
     on_step("running figure")
     running = _audit_running(mechanism, claim, wanted)
@@ -165,7 +165,7 @@ def _audit_together(
 ) -> tuple[float, float]:
     """Lone items in the windows that the worst stream does not need, and then the stream. In the other direction the
     stream alone attains what it attains."""
-    items = mechanism.max_items_per_user
+    items = mechanism.keys * mechanism.max_items_per_user
     before = lone_delta(mechanism, items * (mechanism.horizon - adding.stream.windows))
     alone = lone_delta(mechanism, items * mechanism.horizon)
 

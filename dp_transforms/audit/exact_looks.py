@@ -232,20 +232,20 @@ def _violations(audit: LooksExactAudit, claim: LooksClaim) -> list[str]:
     price = audit.worst_price
     if price.look.divergence > price.claimed:
         found.append(
-            f"a look of weight {price.weight:,} has a divergence of {price.look.divergence:.6g} at order "
+            f"a test of weight {price.weight:,} has a divergence of {price.look.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
         )
     if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
         found.append(
-            f"a full purse of {claim.budget:.6g} at order {claim.order:.4g} proves delta {audit.purse_delta:.4g} at "
-            f"epsilon {claim.epsilon:g}, but only {claim.delta_looks:.4g} is set aside for looks"
+            f"a full budget of {claim.budget:.6g} at order {claim.order:.4g} proves delta {audit.purse_delta:.4g} at "
+            f"epsilon {claim.epsilon:g}, but only {claim.delta_looks:.4g} is set aside for tests"
         )
     if audit.most_looks > claim.most_looks:
-        found.append(f"a purse pays for {audit.most_looks:,} looks, but the plan says {claim.most_looks:,}")
+        found.append(f"a user budget pays for {audit.most_looks:,} tests, but the plan says {claim.most_looks:,}")
     if audit.worst_delta > claim.delta_looks:
         found.append(
-            f"looks at items that others hold too attain delta {audit.worst_delta:.4g} at epsilon {claim.epsilon:g}, "
-            f"but only {claim.delta_looks:.4g} is set aside for looks"
+            f"tests of items that others hold too attain delta {audit.worst_delta:.4g} at epsilon {claim.epsilon:g}, "
+            f"but only {claim.delta_looks:.4g} is set aside for tests"
         )
     return found + violations_of_delta(audit.lone_delta, audit.together_delta, claim)
 

@@ -126,7 +126,8 @@ def with_lone_items(published: float, epsilon: float, delta: Callable[[float], f
 class Mechanism:
     """What is run, as plain numbers: the law of one query, the smallest count that is published, and the limits.
 
-    hits_per_user: charged results after which a user is excluded. horizon: windows. max_items_per_user: in one window.
+    hits_per_user: charged results after which a user is excluded, in all of its keys together: a user who is excluded
+    under one key goes on under the next. horizon: windows. max_items_per_user: in one window, under one key.
     tests_lone_items: whether an item is tested only if somebody holds it (an open domain).
     """
 
@@ -136,6 +137,7 @@ class Mechanism:
     horizon: int
     max_items_per_user: int
     tests_lone_items: bool = True
+    keys: int = 1
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Mechanism:
@@ -145,10 +147,11 @@ class Mechanism:
         return cls(
             law=ThresholdLaw(hits.epsilon_per_query, hits.zone_width),
             threshold=plan.threshold,
-            hits_per_user=hits.per_user,
+            hits_per_user=hits.in_all,
             horizon=plan.schedule.horizon,
             max_items_per_user=hits.max_items_per_user,
             tests_lone_items=plan.domain is None,
+            keys=hits.keys,
         )
 
 

@@ -1,4 +1,4 @@
-"""The result of a privacy audit in words, as tables and as JSON, by what users of the plan pay for: hits, or looks."""
+"""The result of a privacy audit in words, as tables and as JSON, by what users pay for: hits, or contributions."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class HitsReport(AuditReport):
         return (
             f"Plan {plan.fingerprint[:16]}: {plan.charge_in_words}, noise of scale {hits.noise.scale:.4g}, threshold "
             f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
-            "user and window."
+            f"user and window{f', under each of at most {hits.keys:,} keys' if hits.keys > 1 else ''}."
         )
 
     def exact_table(self) -> Table:
@@ -272,8 +272,8 @@ def _distance_text(distance: int, plan: Plan) -> str:
 
 
 _OF_ROUNDS = (
-    "other counts and weights in rounds than equal ones of up to 10 pairs, and of more than that one round alone; that "
-    "no stream attains more than delta_looks is the theorem of docs/guarantee.md",
+    "other counts and weights in rounds than equal ones of up to 10 contributions, and of more than that one round "
+    "alone; that no stream attains more than delta_tests is the theorem of docs/guarantee.md",
 )
 
 
@@ -284,16 +284,16 @@ class LooksReport(AuditReport):
 
     def plan_text(self) -> str:
         plan, looks = self.plan, self.plan.paid_looks
-        known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
+        followed = "all items public" if plan.domain_size else f"{plan.known_threshold:,} for followed items"
         further = ""
         if len(plan.units_of_rounds) > 1:
-            known = "in the first round"
+            followed = "in the first round"
             shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
-            further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
+            further = f" Rounds pay up to {shares} % of a user's budget, each for what earlier ones left unnamed."
         return (
-            f"Plan {plan.fingerprint[:16]}: looks, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
-            f"{looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
-            f"{looks.spacing:,}, at most {looks.most_looks:,} looks per user. A full purse is a divergence of "
+            f"Plan {plan.fingerprint[:16]}: contributions, noise of shape {looks.shape:g} and scale {looks.scale:,}, "
+            f"weights {looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({followed}), levels "
+            f"every {looks.spacing:,}, at most {looks.most_looks:,} tests per user. A full budget is a divergence of "
             f"{looks.budget:.4g} at order {looks.order:.4g}.{further}"
         )
 
@@ -305,17 +305,18 @@ class LooksReport(AuditReport):
         add = functools.partial(_add_claim, table, error=1e-12)
         price = exact.worst_price
         add(
-            f"price of a look, worst of {exact.prices:,}: weight {price.weight:,}", price.claimed, price.look.divergence
+            f"price of a test, worst of {exact.prices:,}: weight {price.weight:,}", price.claimed, price.look.divergence
         )
-        add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
+        add("delta of a full budget", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
-            add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
+            add(f"{few.looks} adaptive test{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
         for pairs in exact.in_rounds:
-            add(f"{pairs.pairs} pair{'s' if pairs.pairs > 1 else ''} in all rounds", plan.shares.paid, pairs.delta)
+            name = f"{pairs.pairs} contribution{'s' if pairs.pairs > 1 else ''} in all rounds"
+            add(name, plan.shares.paid, pairs.delta)
         where = " in one round" if exact.in_rounds else ""
         for static in (each for each in exact.static if each.looks > 1):
-            add(f"{static.looks:,} equal looks{where}", plan.shares.paid, static.delta)
-        lone = "items the user holds alone" + (f", {exact.lone_looks:,} looks" if plan.delta_open else "")
+            add(f"{static.looks:,} equal tests{where}", plan.shares.paid, static.delta)
+        lone = "items the user holds alone" + (f", {exact.lone_looks:,} tests" if plan.delta_open else "")
         add(lone, plan.delta_open, exact.lone_delta)
         add("both together", plan.delta, exact.together_delta)
         table.add_row(
@@ -327,12 +328,11 @@ class LooksReport(AuditReport):
         tried: list[FewLooks | RoundLooks] = [*self.exact.few, *self.exact.in_rounds]
         look, worst = self.exact.worst_price.look, max(tried, key=lambda each: each.delta)
         weights = ", then ".join(f"{weight:,}" for weight in worst.weights)
-        stream = f"The worst adaptive stream has looks of weight {weights} until an item is named, at first"
+        stream = f"The worst adaptive stream has tests of weight {weights} until an item is named, at first"
         margin = worst.margins[0]
         if isinstance(worst, RoundLooks):
-            stream = (
-                f"The worst in all rounds are {worst.pairs} pairs, of weight {weights} while all are left, in the last"
-            )
+            stream = f"The worst in all rounds are {worst.pairs} contributions, of weight {weights} while all are left,"
+            stream += " in the last"
             margin = worst.margins[-1]
         return [
             f"The worst count for that price is {_margin_text(look.margin)} (user {_change_text(look.adds_user)}). "
@@ -346,12 +346,12 @@ class LooksReport(AuditReport):
             limits += _OF_ROUNDS
         elif tried > MOST_FEW:
             limits.append(
-                f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
-                "that no stream attains more than delta_looks is the theorem of docs/guarantee.md"
+                f"adaptive streams of more than {MOST_FEW} tests: of more, only those with one weight and one count; "
+                "that no stream attains more than delta_tests is the theorem of docs/guarantee.md"
             )
         if tried < exact.most_paid:
             limits.append(
-                f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
+                f"more than {tried:,} tests of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
         return [*limits, *_NEVER_TRIED]
 

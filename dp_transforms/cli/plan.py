@@ -13,7 +13,7 @@ from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import CHARGE_RULES, PlanOptions, plan_from_options
 from dp_transforms.plan.plan import Plan
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
-from dp_transforms.views.plan_words import LOOKS, FoundFrom, found_from, in_a_sentence, why
+from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def command(options: PlanCommand) -> None:
     """
     check_output(options.output)
     plan = plan_from_options(options.plan)
-    found = found_from(plan, LOOKS)
+    found = found_from(plan, CONTRIBUTIONS)
     choices = alternatives(plan) if plan.looks is None else []
     if options.output is not None:
         write_output(options.output, plan.to_json() + "\n")

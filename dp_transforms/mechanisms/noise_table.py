@@ -3,7 +3,7 @@
 Guarantee: a draw has the law of the table up to a total variation of ``(2 reach + 1) 2^-128`` in each stage. How far
 the table is from the law that prices are computed for, its maker says: `discrete_laplace_law`, whose noise hits are
 charged for (`DiscreteLaplace`), or `exponential_power`, where users pay for looks: there together below 2^-100. Unit:
-one look or query. Source: docs/guarantee.md, "The noise of looks".
+one look or query. Source: docs/guarantee.md, "The noise of contributions".
 
 Stage one asks only whether the noise passes a margin, and is all that most items need: one comparison. Stage two draws
 the value given that it passes, for the few that are reported with a level or a count.

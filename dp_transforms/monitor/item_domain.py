@@ -1,7 +1,7 @@
 """The declared items of a run, if they are known beforehand: a public list. Nothing is taken from the data.
 
 With public items every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
-share of delta for items of a single user (docs/guarantee.md, "A known domain"). It holds only if the list does not
+share of delta for items of a single user (docs/guarantee.md, "Public items"). It holds only if the list does not
 depend on the log.
 """
 

@@ -2,7 +2,7 @@
 
 Guarantee: with the weights, units and thresholds of a plan, what is named in all windows together is
 (epsilon, delta)-DP for adding or removing one user with all its events. Condition: what the weights of each user cost
-together never exceeds its purse. Source: docs/guarantee.md, "Looks".
+together never exceeds its purse. Source: docs/guarantee.md, "Contributions".
 
 A cell with a sum above 0 is looked at. In an open domain a known item is looked at in every window, whether anybody
 adds to it or not: were it looked at only while somebody does, the threshold of known items would betray a lone holder.

@@ -4,8 +4,8 @@ Guarantee: a user never pays more than one purse for all its looks together, whe
 a run is restored. What a window costs is checked before the looks, and what cannot be paid does not count. A user's
 weights depend on its own events and on declared numbers, and on nothing else. Condition: windows
 come in order, each once. Unit: a look, one item of one user in one window with a positive weight. With sliding windows
-an event counts in several windows, and each one is paid. Source: docs/guarantee.md, "Theorem of the purse"; `pace`
-chooses the weights.
+an event counts in several windows, and each one is paid. Source: docs/guarantee.md, "Theorem of the user budget";
+`pace` chooses the weights.
 """
 
 from __future__ import annotations

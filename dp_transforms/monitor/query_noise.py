@@ -164,9 +164,10 @@ def most_hits(plan: Plan, charged: int) -> int:
 
 
 def epsilon_spent(plan: Plan, hit_bound: int) -> float:
-    """The running estimate, if no user can have paid more hits than this.
+    """The running estimate of one key, if no user can have paid more hits than this under it.
 
-    Results without a hit leak a little too and belong to the next hit: the estimate is that of hit_bound + 1 hits,
-    entry hit_bound of the table (docs/guarantee.md, "Claim (running figure)").
+    A user of this key may have paid all its hits under its other keys. Results without a hit leak a little too and
+    belong to the next hit: the estimate is that of one hit more (docs/guarantee.md, "Claim (running figure)").
     """
-    return plan.epsilon_after_hits[min(hit_bound, plan.charged_hits.per_user - 1)]
+    elsewhere = (plan.most_keys - 1) * plan.hits_per_user
+    return plan.epsilon_after_hits[elsewhere + min(hit_bound, plan.hits_per_user - 1)]

@@ -27,7 +27,7 @@ from dp_transforms.accounting.purse.purse_search import (
     choose_purse,
 )
 from dp_transforms.accounting.release_modes import mode_of
-from dp_transforms.checks import check_range, check_whole, is_whole
+from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_most_looks
 from dp_transforms.plan.records import (
@@ -52,6 +52,7 @@ from dp_transforms.plan.rounds import (
 from dp_transforms.plan.stored import as_float
 from dp_transforms.plan.window_schedule import WindowSchedule
 
+EXACT, PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 # An item that nobody holds any more is followed for 168 windows after its last name, and noise names it 168 * 1e-5 =
@@ -81,28 +82,39 @@ def checked_budget(
     return Budget(epsilon, delta, schedule, domain, max_users, max_items)
 
 
+def stored_mode(noise: str, *, counts: bool) -> str:
+    """The name of a way to charge hits in stored plans. Raises ValueError."""
+    if noise not in (EXACT, PRINTED):
+        raise ValueError(f"noise must be {EXACT} or {PRINTED}, got {shown(noise)}.")
+    if counts and noise == PRINTED:
+        raise ValueError("counts cannot be used with printed noise: [KMS21] publishes names. Leave one out.")
+    return "kms21" if noise == PRINTED else "hits-with-counts" if counts else "hits"
+
+
 def calibrate_hits(
-    mode: str, budget: Budget, hits: int | None, items: int | None, threshold: int | None
+    mode: str, budget: Budget, keys: int, hits: int | None, items: int | None, threshold: int | None
 ) -> dict[str, Any]:
-    """The records of the plan with the least noise. mode: as it is stored. hits, items: for each user, in a window.
+    """The records of the plan with the least noise. mode: as it is stored. keys, hits, items: of one user; under a key,
+    in a window.
 
     Raises ValueError if the budget is too small for any noise that can be sampled, or if the threshold is below the
     smallest safe one.
     """
     charging, domain_size, horizon = mode_of(mode), budget.domain_size, budget.schedule.horizon
     hits = charging.default_hits if hits is None else hits
-    check_hits(hits)
+    check_whole("most_keys", keys, 1)
+    check_hits(hits, keys)
     items = check_whole("max_items_per_user", DEFAULT_MAX_ITEMS_PER_USER if items is None else items, 1)
     if threshold is not None:
         check_whole("threshold", threshold, 1)
-    queries = items * horizon
-    delta_hash = hash_delta(budget.max_users, budget.max_items)
+    queries = keys * items * horizon
+    delta_hash = keys * hash_delta(budget.max_users, budget.max_items)
     # The worst case; still far below 1e-20.
     delta_sampling = charged_sampling_delta(
-        budget.epsilon, queries, charging.widest.total_variation, horizon, domain_size
+        budget.epsilon, queries, charging.widest.total_variation, keys * horizon, domain_size
     )
     shared = delta_left(budget.delta, delta_hash + delta_sampling, budget.max_users)
-    solve = functools.partial(charging.solve, hits, budget.epsilon)
+    solve = functools.partial(charging.solve, keys * hits, budget.epsilon)
     if domain_size:
         noise, threshold, delta_open = choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
     else:
@@ -117,6 +129,7 @@ def calibrate_hits(
             accountant=charging.accountant,
             epsilon_per_query=noise.epsilon_per_query,
             wide=WideNoise(epsilon_per_query=wide, cap=noise.noise_cap) if wide else None,
+            most_keys=None if keys == 1 else keys,
         ),
         "shares": Shares(paid=shared - delta_open, open=delta_open or None, sampling=delta_sampling, hash=delta_hash),
     }

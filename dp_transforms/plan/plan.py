@@ -16,19 +16,11 @@ from typing import Any
 import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
-from dp_transforms.checks import exact, html_table, shown
+from dp_transforms.checks import exact, html_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.calibration import calibrate_hits, calibrate_looks, checked_budget
+from dp_transforms.plan.calibration import EXACT, PRINTED, calibrate_hits, calibrate_looks, checked_budget, stored_mode
 from dp_transforms.plan.plan_checks import check_plan
-from dp_transforms.plan.records import (
-    Domain,
-    Hits,
-    Known,
-    Looks,
-    PublicList,
-    Rounds,
-    Shares,
-)
+from dp_transforms.plan.records import Domain, Hits, Known, Looks, PublicList, Rounds, Shares
 from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
@@ -44,9 +36,6 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 FORMAT_VERSION = 4
 CONTRIBUTIONS, HITS = "contributions", "hits"
-NOISES = EXACT, PRINTED = "exact", "printed"
-# The names of ways to charge hits in stored plans, by counts and noise.
-_STORED_MODES = {(False, EXACT): "hits", (True, EXACT): "hits-with-counts", (False, PRINTED): "kms21"}
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 
@@ -59,8 +48,8 @@ class Plan(Record):
     epsilon, delta: the guarantee for one user over the whole schedule.
     schedule: the declared windows; its horizon is the number of windows that may be published.
     domain: of a plan with public items.
-    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. Stated sizes are wrong
-        more often than they say if there are more users.
+    max_users, max_items: declared bounds on distinct ids under one key, for hash collisions; never measured. Stated
+        sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
         charged zone.
     looks: where users pay for contributions, each with one test. hits: where users pay for hits.
@@ -106,7 +95,7 @@ class Plan(Record):
     ) -> Plan:
         """Users pay for each contribution, an item that one has in a window. The plan that finds most for this budget.
 
-        public_items: a list of all items, `PublicItems`; None where any may come.
+        public_items: all items, `PublicItems`; None where any may come.
         usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to
             most_contributions if that is less. The noise is chosen for them; other users are served too.
         most_contributions: a user's further ones do not count, 3,000 by default.
@@ -148,6 +137,7 @@ class Plan(Record):
         public_items: PublicList | None = None,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
+        most_keys: int = 1,
         hits_per_user: int | None = None,
         max_items_per_user: int | None = None,
         threshold: int | None = None,
@@ -157,6 +147,8 @@ class Plan(Record):
         counts: publish noisy counts, each of them charged. By default names, which are free far above the threshold.
         noise: ``exact``, or ``printed``: with the noise and the proof of [KMS21] as printed, for names alone.
         public_items: a list of all items, `PublicItems`; None where any may come.
+        most_keys: the promise is for users with events under at most so many keys. Counters, items of a window and
+            false reports are those of one key.
         hits_per_user: after so many a user no longer counts. By default 3, 10 with counts, 20 with printed noise.
         max_items_per_user: distinct items of a user that count in one window, 3 by default.
         threshold: by default the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger
@@ -165,20 +157,18 @@ class Plan(Record):
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        if noise not in NOISES:
-            raise ValueError(f"noise must be one of {', '.join(NOISES)}, got {shown(noise)}.")
-        if counts and noise == PRINTED:
-            raise ValueError("counts cannot be used with printed noise: [KMS21] publishes names. Leave one out.")
+        mode = stored_mode(noise, counts=counts)
         budget = checked_budget(epsilon, delta, schedule, public_items, max_users, max_items)
-        mode = _STORED_MODES[bool(counts), noise]
-        return cls(**budget._asdict(), **calibrate_hits(mode, budget, hits_per_user, max_items_per_user, threshold))
+        found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
+        return cls(**budget._asdict(), **found)
 
     def again(self, **choices: Any) -> Plan | None:
-        """A plan of the same budget, schedule, public items, bounds on ids and charge, with other choices, named as
-        where it was made. None if the budget is too small for it."""
+        """A plan of the same budget, schedule, charge and public items, and of as many keys, with other choices, named
+        as where it was made. None if the budget is too small for it."""
         same: dict[str, Any] = {"public_items": self.domain, "max_users": self.max_users, "max_items": self.max_items}
         if self.hits is not None:
-            same |= {"counts": self.counts, "noise": EXACT if self.hits.wide is None else PRINTED}
+            noise = EXACT if self.hits.wide is None else PRINTED
+            same |= {"counts": self.counts, "noise": noise, "most_keys": self.most_keys}
         same |= {"epsilon": self.epsilon, "delta": self.delta, "schedule": self.schedule}
         make = Plan.for_contributions if self.hits is None else Plan.for_hits
         try:
@@ -194,14 +184,13 @@ class Plan(Record):
     @property
     def counts(self) -> bool:
         """Whether noisy counts are published, each a hit."""
-        return self.hits is not None and self.hits.mode == _STORED_MODES[True, EXACT]
+        return self.hits is not None and self.hits.mode == stored_mode(EXACT, counts=True)
 
     @property
     def charge_in_words(self) -> str:
-        """The charge, with counts and printed noise where it has them."""
-        if self.hits is not None and self.hits.wide is not None:
-            return f"{HITS}, with printed noise"
-        return f"{HITS}, with counts" if self.counts else self.charge
+        """The charge, and which results there are for hits."""
+        printed = ", noise as printed" if self.hits is not None and self.hits.wide is not None else ""
+        return f"{self.charge}{' with counts' if self.counts else printed}"
 
     @property
     def paid_looks(self) -> Looks:
@@ -235,6 +224,11 @@ class Plan(Record):
         return 0 if self.hits is None else self.hits.per_user
 
     @property
+    def most_keys(self) -> int:
+        """The promise is for users with events under at most so many keys (docs/guarantee.md, "Keys")."""
+        return 1 if self.hits is None else self.hits.keys
+
+    @property
     def domain_size(self) -> int:
         """How many public items there are; 0 without."""
         return 0 if self.domain is None else self.domain.size
@@ -259,7 +253,8 @@ class Plan(Record):
     @property
     def guarantee(self) -> str:
         """What the plan promises, in one sentence, and with public items on which condition."""
-        condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
+        condition = f", if they are under at most {self.most_keys} keys" if self.most_keys > 1 else ""
+        condition += ", provided the list of items is public and was not made from the log" if self.domain else ""
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
@@ -268,8 +263,8 @@ class Plan(Record):
 
     @property
     def queries_per_user(self) -> int:
-        """The most (window, item) counts that one user is part of: max_items_per_user times the horizon."""
-        return self.charged_hits.max_items_per_user * self.schedule.horizon
+        """The most counts that one user is part of: max_items_per_user in each window, under each of its keys."""
+        return self.most_keys * self.charged_hits.max_items_per_user * self.schedule.horizon
 
     @property
     def false_name_error(self) -> float:
@@ -279,7 +274,7 @@ class Plan(Record):
 
     @property
     def expected_false_reports(self) -> float:
-        """How many public items that nobody holds the run publishes on average; rounded up.
+        """How many public items that nobody holds the run publishes on average under a key; rounded up.
 
         0 without public items: then noise names a followed item that nobody holds with `false_name_error` in a window.
         """
@@ -324,12 +319,12 @@ class Plan(Record):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
-        float[per_user], not decreasing, at most epsilon. But with printed noise it comes from the game accountant,
-        whichever the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        float[hits of a user in all], not decreasing, at most epsilon. But with printed noise it comes from the game
+        accountant, whichever the plan used: that one is never larger. For the running figure, docs/guarantee.md,
         "Claim (running figure)".
         """
         hits = self.charged_hits
-        return hits.rules.epsilon_after_hits(hits.noise, hits.per_user, self.epsilon, self.shares.paid)
+        return hits.rules.epsilon_after_hits(hits.noise, hits.in_all, self.epsilon, self.shares.paid)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.

@@ -1,7 +1,7 @@
 """Whether a plan keeps its promise: what its records must be to each other, checked when it is built or read.
 
-``delta = paid + open + sampling + hash`` (docs/guarantee.md, "How delta is split for looks" and "How delta is split
-for hits"): each share is at least what the run needs. Each function raises ValueError.
+``delta = paid + open + sampling + hash`` (docs/guarantee.md, "How delta is split for contributions" and "How delta is
+split for hits"): each share is at least what the run needs. Each function raises ValueError.
 """
 
 from __future__ import annotations
@@ -116,15 +116,16 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
         safe = smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open)
         if not plan.threshold >= safe:
             raise threshold_error(plan.threshold, safe)
-    proved = hits.rules.proof(hits.noise, hits.per_user).delta(plan.epsilon)
+    proved = hits.rules.proof(hits.noise, hits.in_all).delta(plan.epsilon)
     if not proved <= plan.shares.paid:
         raise ValueError(
             f"epsilon_per_query = {hits.epsilon_per_query!r} is too little noise: at epsilon = {plan.epsilon:g} it "
             f"needs a share paid >= {proved:.6g}, got {plan.shares.paid:.6g}. Calibrate the plan again."
         )
     queries, variation = plan.queries_per_user, hits.noise.total_variation
-    needed = charged_sampling_delta(plan.epsilon, queries, variation, plan.schedule.horizon, plan.domain_size)
-    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
+    windows = hits.keys * plan.schedule.horizon
+    needed = charged_sampling_delta(plan.epsilon, queries, variation, windows, plan.domain_size)
+    _check_share("hash", plan.shares.hash, hits.keys * hash_delta(plan.max_users, plan.max_items))
     _check_share("sampling", plan.shares.sampling, needed)
 
 
@@ -155,5 +156,6 @@ def _check_known(plan: Plan) -> None:
     if plan.known.forget_after * plan.false_name_error > _MOST_NAMED_AGAIN:
         raise ValueError(
             f"a threshold of {plan.known.threshold} for followed items is too low for forget_after = "
-            f"{plan.known.forget_after}: noise would name an item that nobody holds again and again. Lower false_name_error or forget_after."
+            f"{plan.known.forget_after}: noise would name an item that nobody holds again and again. Lower "
+            "false_name_error or forget_after."
         )

@@ -21,7 +21,7 @@ from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-MOST_HITS = 10_000  # an accountant pass over more takes minutes
+MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
 MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 
@@ -95,11 +95,12 @@ class Hits(Record):
     """Users are charged for hits.
 
     mode: `hits`, `hits-with-counts` or `kms21`.
-    per_user: charged results after which a user is excluded.
-    max_items_per_user: distinct items of a user that count in one window (L).
+    per_user: charged results after which a user is excluded, under each key.
+    max_items_per_user: distinct items of a user that count in one window (L), under each key.
     accountant: the proof that the noise comes from: ``game``; in kms21 ``threshold_monitor``.
     epsilon_per_query: the discrete Laplace noise of one count, V in kms21, has scale 1 / epsilon_per_query.
     wide: in kms21 alone.
+    most_keys: the promise is for users with events under at most so many keys (docs/guarantee.md, "Keys"); left out: 1.
     """
 
     mode: str
@@ -108,10 +109,13 @@ class Hits(Record):
     accountant: str
     epsilon_per_query: float
     wide: WideNoise | None = None
+    most_keys: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_hits(self.per_user)
+        if self.most_keys == 1:
+            raise ValueError("most_keys must be left out of the hits of a plan where it is 1.")
+        check_hits(self.per_user, check_whole("most_keys", self.keys, 1))
         check_whole("max_items_per_user", self.max_items_per_user, 1)
         if self.accountant != self.rules.accountant:
             raise ValueError(
@@ -134,6 +138,16 @@ class Hits(Record):
         return NoiseParameters(
             self.epsilon_per_query, wide_epsilon_per_query=self.wide.epsilon_per_query, noise_cap=self.wide.cap
         )
+
+    @property
+    def keys(self) -> int:
+        """`most_keys`, 1 where it is left out."""
+        return 1 if self.most_keys is None else self.most_keys
+
+    @property
+    def in_all(self) -> int:
+        """A user has at most so many, under all its keys."""
+        return self.keys * self.per_user
 
     @functools.cached_property
     def zone_width(self) -> int:
@@ -247,8 +261,9 @@ class Rounds(Record):
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
 
 
-def check_hits(hits: int) -> None:
-    """Raises ValueError unless the accountants can follow this many hits per user."""
+def check_hits(hits: int, most_keys: int) -> None:
+    """Raises ValueError unless the accountants can follow this many hits of a user under each of so many keys."""
     check_whole("hits_per_user", hits, 1)
-    if hits > MOST_HITS:
-        raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
+    if most_keys * hits > MOST_HITS:
+        name, got = ("hits_per_user", hits) if most_keys == 1 else ("most_keys * hits_per_user", most_keys * hits)
+        raise ValueError(f"{name} must be at most {MOST_HITS}, got {got}.")

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Hits, Looks
-from dp_transforms.views.plan_words import FOUND, LOOKS_KNOWN, LOOKS_NEW, FoundFrom, in_a_sentence, why
+from dp_transforms.views.plan_words import FOLLOWED, FOUND, NEW, FoundFrom, in_a_sentence, why
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
-_TITLES = {LOOKS_NEW: "looks, new item", LOOKS_KNOWN: "looks, known item"}
+_TITLES = {NEW: "new item", FOLLOWED: "followed item"}
 
 
 def alternatives(chosen: Plan) -> list[Plan]:
@@ -103,21 +103,20 @@ def found_table(plan: Plan, found: FoundFrom) -> Table:
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
         f"{plan.schedule.horizon:,} windows"
     )
-    table.add_column("pairs of each\nin the run", justify="right")
+    table.add_column("contributions\nof each user", justify="right")
     for method in found:
         table.add_column(_TITLES[method], justify="right")
-    for looks in found[LOOKS_NEW]:
-        table.add_row(f"{looks:,}", *(f"{row[looks]:,}" for row in found.values()))
+    for each in found[NEW]:
+        table.add_row(f"{each:,}", *(f"{row[each]:,}" for row in found.values()))
     return table
 
 
 def _notes(found: FoundFrom) -> list[str]:
-    notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
-    if LOOKS_KNOWN in found:
+    notes = ["contributions: how many pairs (window, item) each user of the item has in the whole run."]
+    if FOLLOWED in found:
         notes.append(
-            "known item: one that was named lately. With rounds a known item is one that was named in its block of"
-            " windows, and a new one is an item of one window alone. In a stream each user has its own pace, and these"
-            " differ."
+            "followed item: one that was named lately. With rounds it is one that was named in its block of windows,"
+            " and a new one is an item of one window alone. In a stream each user has its own pace, and these differ."
         )
     return notes
 
@@ -126,8 +125,8 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     own = _charging_lines(plan) if plan.looks is None else _names_lines(plan, plan.looks)
     return [
         *own,
-        *([("known domain", _domain_text(plan))] if plan.domain_size else []),
-        ("delta, contributions" if plan.looks is not None else "delta, charged results", f"{plan.shares.paid:.4g}"),
+        *([("public items", _public_text(plan))] if plan.domain_size else []),
+        ("delta, charged results" if plan.looks is None else "delta, contributions", f"{plan.shares.paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
         ("delta, hash collisions", f"{plan.shares.hash:.2g}"),
         ("delta, sampled noise", f"{plan.shares.sampling:.2g}"),
@@ -137,34 +136,34 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
     largest, first = looks.weights[-1], looks.weights[-1]
-    of_new, counted_pairs = "threshold", f"at most {looks.most_looks:,} of a user"
+    of_new, counting = "threshold", f"at most {looks.most_looks:,} of a user"
     if plan.rounds is not None:
         first, *later = plan.largest_in_rounds
         largest = max(later)
         of_new = "threshold of blocks"
     if len(plan.units_of_rounds) > 1:
         most = [units // looks.units[0] for units in plan.units_of_rounds]
-        counted_pairs = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
+        counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
     if plan.domain:
-        known = "all"
+        followed = "all"
     elif plan.known is not None:
         threshold = plan.known.threshold / largest
-        known = f"for {plan.known.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
+        followed = f"for {plan.known.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
     else:
-        known = "not followed"
+        followed = "none"
     return [
         (
             "chosen",
-            f"looks, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} pairs in the run",
+            f"contributions, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} in the run",
         ),
-        ("pairs that count", counted_pairs),
+        ("contributions that count", counting),
         (
             "noise",
-            f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one pair; Renyi order"
+            f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one contribution; Renyi order"
             f" {looks.order:.4g}",
         ),
-        (of_new, f"{plan.threshold / first:.1f} users with one pair"),
-        ("known items", known),
+        (of_new, f"{plan.threshold / first:.1f} users with one contribution"),
+        ("followed items", followed),
         (
             "sizes",
             f"in steps of {looks.spacing / largest:.1f}; all are right but for {looks.size_error:.2g}",
@@ -196,7 +195,7 @@ def _threshold_text(threshold: int, zone_width: int) -> str:
     return f"{threshold:,} (charged zone: {threshold:,} to {threshold + zone_width - 1:,})"
 
 
-def _domain_text(plan: Plan) -> str:
+def _public_text(plan: Plan) -> str:
     return (
         f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
         " whole run"

@@ -10,8 +10,8 @@ from dp_transforms.plan.rounds import found_in_block, rounds_suit
 from dp_transforms.views.report_words import counted
 
 FOUND = 0.95  # with this probability
-LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole run
-LOOKS_NEW, LOOKS_KNOWN = "looks", "looks_known"
+CONTRIBUTIONS = (1, 10, 100, 1000)  # of each holder in the whole run
+NEW, FOLLOWED = "new_item", "followed_item"
 FoundFrom = dict[str, dict[int, int]]
 
 MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
@@ -36,24 +36,25 @@ def in_a_sentence(plan: Plan) -> str:
     )
 
 
-def found_from(plan: Plan, looks: Iterable[int]) -> FoundFrom:
-    """Pairs of each holder -> users from which an item is found in a window: a new and a known one, or by hits."""
-    numbers = tuple(looks)
+def found_from(plan: Plan, contributions: Iterable[int]) -> FoundFrom:
+    """Contributions of each holder -> users from which an item is found in a window: a new and a followed one, or by
+    hits."""
+    numbers = tuple(contributions)
     if plan.looks is None:
-        return {plan.charge: dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
-    found = {LOOKS_NEW: {number: plan.found_from(number, FOUND) for number in numbers}}
+        return {"hits": dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
+    found = {NEW: {number: plan.found_from(number, FOUND) for number in numbers}}
     if plan.known is not None or plan.rounds is not None:
-        found[LOOKS_KNOWN] = {number: plan.found_from(number, FOUND, known=True) for number in numbers}
+        found[FOLLOWED] = {number: plan.found_from(number, FOUND, known=True) for number in numbers}
     return found
 
 
 def why(plan: Plan) -> str:
-    """What rounds of looks do, or that they would find more; empty for another plan."""
+    """What rounds do, or that they would find more; empty for another plan."""
     if plan.looks is None:
         return ""
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
-        return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
+        return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each user's budget."
     given = {"usual_contributions": plan.looks.usual_looks}
     return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
 
@@ -62,8 +63,8 @@ def rounds_in_words(plan: Plan) -> str:
     """What rounds do, and what they find less."""
     few, _ = _usual(plan)
     return (
-        f"Looks come in rounds: first at the items of {_duration(_block_seconds(plan))} together, then at the windows"
-        " of those that many users have. That usually finds more; but an item of one window"
+        f"Contributions are tested in rounds: first the items of {_duration(_block_seconds(plan))} together, then the"
+        " windows of those that many users have. That usually finds more; but an item of one window"
         f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
         f" {counted(few, 'item')} in the run. Where users have many, sizes of hundreds are lower."
     )
@@ -74,16 +75,16 @@ def _block_seconds(plan: Plan) -> int:
     return min(plan.paid_rounds.block_seconds, plan.schedule.end_seconds - plan.schedule.start_seconds)
 
 
-def _found_from(plan: Plan, looks: int) -> tuple[int, str]:
+def _found_from(plan: Plan, contributions: int) -> tuple[int, str]:
     """With rounds of a block, and then of its windows, in words."""
     if plan.rounds is None:
-        return plan.found_from(looks, FOUND), ""
-    in_block = found_in_block(plan.paid_looks, plan.rounds, plan.threshold, looks, FOUND)
-    return in_block, f" (and then in its windows from {plan.found_from(looks, FOUND, known=True):,} on)"
+        return plan.found_from(contributions, FOUND), ""
+    in_block = found_in_block(plan.paid_looks, plan.rounds, plan.threshold, contributions, FOUND)
+    return in_block, f" (and then in its windows from {plan.found_from(contributions, FOUND, known=True):,} on)"
 
 
 def _usual(plan: Plan) -> tuple[int, int]:
-    """Two of the usual numbers of looks: the middle one, by powers, as a round number, and the largest."""
+    """Two of the usual numbers of contributions: the middle one, by powers, as a round number, and the largest."""
     first, last = plan.paid_looks.usual_looks
     middle = round(math.sqrt(first * last))
     return min(max(round(middle, 1 - len(str(middle))), first), last), last

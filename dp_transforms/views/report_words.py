@@ -119,7 +119,7 @@ def windows_table(
 def tells_epsilon(reports: Iterable[WindowReport]) -> bool:
     """Whether the epsilon spent up to each of these windows says more than that all of it may be spent.
 
-    In mode `looks` it never does: a user may have spent its purse in any window, and no report tells.
+    Where contributions are charged it never does: a user may have spent its budget in any window, and no report tells.
     """
     return any(report.epsilon_spent < report.epsilon_total for report in reports)
 
@@ -168,15 +168,18 @@ def changes_legend(plan: Mapping[str, Any], ascii_only: bool, changes: Container
 
 
 def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
-    """What the running estimate can be, ascending, one value for each hit; nothing where users pay for looks."""
-    hits = _record(plan, "hits").get("per_user")
-    is_known = isinstance(hits, int) and not isinstance(hits, bool) and 0 < hits <= _MOST_HITS_PAID
-    if not is_known or "looks" in plan:
+    """What the running estimate of one key can be, ascending, one value for each hit; nothing where users pay for
+    contributions."""
+    record = _record(plan, "hits")
+    hits: Any = record.get("per_user")
+    keys: Any = record.get("most_keys", 1)
+    is_known = all(isinstance(each, int) and each > 0 for each in (hits, keys))
+    if not is_known or hits * keys > _MOST_HITS_PAID or "looks" in plan:
         return ()
     from dp_transforms.plan.plan import Plan
 
     try:
-        return Plan.from_json(json.dumps(plan)).epsilon_after_hits
+        return Plan.from_json(json.dumps(plan)).epsilon_after_hits[-hits:]
     except (ValueError, RecursionError, OverflowError, TypeError):
         return ()
 

@@ -118,7 +118,7 @@ def _walked(law, mechanism, looks, epsilon):
     return walk(0, looks.pairs, 0, 1.0, 1.0)
 
 
-PURSE, MOST, ALONE, LOOKS = "a full purse of", "a purse pays for", "holds alone", "that others hold too attain"
+PURSE, MOST, ALONE, LOOKS = "a full budget of", "a user budget pays for", "holds alone", "that others hold too attain"
 
 
 def _threshold_of_a_smaller_purse():

@@ -85,12 +85,12 @@ def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(mode
 HITS = {"hits-with-counts": 10, "kms21": 40, "hits": 1}
 
 
-@pytest.mark.parametrize("mode", HITS)
-def test_hits_paid_are_exact_also_where_the_running_estimate_is_the_same(mode):
+@pytest.mark.parametrize(("mode", "keys"), [*((mode, 1) for mode in HITS), ("hits-with-counts", 2)])
+def test_hits_paid_are_exact_also_where_the_running_estimate_is_the_same(mode, keys):
     """The last hit and the one before it have one estimate; of kms21 also many others. A later part of a run does not
-    say what was paid before: then it is the most that can have been."""
-    most, plan = HITS[mode], calibrated_plan(mode=mode, hits_per_user=HITS[mode])
-    limit, after = plan.charged_hits.max_items_per_user, plan.epsilon_after_hits
+    say what was paid before: then it is the most that can have been. Under several keys: those under one."""
+    most, plan = HITS[mode], calibrated_plan(mode=mode, hits_per_user=HITS[mode], most_keys=keys)
+    limit, after = plan.charged_hits.max_items_per_user, plan.epsilon_after_hits[(keys - 1) * HITS[mode] :]
     windows, paid = [], [0]
     while paid[-1] < most + 2:
         charged = (1, 0, 2)[len(windows) % 3]

@@ -167,7 +167,7 @@ def _read_plan(_sample: Sample, path: str) -> Any:
     plan = read_plan(path)
     if Plan.from_json(plan.to_json()) != plan:
         raise FaultError("again", "a plan that is another one when written")
-    if not plan.guarantee.isprintable() or len(plan.epsilon_after_hits) != plan.hits_per_user:
+    if not plan.guarantee.isprintable() or len(plan.epsilon_after_hits) != plan.most_keys * plan.hits_per_user:
         raise FaultError("plan", "not what a plan promises")
     plan.smallest_detectable()
     return plan.fingerprint

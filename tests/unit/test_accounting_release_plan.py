@@ -12,6 +12,7 @@ from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.monitor.item_domain import PublicItems
+from dp_transforms.monitor.query_noise import epsilon_spent
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
 from tests.helpers.plan_files import with_changes
@@ -19,7 +20,7 @@ from tests.helpers.plan_files import with_changes
 
 def test_hourly_example():
     assert LABELS.schedule.horizon == 384
-    assert (LABELS.mode, LABELS.hits_per_user, LABELS.charged_hits.max_items_per_user) == ("hits", 3, 3)
+    assert (LABELS.charge, LABELS.hits_per_user, LABELS.charged_hits.max_items_per_user) == ("hits", 3, 3)
     assert LABELS.charged_hits.noise.scale == pytest.approx(17.58, abs=0.01)
     assert (LABELS.threshold, LABELS.charged_hits.zone_width) == (490, 36)
     assert (COUNTS.hits_per_user, COUNTS.charged_hits.zone_width, COUNTS.threshold) == (10, 0, 620)
@@ -27,20 +28,26 @@ def test_hourly_example():
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize(("epsilon", "delta", "hits"), [(0.3, 1e-6, 1), (1.0, 1e-9, 7), (8.0, 1e-10, 40)])
-def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits):
-    plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode)
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "hits", "keys"),
+    [(0.3, 1e-6, 1, 1), (1.0, 1e-9, 7, 1), (8.0, 1e-10, 40, 1), (1.0, 1e-9, 7, 3), (0.5, 1e-6, 1, 2)],
+)
+def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits, keys):
+    """Under keys: the game for all hits of a user, and the lone items of each key."""
+    plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode, most_keys=keys)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
     charging = RELEASE_MODES[mode]
-    proved = charging.proof(plan.hits.noise, hits).delta(epsilon)
+    proved = charging.proof(plan.hits.noise, keys * hits).delta(epsilon)
     assert 0.98 * plan.shares.paid <= proved <= plan.shares.paid or mode == "hits"
     assert proved <= plan.shares.paid
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.charged_hits.epsilon_per_query)) - 4)
     less_noise = NoiseParameters(plan.charged_hits.epsilon_per_query + step)
-    assert charging.proof(less_noise, hits).delta(epsilon) > plan.shares.paid
-    queries = 3 * 384
+    assert charging.proof(less_noise, keys * hits).delta(epsilon) > plan.shares.paid
+    queries = keys * 3 * 384
+    assert plan.queries_per_user == queries
+    assert plan.shares.hash == keys * (plan.max_users + plan.max_items**2 / 2**64) / 2**64
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 2) > plan.delta_open
 
@@ -77,6 +84,42 @@ def test_smallest_detectable():
             LABELS.smallest_detectable(probability)
 
 
+def test_each_key_more_costs_noise_and_threshold_and_no_more_than_a_plan_of_its_own():
+    plans = [calibrated_plan(most_keys=keys) for keys in (1, 2, 3, 10)]
+    assert plans[0] == LABELS
+    for number in (lambda plan: plan.charged_hits.noise.scale, lambda plan: plan.threshold):
+        found = [number(plan) for plan in plans]
+        assert found == sorted(set(found))
+    for plan in plans[1:]:
+        # Of a budget for each key alone.
+        apart = calibrated_plan(epsilon=2.0 / plan.most_keys, delta=1e-9 / plan.most_keys, max_users=10**6, max_items=1)
+        assert plan.charged_hits.noise.scale < apart.charged_hits.noise.scale
+        assert plan.threshold < apart.threshold
+
+
+def test_which_plans_take_keys():
+    plan = calibrated_plan(most_keys=2)
+    assert plan.guarantee.endswith("over the whole run of 384 windows, if they are under at most 2 keys.")
+    assert plan.again(hits_per_user=1).most_keys == 2
+    assert calibrated_plan(most_keys=None) == LABELS
+    with pytest.raises(ValueError, match="most_keys cannot be used with charge 'contributions': it belongs to hits"):
+        calibrated_plan(mode="looks", most_keys=1)
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(ValueError, match="most_keys must be a whole number >= 1"):
+            calibrated_plan(most_keys=wrong)
+    with pytest.raises(ValueError, match=r"most_keys \* hits_per_user must be at most 10000, got 12000"):
+        calibrated_plan(most_keys=4000)
+
+
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+def test_the_running_figure_of_a_key_allows_for_all_other_keys(mode):
+    plan = calibrated_plan(mode=mode, most_keys=3, hits_per_user=4)
+    after = plan.epsilon_after_hits
+    assert len(after) == 12
+    assert [epsilon_spent(plan, hits) for hits in range(6)] == [*after[8:], after[-1], after[-1]]
+    assert after[8] < after[9] < after[11] <= plan.epsilon
+
+
 @pytest.mark.parametrize("plan", [LABELS, COUNTS, calibrated_plan(hits_per_user=40), calibrated_plan(hits_per_user=1)])
 def test_epsilon_after_hits(plan):
     running = plan.epsilon_after_hits
@@ -86,7 +129,7 @@ def test_epsilon_after_hits(plan):
     for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
         if not 1 <= hits <= plan.hits_per_user:
             continue
-        q = RELEASE_MODES[plan.mode].target_probability(plan.charged_hits.epsilon_per_query)
+        q = RELEASE_MODES[plan.charged_hits.mode].target_probability(plan.charged_hits.epsilon_per_query)
         delta = charging_game_delta(plan.charged_hits.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.shares.paid * (1 + 1e-9)
         exact = GameAccountant(plan.charged_hits.epsilon_per_query, q, hits).epsilon(plan.shares.paid)
@@ -99,25 +142,27 @@ class TenMillion:
 
 
 def _sampling_share(plan, epsilon_of_noise):
-    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md, "A known domain", to 40 digits.
+    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md, "Public items", to 40 digits.
 
     TV: a magnitude needs 129 ln(2) / epsilon_of_noise thresholds on either side and 0, each off by at most one unit of
     2^-128, in the draw and again in the draw given that it passes.
     """
     with localcontext(prec=40):
         thresholds = 2 * math.ceil(129 * Decimal(2).ln() / Decimal(epsilon_of_noise)) + 1
-        queries = plan.schedule.horizon * plan.charged_hits.max_items_per_user
+        windows = plan.most_keys * plan.schedule.horizon
+        queries = windows * plan.charged_hits.max_items_per_user
         units = 2 * queries * 2 * thresholds
         if plan.domain_size:
-            units += plan.schedule.horizon * (3 * plan.domain_size + 2)
+            units += windows * (3 * plan.domain_size + 2)
         return (1 + Decimal(plan.epsilon).exp()) * units / 2**128
 
 
+@pytest.mark.parametrize("keys", [1, 3])
 @pytest.mark.parametrize("domain", [None, DOMAIN, TenMillion])
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_the_share_of_sampling(mode, domain):
+def test_the_share_of_sampling(mode, domain, keys):
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
-    plan = calibrated_plan(mode=mode, public_items=domain, epsilon=1.5)
+    plan = calibrated_plan(mode=mode, public_items=domain, epsilon=1.5, most_keys=keys)
     is_kms21 = mode == "kms21"
     close = Fraction(1, 10**11)  # the empty items of a thousand are a 10^-8 part of the widest noise of kms21
     calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))
@@ -141,16 +186,18 @@ def _capped_sum(plan):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"public_items": DOMAIN}]
+    "changes",
+    [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"public_items": DOMAIN}, {"most_keys": 3}],
 )
 def test_kms21_keeps_every_share(changes):
     plan = calibrated_plan(mode="kms21", **changes)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
     noise = _capped_sum(plan)
-    proof = ThresholdMonitorAccountant(**noise, hits=plan.hits_per_user)
+    proof = ThresholdMonitorAccountant(**noise, hits=plan.most_keys * plan.hits_per_user)
     assert 0.9 * plan.shares.paid < proof.delta(plan.epsilon) <= plan.shares.paid
-    wrong, allowed, at = (3 * 384, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
+    lone = plan.most_keys * 3 * 384
+    wrong, allowed, at = (lone, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
     assert wrong * capped_sum_upper_tail(plan.threshold - at, **noise) <= allowed
     assert wrong * capped_sum_upper_tail(plan.threshold - at - 1, **noise) > allowed
 

@@ -158,8 +158,8 @@ def test_a_smaller_threshold_attains_more_than_is_set_aside():
 
 PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "but its price is",
-    "a full purse of",
-    "a purse pays for",
+    "a full budget of",
+    "a user budget pays for",
     "that others hold too attain",
     "holds alone",
     "together they attain",

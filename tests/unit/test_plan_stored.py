@@ -25,11 +25,13 @@ from tests.helpers.plan_schema import FILE
 
 pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
 LOOKS = short_looks_plan
+TWO_KEYS = calibrated_plan(most_keys=2)
 LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, public_items=DOMAIN)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
     "kms21": lambda: KMS21,
+    "hits under two keys": lambda: TWO_KEYS,
     "hits in a domain": lambda: IN_DOMAIN,
     "a higher threshold": functools.partial(calibrated_plan, threshold=600),
     "looks": LOOKS,
@@ -57,6 +59,19 @@ def test_each_plan_has_a_fingerprint_of_its_own():
     assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
     LABELS.epsilon_after_hits  # noqa: B018 - a cached value is not part of the plan
     assert Plan.from_json(LABELS.to_json()) == LABELS
+
+
+def test_a_plan_for_one_key_is_stored_as_if_there_were_no_keys():
+    """As version 0.1.0 stores it: noise depends on the fingerprint."""
+    assert "most_keys" not in LABELS.to_json()
+    assert calibrated_plan(most_keys=1).to_json() == LABELS.to_json()
+    assert [plan.fingerprint[:16] for plan in (LABELS, COUNTS, KMS21, IN_DOMAIN)] == [
+        "4dffdfd9ad892263",
+        "3a325487efd4e004",
+        "04ff4198746127b5",
+        "544c2cd4b17a03a9",
+    ]
+    assert (LABELS.most_keys, TWO_KEYS.most_keys, LOOKS().most_keys) == (1, 2, 1)
 
 
 def test_the_schema_is_that_of_the_records():
@@ -100,13 +115,24 @@ REFUSED = [
     (LABELS, {"schedule": None}, "missing or unknown fields: schedule"),
     (LABELS, {"shares.open": LABELS.delta_open * 1.5}, "shares of delta must add up"),
     (LABELS, {"shares.open": 0.0}, "the share open must lie strictly"),
-    (LABELS, {"shares.open": None}, "the share open of delta must be there in an open domain"),
+    (LABELS, {"shares.open": None}, "the share open of delta must be left out with public items"),
     (LABELS, {"shares.hash": LABELS.shares.hash / 2}, "the share hash must be >="),
     (LABELS, {"shares.sampling": 1e-40}, "the share sampling must be >="),
     (LABELS, {"max_users": 10**9}, "the share hash must be >="),
-    (LABELS, {"domain": {"size": 10, "fingerprint": "ab" * 32}}, "the share open of delta must be there in an open"),
-    (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be its hex SHA-256"),
+    (
+        LABELS,
+        {"domain": {"size": 10, "fingerprint": "ab" * 32}},
+        "the share open of delta must be left out with public items",
+    ),
+    (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be the hex SHA-256 of their list"),
     # Users are charged for hits
+    (TWO_KEYS, {"hits.most_keys": 3}, "threshold must be >="),
+    (TWO_KEYS, {"hits.most_keys": 3, "threshold": 10**4}, "is too little noise: .* share paid >="),
+    (TWO_KEYS, {"hits.most_keys": 1}, "most_keys must be left out of the hits of a plan where it is 1"),
+    (TWO_KEYS, {"hits.most_keys": 0}, "most_keys must be a whole number >= 1, got 0"),
+    (TWO_KEYS, {"hits.most_keys": 2.5}, "most_keys must be"),
+    (TWO_KEYS, {"hits.most_keys": 4000}, "most_keys \\* hits_per_user must be at most 10000, got 12000"),
+    (TWO_KEYS, {"shares.hash": LABELS.shares.hash}, "the share hash must be >="),
     (LABELS, {"hits": None}, "a plan must have looks or hits, and not both"),
     (LABELS, {"epsilon": 1.9}, "too little noise"),
     (LABELS, {"hits.per_user": 4}, "too little noise"),
@@ -126,11 +152,11 @@ REFUSED = [
     (KMS21, {"hits.mode": "hits", "hits.accountant": "game"}, "it belongs to kms21"),
     (KMS21, {"hits.accountant": "game"}, "accountant must be threshold_monitor for mode 'kms21'"),
     (KMS21, {"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
-    (IN_DOMAIN, {"domain": None}, "the share open of delta must be there in an open domain"),
+    (IN_DOMAIN, {"domain": None}, "the share open of delta must be left out with public items"),
     (IN_DOMAIN, {"domain.size": 0}, "size must be a whole number >= 1"),
     (IN_DOMAIN, {"domain.size": 2 * 10**9}, "max_items must be >="),
     (IN_DOMAIN, {"domain.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
-    (IN_DOMAIN, {"shares.open": 1e-11}, "left out in a known one"),
+    (IN_DOMAIN, {"shares.open": 1e-11}, "left out with public items"),
     (IN_DOMAIN, {"shares.sampling": 1e-36}, "the share sampling must be >="),
     (IN_DOMAIN, {"threshold": 0}, "threshold must be a whole number >= 1"),
     # Users pay for looks
@@ -154,11 +180,15 @@ REFUSED = [
     (LOOKS, lambda p: {"looks.weights": p.looks.weights[1:]}, "weights and units must have one length"),
     (LOOKS, {"looks.weights": list(range(1, 1002))}, "weights must be at most 1,000 whole numbers"),
     (LOOKS, lambda p: {"looks.units": [*p.looks.units[:-1], 10**12 + 1]}, "must cost at most a purse"),
-    (LOOKS, lambda p: {"looks.units": [1, *p.looks.units[1:]]}, "most_looks must be a whole number in 1 .. 100000"),
+    (
+        LOOKS,
+        lambda p: {"looks.units": [1, *p.looks.units[1:]]},
+        "most_contributions must be a whole number in 1 .. 100000",
+    ),
     (LOOKS, lambda p: {"looks.spacing": round(4 * p.looks.noise.standard_deviation)}, "weight .* costs"),
     (LOOKS, {"looks.spacing": 0}, "spacing must be a whole number >= 1"),
-    (LOOKS, {"looks.usual_looks": [1, 21]}, "each of usual_looks"),
-    (LOOKS, {"looks.usual_looks": [10, 1]}, "usual_looks must rise"),
+    (LOOKS, {"looks.usual_looks": [1, 21]}, "each of usual_contributions"),
+    (LOOKS, {"looks.usual_looks": [10, 1]}, "usual_contributions must rise"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (LOOKS, {"looks": None, "known": None}, "a plan must have looks or hits, and not both"),
@@ -168,8 +198,8 @@ REFUSED = [
     (LOOKS, {"known.threshold": 1}, "noise would name an item that nobody holds again and again"),
     (LOOKS, {"known.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
     (LOOKS, {"known.forget_after": 0}, "forget_after must be a whole number >= 1"),
-    (LOOKS_IN_DOMAIN, {"known": {"threshold": 5, "forget_after": 5}}, "every item is known"),
-    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out in a known one"),
+    (LOOKS_IN_DOMAIN, {"known": {"threshold": 5, "forget_after": 5}}, "which are all followed"),
+    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out with public items"),
 ]
 
 
@@ -184,7 +214,7 @@ def test_a_tampered_plan_is_refused(plan, change, said):
 
 
 def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window():
-    """What a purse pays for does not depend on the number of windows, in an open domain."""
+    """What a purse pays for does not depend on the number of windows, without public items."""
     longer = WindowSchedule.fixed(START, START + 5000 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
         with_changes(LABELS, {"schedule": dataclasses.asdict(longer)})

@@ -1,6 +1,6 @@
-"""The purse: every user pays for its looks in one currency. Plain numbers, no Beam.
+"""The user budget: every user pays for tests of its contributions in one currency. Plain numbers, no Beam.
 
-The currency is Renyi divergence at one fixed order; the proofs are in docs/guarantee.md, "Looks". Read in this order:
+The currency is Renyi divergence at one fixed order; proofs: docs/guarantee.md, "Contributions". Read in this order:
 
 - `look_prices`: what one published bit or level costs a user with some weight, with a certificate over all integer
   counts.

@@ -2,8 +2,8 @@
 
 Guarantee: if the whole numbers of `units` that a user pays for its looks never add up to more than `PURSE_UNITS`, all
 looks together have a Renyi divergence of at most `budget` at this order, also when weights are chosen adaptively
-(docs/guarantee.md, "Theorem of the purse"). Prices are rounded up to whole units, so adding them up is exact on every
-machine, and a purse is one 64-bit integer.
+(docs/guarantee.md, "Theorem of the user budget"). Prices are rounded up to whole units, so adding them up is exact on
+every machine, and a purse is one 64-bit integer.
 
 The smallest weight costs a purse divided by `most_looks`, whatever less its price is. So a purse pays for at most
 `most_looks` looks, and the smallest threshold of an open domain is finite ("Lone items").

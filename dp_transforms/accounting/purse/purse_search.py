@@ -1,7 +1,7 @@
 """The search for a purse's numbers: shape, order and split of delta, for a declared activity.
 
 No guarantee hangs on it: prices on a coarse grid of the continuous law decide which numbers are good, and `PurseChoice`
-computes all of them again. It reads declared numbers, never a log (docs/guarantee.md, "The noise of looks").
+computes all of them again. It reads declared numbers, never a log (docs/guarantee.md, "The noise of contributions").
 
 What is minimised: the number of users from which an item is found with 95 % probability, as a geometric mean over
 activities from the first to the last of the usual ones, at the smallest safe threshold.

@@ -94,17 +94,17 @@ def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
-    known, of_noise = ", or some of them if it was named lately before", "Noise alone seldom names one."
+    followed, of_noise = ", or some of them if it was named lately before", "Noise alone seldom names one."
     beside = ""
     if plan is not None and plan.rounds is not None:
-        known = "" if of_blocks else ", or some of them if it has many in the windows around it"
+        followed = "" if of_blocks else ", or some of them if it has many in the windows around it"
         false_names = plan.rounds.false_names * (len(plan.rounds.units) - 1)
         if not of_blocks:
             of_noise = f"On average noise alone names at most {false_names:g} of them in a run."
         beside = f" So with the run's report of {'windows' if of_blocks else 'blocks'}, where there is one."
     return [
         f"Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.{beside}",
-        f"Say that an item of the report had many users in the window in which it is named{known}. {of_noise}",
+        f"Say that an item of the report had many users in the window in which it is named{followed}. {of_noise}",
         sizes,
     ]
 
@@ -147,8 +147,7 @@ def not_covered(budget: Budget | None, plan: Plan | None) -> list[str]:
     ]
     if plan is not None and plan.domain is not None:
         found.append(
-            f"The list of {plan.domain_size:,} items that was declared as known: it must be public, and must not be"
-            " made from the log."
+            f"The list of {plan.domain_size:,} items that was declared: it must be public, and not made from the log."
         )
     if plan is not None:
         found.append(
@@ -170,14 +169,14 @@ def _groups(budget: Budget | None) -> str:
 
 
 class Finding(NamedTuple):
-    """One point that was looked at: a sentence that holds if `holds`, and is contradicted else."""
+    """One point that was checked: a sentence that holds if `holds`, and is contradicted else."""
 
     holds: bool
     sentence: str
 
 
 def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None) -> list[Finding]:
-    """All findings; a plan that cannot be read is one, and nothing else can be looked at then."""
+    """All findings; a plan that cannot be read is one, and nothing else can be checked then."""
     readable = Finding(
         plan is not None, "The plan in the report can be read, and passes all checks of this version of shh."
     )

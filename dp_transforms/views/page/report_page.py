@@ -34,7 +34,7 @@ from dp_transforms.views.page.promise import (
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
-from dp_transforms.views.plan_words import FOUND, LOOKS, LOOKS_KNOWN, found_from, in_a_sentence
+from dp_transforms.views.plan_words import CONTRIBUTIONS, FOLLOWED, FOUND, found_from, in_a_sentence
 from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, local_text, shown_text
 
 # HTML out of values: everything is escaped, and a document names by hash what its browser may run.
@@ -118,8 +118,8 @@ _RHYTHMS = {"1h": "hour by hour", "1d": "day by day", "1w": "week by week", "1m"
 _PUBLISHED = {
     "contributions": "names of items that many users have, with sizes: at least so many users",
     "hits": "names of items that many users have; near the threshold with a noisy number of users",
-    "hits, with counts": "names of items that many users have, with noisy numbers of users",
-    "hits, with printed noise": "names of items that many users have",
+    "hits with counts": "names of items that many users have, with noisy numbers of users",
+    "hits, noise as printed": "names of items that many users have",
 }
 
 
@@ -277,22 +277,22 @@ def _section(name: str, title: str, content: str) -> str:
 
 def unseen_table(plan: Plan) -> str:
     """From how many users on an item is found, by how active they are."""
-    found = found_from(plan, LOOKS)
+    found = found_from(plan, CONTRIBUTIONS)
     if plan.looks is None:
         return ""
-    new, known = "a new item", "an item named lately"
+    new, followed = "a new item", "a followed item (named lately)"
     if plan.rounds is not None:
-        new, known = "an item of one window alone", "an item named in its block of windows"
-    head = ["pairs (window, item) of each of its users in the whole run", new, known]
+        new, followed = "an item of one window alone", "an item named in its block of windows"
+    head = ["contributions (window, item) of each of its users in the whole run", new, followed]
     rows = [
-        [f"{looks:,}", *(f"{row[looks]:,} users" for row in found.values())]
-        for looks in LOOKS
-        if looks <= plan.looks.most_looks
+        [f"{each:,}", *(f"{row[each]:,} users" for row in found.values())]
+        for each in CONTRIBUTIONS
+        if each <= plan.looks.most_looks
     ]
     return table(
         "An item with fewer users in a window than this may be missing; with so many it is found with"
         f" {100 * FOUND:.0f} %.",
-        head[: 3 if LOOKS_KNOWN in found else 2],
+        head[: 3 if FOLLOWED in found else 2],
         rows,
     )
 
@@ -354,7 +354,7 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
     if plan.domain is not None:
-        facts.append(("known items", f"{plan.domain.size:,}, a public list; SHA-256 {plan.domain.fingerprint[:16]}…"))
+        facts.append(("public items", f"{plan.domain.size:,}, by a list; SHA-256 {plan.domain.fingerprint[:16]}…"))
     if plan.looks is not None:
         error = one_in(plan.looks.size_error)
         facts.append(("stated sizes", f"one or more is too large with a probability of at most {error}"))
