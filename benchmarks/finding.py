@@ -16,19 +16,19 @@ from benchmarks.report import Figure, read_results, show_figures, show_table, wr
 
 # (log, method): at least so many pairs
 _WANTED = {
-    ("globo_news, hourly", "looks, replay"): 7800,
-    ("globo_news, 10 users merged", "looks, replay"): 4700,
-    ("globo_news, 30 users merged", "looks, replay"): 3100,
-    ("globo_news, hourly", "looks, replay in rounds"): 11_800,
-    ("globo_news, 10 users merged", "looks, replay in rounds"): 7_500,
-    ("globo_news, 30 users merged", "looks, replay in rounds"): 5_100,
-    ("globo_news, hourly", "looks, nightly in rounds"): 9_800,
-    ("globo_news, 30 users merged", "looks, nightly in rounds"): 4_600,
-    ("simulated, 28 days", "looks, nightly in rounds"): 6_000,
-    ("globo_news, hourly", "looks, stream order"): 6200,
-    ("globo_news, 30 users merged", "looks, stream order"): 2450,
+    ("globo_news, hourly", "contributions, replay"): 7800,
+    ("globo_news, 10 users merged", "contributions, replay"): 4700,
+    ("globo_news, 30 users merged", "contributions, replay"): 3100,
+    ("globo_news, hourly", "contributions, replay in rounds"): 11_800,
+    ("globo_news, 10 users merged", "contributions, replay in rounds"): 7_500,
+    ("globo_news, 30 users merged", "contributions, replay in rounds"): 5_100,
+    ("globo_news, hourly", "contributions, nightly in rounds"): 9_800,
+    ("globo_news, 30 users merged", "contributions, nightly in rounds"): 4_600,
+    ("simulated, 28 days", "contributions, nightly in rounds"): 6_000,
+    ("globo_news, hourly", "contributions, stream order"): 6200,
+    ("globo_news, 30 users merged", "contributions, stream order"): 2450,
 }
-_WANTED_RECALL = {("globo_news, hourly", "looks, replay"): 0.99}  # of pairs with at least 100 users
+_WANTED_RECALL = {("globo_news, hourly", "contributions, replay"): 0.99}  # of pairs with at least 100 users
 _NOT_BELOW_PEERS = 0.97
 
 Row = dict[str, Any]
@@ -87,14 +87,13 @@ def _figures(log: str, rows: list[Row]) -> Iterator[Figure]:
         if recall:
             name = f"{log}: {row['method']}, found of >= 100 users"
             yield Figure(name, row["recall_100"], "%", (">=", recall))
-    names = [row["pairs"] for row in rows if row["method"] == "looks, replay"]
+    names = [row["pairs"] for row in rows if row["method"] == "contributions, replay"]
     peers = [row for row in rows if row["method"] not in OURS]
     if not names or not peers:
         return
     peer = max(peers, key=lambda row: row["pairs"])
-    yield Figure(
-        f"{log}: looks, replay / best peer", names[0] / peer["pairs"], "", (">=", _NOT_BELOW_PEERS), peer["method"]
-    )
+    name = f"{log}: contributions, replay / best peer"
+    yield Figure(name, names[0] / peer["pairs"], "", (">=", _NOT_BELOW_PEERS), peer["method"])
 
 
 def _show(log: LogPairs, rows: list[Row]) -> None:

@@ -160,22 +160,22 @@ def _pipeline_dp(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 
 METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
-    "looks, replay": _names_replay,
-    "looks, replay in rounds": _names_in_rounds,
-    "looks, nightly": _nightly("looks"),
-    "looks, nightly in rounds": _nightly("looks, rounds"),
-    "looks, stream order": _names_in_stream_order("looks"),
+    "contributions, replay": _names_replay,
+    "contributions, replay in rounds": _names_in_rounds,
+    "contributions, nightly": _nightly("looks"),
+    "contributions, nightly in rounds": _nightly("looks, rounds"),
+    "contributions, stream order": _names_in_stream_order("looks"),
     "hits": _charging("hits"),
     "hits-with-counts": _charging("hits-with-counts"),
     "weighted Gaussian": _weighted_gaussian,
-    "weighted Gaussian, known items": _weighted_gaussian_known,
+    "weighted Gaussian, followed items": _weighted_gaussian_known,
     "policy Gaussian": _policy_gaussian,
     "Gaussian histogram per window": _gaussian_per_window,
     "Gaussian histogram, cap for the run": _gaussian_for_run,
     "Laplace histogram, cap for the run": _laplace_for_run,
     "PipelineDP select_partitions": _pipeline_dp,
 }
-OURS = tuple(name for name in METHODS if name.startswith(("looks", "hits")))
+OURS = tuple(name for name in METHODS if name.startswith(("contributions", "hits")))
 
 
 def _looks_plan(log: LogPairs) -> Plan:

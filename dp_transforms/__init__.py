@@ -1,9 +1,10 @@
 """Private shifting heavy hitters: which items many users hold right now, window by window, under user-level privacy.
 
-The one idea is a purse for every user, which pays for looks or for hits. A look is an item that the user has
-in a window; a hit is a published result about it that is charged. Hits are charged by ThresholdMonitorEvolving, a
-stateful DoFn (`beam.run_stages`), and accounted by target charging (TCT); looks, the default, by a price
-list (`monitor.purses`, docs/guarantee.md, "Contributions").
+The one idea is a budget for every user. ThresholdMonitorEvolving, a stateful DoFn for each key
+(`beam.threshold_monitor`), tests the items of each window against a threshold and charges a hit to the contribution
+counters of the users who hold the item; target charging (TCT) accounts for it. By default the command charges
+contributions instead: a user pays for each test of an item that it has in a window, whatever comes of it, by a price
+list (`monitor.purses`; docs/guarantee.md, "Contributions").
 
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
 which differ in one user with all of its events, and every set R of reports,
@@ -13,7 +14,9 @@ Public names, loaded when first used:
 
 - `Plan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
 - `WindowSchedule`: the declared windows of a run. `PublicItems`: its items, where they are public.
-- `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
+- `ThresholdMonitorEvolving`: the Beam transform that charges hits: timestamped ``(key, (user, item))`` in,
+  ``(key, WindowReport)`` out, a monitor for each key.
+- `ShiftingHeavyHitters`: the same without keys, and for plans of contributions; events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
@@ -31,7 +34,7 @@ errors and lean_imports are for all of them.
 - papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
 - stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
-- monitor: the streaming core on numpy columns: looks and hits, purses and counters, thresholds and names.
+- monitor: the streaming core on numpy columns: user budgets and contribution counters, thresholds and names.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
   answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows
     from dp_transforms.beam.replay_table import replay
+    from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
@@ -91,6 +95,7 @@ _HOME = {
     "ReportHeader": "reports",
     "ReportTopic": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
+    "ThresholdMonitorEvolving": "beam.threshold_monitor",
     "StreamClock": "logs.streams.partition_progress",
     "WindowReport": "monitor.window_report",
     "WindowSchedule": "plan.window_schedule",
@@ -118,6 +123,7 @@ __all__ = [
     "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",
+    "ThresholdMonitorEvolving",
     "WindowReport",
     "WindowSchedule",
     "WriteReportStream",

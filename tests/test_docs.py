@@ -26,14 +26,14 @@ NO_NETWORK = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0
 
 
 def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path):
-    """As it is printed, users pay for hits; without `mode=...`, for looks."""
+    """As it is printed, users pay for hits; by `for_contributions`, for contributions."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert example.count("\n") <= 10
-    for_looks = example.replace(', mode="hits", hits_per_user=10', "")
-    assert for_looks != example
+    for_contributions = example.replace("for_hits(", "for_contributions(").replace(", hits_per_user=10", "")
+    assert for_contributions != example
     assert 'runner="DirectRunner"' in example
     found = []
-    for text in (example, for_looks):
+    for text in (example, for_contributions):
         (tmp_path / "example.py").write_text(text)
         result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120", **NO_NETWORK})
         assert result.returncode == 0, result.stderr
@@ -122,7 +122,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     assert "RunEnded(stream='events', windows=1, reports=1)" in result.stdout
 
 
-def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path):
+def test_the_demo_replays_one_log_for_hits_and_for_contributions(tmp_path):
     result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     shown = result.stdout

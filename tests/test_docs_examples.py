@@ -123,7 +123,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     assert f"reach {plan.threshold / of_one:.1f} users with one contribution" in text
     assert f"a lower threshold, {plan.known_threshold / of_one:.1f}." in text
     of_ten = plan.paid_looks.weights[np.searchsorted(plan.paid_looks.units, PURSE_UNITS // 10, side="right") - 1]
-    assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
+    assert f"with 10 contributions each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 
 def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path):

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import apache_beam as beam
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
-from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn
+from dp_transforms.beam.close_windows import KeyedCell
+from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn, operator_counter
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE
+from dp_transforms.monitor.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.stage import SlabKey
 
@@ -32,6 +34,18 @@ def assign_windows(
 
     All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
     return beam.ParDo(PackPairsDoFn(run, step, noise_key, domain)).with_output_types(PACKED)
+
+
+def assign_windows_of_keys(
+    run: PlannedRun,
+    noise_key: beam.Secret,
+    step: PackPairs,
+    public_items: DomainSource | None = None,
+    keys: Collection[str] | None = None,
+) -> beam.ParDo:
+    """``(key, EventBatch)`` -> ``((key, slab, shard), packed pairs)``. keys: others are left out; None: any."""
+    do_fn = _PackPairsOfKeysDoFn(run, step, noise_key, public_items, keys)
+    return beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
 
 
 class PackPairsDoFn(KeyedDoFn):
@@ -71,6 +85,55 @@ class PackPairsDoFn(KeyedDoFn):
             format_utc(schedule.window_start_micros(part.first)),
             format_utc(schedule.window_end_micros(part.end - 1)),
             EVENTS_OUTSIDE_RANGE,
+        )
+
+
+class _PackPairsOfKeysDoFn(PackPairsDoFn):
+    def __init__(
+        self,
+        run: PlannedRun,
+        step: PackPairs,
+        noise_key: beam.Secret,
+        public_items: DomainSource | None,
+        keys: Collection[str] | None,
+    ) -> None:
+        super().__init__(run, step, noise_key, public_items)
+        self._of_keys = None if keys is None else frozenset(keys)
+        self._of_others = operator_counter(EVENTS_OF_OTHER_KEYS)
+
+    def process(self, element: tuple[str, EventBatch]) -> Iterator[tuple[KeyedCell, bytes]]:  # type: ignore[override]
+        key, batch = element
+        if self._of_keys is not None and key not in self._of_keys:
+            self._of_others.inc(len(batch))
+            return
+        for cell, blob in super().process(batch):
+            yield (key, *cell), blob
+
+
+def check_windowing(elements: beam.PCollection, schedule: WindowSchedule) -> None:
+    """Raises ValueError unless elements are in the GlobalWindow, or in the windows of the plan."""
+    if not isinstance(elements.windowing.windowfn, GlobalWindows):
+        check_window(elements.windowing.windowfn, schedule)
+
+
+def check_window(window: WindowFn, schedule: WindowSchedule) -> None:
+    """Raises ValueError unless the Beam windows are those of the schedule."""
+    if isinstance(window, SlidingWindows):
+        size, slide = window.size.micros, window.period.micros
+    elif isinstance(window, FixedWindows):
+        size = slide = window.size.micros
+    else:
+        raise ValueError(
+            f"windows must be FixedWindows or SlidingWindows, got {type(window).__name__}."
+            " Apply the transform to globally windowed input."
+        )
+    declared = (schedule.window_seconds * MICROS_PER_SECOND, schedule.slide_seconds * MICROS_PER_SECOND)
+    aligned = (schedule.start_seconds * MICROS_PER_SECOND - window.offset.micros) % slide == 0
+    if (size, slide) != declared or not aligned:
+        raise ValueError(
+            f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
+            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s"
+            f" every {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or give none."
         )
 
 

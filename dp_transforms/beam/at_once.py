@@ -17,13 +17,14 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from dp_transforms.beam.close_windows import KeyedCell, StartWindows
 from dp_transforms.beam.read_events import REJECTED, ReplayProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.stages.read_pairs import BYTES, ROWS, MergePairs, Packed
-from dp_transforms.stages.stage import AtOnceStep, HandedOver, SlabKey
+from dp_transforms.stages.stage import AtOnceStep, EachKeyStep, HandedOver, SlabKey
 from dp_transforms.workers.pool import ProcessPool, Result, Step
 
 _Named = Sequence[Packed] | None  # in earlier rounds of looks
@@ -66,6 +67,14 @@ def run_at_once(
     return Sent(outputs.sent, (outputs[STATE],))
 
 
+def run_for_keys(
+    groups: beam.PCollection, label: str, step: AtOnceStep, noise_key: beam.Secret, pool: str | None = None
+) -> beam.PCollection:
+    """The same for ``((key, slab, shard), all packed columns)``, also of a stream."""
+    do_fn = _do_fn_of(EachKeyStep(step), noise_key, pool, len(_keys(step)))
+    return groups | label >> beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
+
+
 def merge_pairs(
     groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep
 ) -> beam.PCollection:
@@ -85,26 +94,30 @@ def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int,
 
 
 class WithStarts(beam.PTransform):
-    """Packed columns by slab and shard, and for each of these keys an empty blob: those to which nothing comes act too.
+    """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
 
-    Known items, and those of a known domain, are looked at in every window.
+    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys.
     """
 
-    def __init__(self, step: AtOnceStep) -> None:
+    def __init__(self, step: AtOnceStep, names: Sequence[str] | None = None) -> None:
         super().__init__()
-        self._step = step
+        self._step, self._names = step, names
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        starts = (
-            packed.pipeline
-            | "Once" >> beam.Impulse()
-            | "Starts" >> beam.FlatMap(_starts, self._step).with_output_types(tuple[SlabKey, bytes])
-        )
+        if packed.is_bounded:
+            once = packed.pipeline | "Once" >> beam.Impulse()
+            starts = once | "Starts" >> beam.FlatMap(_starts, self._step, self._names)
+            starts.element_type = packed.element_type
+        else:
+            schedule, shards = self._step.stage.run.plan.schedule, self._step.cut.shards
+            starts = packed | "Starts" >> StartWindows(schedule, self._names or (), shards)
         return (packed, starts) | "Join" >> beam.Flatten()
 
 
-def _starts(once: bytes, step: AtOnceStep) -> Iterator[tuple[SlabKey, bytes]]:
-    return ((key, b"") for key in _keys(step))
+def _starts(once: bytes, step: AtOnceStep, names: Sequence[str] | None) -> Iterator[tuple[Any, bytes]]:
+    if names is None:
+        return ((cell, b"") for cell in _keys(step))
+    return (((name, *cell), b"") for name in names for cell in _keys(step))
 
 
 def _keys(step: AtOnceStep) -> list[SlabKey]:

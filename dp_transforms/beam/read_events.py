@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -20,7 +21,7 @@ from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined,
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import BadIdError, fault_reason, id_of_value
+from dp_transforms.monitor.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
 from dp_transforms.monitor.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 
 _LOG = logging.getLogger(__name__)
@@ -220,3 +221,65 @@ class CollectEventsDoFn(beam.DoFn):
                 " the counter %s.",
                 EVENTS_WITHOUT_TIME,
             )
+
+
+class CollectEventsOfKeys(beam.PTransform):
+    """``(key, (user, item))`` or ``(key, EventBatch)`` -> ``(batches, rejected)``: PCollections of
+    ``(key, EventBatch)`` and ``(key, RejectedEvents)``.
+
+    Keys are ids by the rule of `event_ids`, as users and items are.
+    """
+
+    def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
+        collect = beam.ParDo(_CollectEventsOfKeysDoFn()).with_outputs(REJECTED, main="batches")
+        outputs = everywhere | "CollectBatches" >> collect
+        batches, rejected = outputs.batches, outputs[REJECTED]
+        batches.element_type = convert_to_beam_type(tuple[str, EventBatch])
+        rejected.element_type = convert_to_beam_type(tuple[str, RejectedEvents])
+        return batches, rejected
+
+
+class _CollectEventsOfKeysDoFn(beam.DoFn):
+    """A `CollectEventsDoFn` for each key of a bundle. Elements without a key are rejected under the empty one."""
+
+    def start_bundle(self) -> None:
+        self._of_key: dict[str, CollectEventsDoFn] = {}
+
+    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        try:
+            key, value = element
+            key = id_of_value(key, "key")
+        except Exception:  # as below
+            key, value = "", None
+        if isinstance(value, EventBatch):
+            yield key, value
+            return
+        if key not in self._of_key:
+            pair = _first_of_two, _second_of_two
+            self._of_key[key] = CollectEventsDoFn(*(pair if key else (_no_key, _no_key)))
+            self._of_key[key].start_bundle()
+        for batch in self._of_key[key].process(value, timestamp):
+            yield TimestampedValue[tuple[str, EventBatch]]((key, batch.value), batch.timestamp)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for key, collect in self._of_key.items():
+            for output in collect.finish_bundle():
+                if isinstance(output, beam.pvalue.TaggedOutput):
+                    yield beam.pvalue.TaggedOutput(REJECTED, output.value.with_value((key, output.value.value)))
+                else:
+                    yield output.with_value((key, output.value))
+
+
+def _first_of_two(pair: Any) -> Any:
+    first, _ = pair
+    return first
+
+
+def _second_of_two(pair: Any) -> Any:
+    _, second = pair
+    return second
+
+
+def _no_key(_: Any) -> Any:
+    raise BadIdError("the element is not (key, (user, item)), or its key is not " + ID_RULE)

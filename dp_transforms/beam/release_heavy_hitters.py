@@ -8,18 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
+from apache_beam.transforms.window import WindowFn
 from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
-from dp_transforms.beam.assign_windows import PACKED, assign_windows, in_global_window
+from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
-from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseStagesInOrder
+from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits, ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
+from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
@@ -30,7 +31,6 @@ from dp_transforms.monitor.item_domain import DomainFile, PublicItems
 from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
 from dp_transforms.stages.stage import DomainOfRun, Sharding
@@ -112,7 +112,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if not isinstance(plan, Plan):
             raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
         if window is not None:
-            _check_window(window, plan.schedule)
+            check_window(window, plan.schedule)
         items = item if isinstance(item, (list, tuple)) and item else [item]
         of_items = (("item", each) for each in items)
         for name, getter in (("user", user), *of_items, *((("time", time),) if time is not None else ())):
@@ -145,9 +145,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         return display_of(self._plan, self._stream)
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
-        windowing = events.windowing.windowfn
-        if not isinstance(windowing, GlobalWindows):
-            _check_window(windowing, self._plan.schedule)
+        check_windowing(events, self._plan.schedule)
         if self._time is not None and not events.is_bounded:
             raise ValueError(
                 "time cannot be used with unbounded input: its windows close by the timestamps of its elements, so the"
@@ -158,6 +156,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
+        if run.plan.hits is not None:
+            return self._release_hits(events, run, noise_key)
         if events.is_bounded:
             return self._release_at_once(events, run, noise_key)
         shards = Sharding.of_stream(self._shards).shards
@@ -171,10 +171,15 @@ class ShiftingHeavyHitters(beam.PTransform):
         release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards, senders=1)
         return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
+    def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
+        cut = MonitorPairs.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
+        packed, rejected = self._packed(events, run, noise_key, PackPairs(run.plan.schedule, cut))
+        release = ReleaseHits(run, noise_key, cut, self._domain_of_stages, pool=self._pool)
+        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
+
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        pays_looks = run.plan.looks is not None
-        cuts = Cuts.of(run.plan.schedule, pays_looks=pays_looks, shards=self._shards)
-        step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks)
+        cuts = Cuts.of(run.plan.schedule, pays_looks=True, shards=self._shards)
+        step = PackPairs(run.plan.schedule, cuts.users, by_item=True)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
         release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
@@ -292,27 +297,6 @@ class ReleaseLog(ShiftingHeavyHitters):
         outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
         outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
         return outputs.packed, outputs[REJECTED]
-
-
-def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:
-    """Raises ValueError unless the Beam windows are those of the schedule."""
-    if isinstance(window, SlidingWindows):
-        size, slide = window.size.micros, window.period.micros
-    elif isinstance(window, FixedWindows):
-        size = slide = window.size.micros
-    else:
-        raise ValueError(
-            f"windows must be FixedWindows or SlidingWindows, got {type(window).__name__}."
-            " Apply the transform to globally windowed input."
-        )
-    declared = (schedule.window_seconds * MICROS_PER_SECOND, schedule.slide_seconds * MICROS_PER_SECOND)
-    aligned = (schedule.start_seconds * MICROS_PER_SECOND - window.offset.micros) % slide == 0
-    if (size, slide) != declared or not aligned:
-        raise ValueError(
-            f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
-            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s"
-            f" every {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or give none."
-        )
 
 
 def _getter(field: str | Getter) -> Getter:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import assign_windows
-from dp_transforms.beam.run_stages import ReleaseAtOnce
+from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.monitor.item_domain import PublicItems
@@ -72,13 +72,12 @@ class ReleasePart(beam.PTransform):
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
         by_item = self._stages.users.work.TAKES is ItemPairs
-        step = PackPairs(
-            self._run.plan.schedule,
-            self._cuts.users,
-            self._part,
-            by_item=by_item,
-        )
-        release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
+        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        release: beam.PTransform
+        if self._run.plan.hits is not None:
+            release = ReleaseHits(self._run, noise_key, self._cuts.users, self._domain, part=self._part)
+        else:
+            release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
         assign = assign_windows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> release
         for state in released.states:

@@ -8,16 +8,19 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
+from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
-from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
+from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
+from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.pairs import groups_of_users
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, Sharding, Stage, shards_of_items
-from dp_transforms.stages.windows import MonitorWindows
+from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
 
 
 class Released(NamedTuple):
@@ -27,6 +30,41 @@ class Released(NamedTuple):
     reports: beam.PCollection
     states: tuple[beam.PCollection, ...]
     blocks: beam.PCollection | None = None
+
+
+class ReleaseHits(beam.PTransform):
+    """``((slab, shard of users), packed UserPairs)`` -> `Released`, where users pay for hits: ThresholdMonitorEvolving
+    under one key, the stream of the run.
+
+    cut: `MonitorPairs.cut`. part, pool: as in `ReleaseAtOnce`.
+    """
+
+    def __init__(
+        self,
+        run: PlannedRun,
+        noise_key: beam.Secret,
+        cut: Sharding,
+        public_items: DomainOfRun | None = None,
+        *,
+        part: RunPart | None = None,
+        pool: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._stream = run.stream
+        self._monitor = MonitorPairs(
+            run, noise_key, cut, public_items=public_items, keys=(run.stream,), part=part, pool=pool
+        )
+
+    def expand(self, packed: beam.PCollection) -> Released:
+        keyed = packed | "UnderKey" >> beam.Map(_under_key, self._stream).with_output_types(tuple[KeyedCell, bytes])
+        monitored = keyed | "MonitorHeavyHitters" >> self._monitor
+        reports = monitored[KEYED_REPORTS] | "Reports" >> beam.Values().with_output_types(WindowReport)
+        return Released(reports, (monitored[STATE],))
+
+
+def _under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+    cell, blob = packed
+    return (key, *cell), blob
 
 
 class ReleaseAtOnce(beam.PTransform):
@@ -62,9 +100,6 @@ class ReleaseAtOnce(beam.PTransform):
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
             users = merge_pairs(users, noise_key, self._pool, step)
         in_first_round, (found, states) = self._found(users)
-        if stages.windows.work is MonitorWindows:
-            monitored = found | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
-            return Released(monitored[REPORTS], (*states, monitored[STATE]))
         release = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
         groups = found | "GroupWindows" >> beam.GroupByKey()
         blocks = self._blocks(in_first_round) if self._with_blocks else None
@@ -148,10 +183,6 @@ class ReleaseStagesInOrder(beam.PTransform):
         users = InOrder(stages.users, noise_key, shards, self._senders, of_items, self._groups)
         items = InOrder(stages.items, noise_key, of_items, shards, 1)
         found = messages | "Users" >> users | "Items" >> items
-        if stages.windows.work is MonitorWindows:
-            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, self._of_items)
-            released = found | "MonitorHeavyHitters" >> last
-        else:
-            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
-            released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
+        last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
+        released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
         return ReleasedInOrder(released[REPORTS], released[ENDED])

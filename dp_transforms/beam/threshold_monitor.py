@@ -1,102 +1,388 @@
-"""ThresholdMonitorEvolving as a stateful DoFn: the last stage wherever users pay for hits."""
+"""ThresholdMonitorEvolving: `ThresholdMonitorEvolving`, the transform that users import, and its stateful DoFn."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+import dataclasses
+import functools
+import math
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
-from apache_beam.transforms.userstate import BagStateSpec
+import numpy as np
+from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.gather import FAR, NEAR, WAITING, GatherCounted, Part, Turn
-from dp_transforms.beam.in_order import InOrderDoFn, Progress, ReleaseInOrder, ReleaseInOrderDoFn
+from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
+from dp_transforms.beam.at_once import WithStarts, run_for_keys
+from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
+from dp_transforms.beam.read_events import CollectEventsOfKeys
+from dp_transforms.beam.set_up_workers import (
+    display_of,
+    domain_of_plan,
+    keep_bundles_whole,
+    operator_counter,
+    operator_gauge,
+    resolve_noise_key,
+)
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.operator_counts import Key
+from dp_transforms.checks import check_names
+from dp_transforms.monitor.contribution_counters import ContributionCounters
+from dp_transforms.monitor.event_ids import id_of_value
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
+from dp_transforms.monitor.item_domain import PublicItems
+from dp_transforms.monitor.item_sums import ItemHolders
+from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
+from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import pack_by_bucket
-from dp_transforms.stages.stage import Span, Stage
+from dp_transforms.runs.state_cells import Kind, hit_bound_cell, pack_by_bucket
+from dp_transforms.stages.read_pairs import PackPairs
+from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.stages.users import BoundUsers, FindCandidates
+
+KeyedReport = tuple[str, WindowReport]
+REPORTS = "reports"
+Due = tuple[str, tuple[int, int, list[bytes]]]
+"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
+them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
+_LEAST_NEAR_WINDOWS = 8
+_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
+_NEVER = 1 << 62
 
 
-class MonitorHeavyHitters(beam.PTransform):
-    """Candidates -> what `ReleaseInOrder` returns.
+class ThresholdMonitorEvolving(beam.PTransform):
+    """Which items are held by many users in each window, for each key by itself; assumes that no user has events under
+    more than ``plan.most_keys`` keys, which is enforced where ``keys`` names no more than that.
 
-    senders: of a stream, with counted messages ``((window, 0), message)``: how many shards of items send to each
-    window. None: bounded input, ``(key, packed candidates)``, all of which have one turn. part: of a run; None for a
-    whole one.
+    ``(key, (user, item))`` with timestamps, or ``(key, EventBatch)`` -> ``(key, WindowReport)``, one for each key and
+    window with heavy items, at the maximal timestamp of the window, in the GlobalWindow, in no order.
+
+    Guarantee: all reports of all keys together are (plan.epsilon, plan.delta)-DP for adding or removing one user with
+    all its events under so many keys (docs/guarantee.md, "Keys"). Each key, such as a country or a tenant, has a
+    monitor, with counters and noise of its own; nothing is sent because a key was seen. With public items this holds if
+    the list is public and was not made from the log.
+
+    plan: of `Plan.for_hits`. Its schedule declares the windows; events outside its range are skipped and counted.
+    noise_key, run_id, shards, public_items: as in `ShiftingHeavyHitters`.
+    keys: events of other keys are left out and counted. None: any key, if all items are open. With public items they
+        must be named, since each of these items is tested under each key in every window.
+    with_rejected: return `MonitorOutput`; else elements that cannot be read are only counted.
+
+    In the papers' library, `dp_transforms.papers.threshold_monitor` has a class of this name: the algorithm as it is
+    printed, which is asked one query at a time. Here a window is asked at once, with the noise of the plan.
+
+    Raises ValueError for a plan of contributions, for windows that are not those of the plan, and without a usable key.
     """
 
     def __init__(
-        self, stage: Stage, noise_key: beam.Secret, senders: int | None = None, part: RunPart | None = None
+        self,
+        plan: Plan,
+        noise_key: beam.Secret | str | os.PathLike[str] | None = None,
+        *,
+        run_id: str | None = None,
+        keys: Sequence[str] | None = None,
+        shards: int | None = None,
+        public_items: PublicItems | str | os.PathLike[str] | None = None,
+        with_rejected: bool = False,
     ) -> None:
         super().__init__()
-        self._senders = senders
-        self._first_window = 0 if part is None else part.first
-        do_fn = ThresholdMonitorEvolvingDoFn(stage, noise_key, part, is_bounded=senders is None)
-        self._release = ReleaseInOrder(do_fn, stage.run.stream)
+        if not isinstance(plan, Plan):
+            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
+        _ = plan.charged_hits  # raises for a plan of contributions
+        check_names(run_id=run_id)
+        if keys is not None:
+            keys = tuple(id_of_value(key, "key") for key in (keys if not isinstance(keys, str) else (keys,)))
+        if public_items is not None and keys is None:
+            raise ValueError("keys must be given with public_items: each of these is tested under each key.")
+        self._public_items = domain_of_plan(public_items, plan)
+        self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
+        self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 
-    def expand(self, candidates: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        if self._senders is not None:
-            return candidates | "Gather" >> GatherCounted(self._senders) | self._release
-        at_once = beam.Map(_of_window, self._first_window).with_output_types(tuple[Key, bytes])
-        return candidates | "AllWindows" >> at_once | "Gather" >> beam.GroupByKey() | self._release
+    def display_data(self) -> dict[str, str | float]:
+        """What was declared."""
+        return display_of(self._plan, "each key")
+
+    def expand(self, events: beam.PCollection) -> beam.PCollection | MonitorOutput:
+        plan, keys = self._plan, self._keys
+        check_windowing(events, plan.schedule)
+        noise_key = resolve_noise_key(self._noise_key, events.pipeline)
+        keep_bundles_whole(events.pipeline)
+        run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())
+        batches, rejected = events | "CollectEvents" >> CollectEventsOfKeys()
+        cut = MonitorPairs.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
+        packing = PackPairs(plan.schedule, cut)
+        packed = batches | "AssignWindows" >> assign_windows_of_keys(run, noise_key, packing, self._public_items, keys)
+        monitor = MonitorPairs(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
+        reports = (packed | "Monitor" >> monitor)[REPORTS]
+        return MonitorOutput(reports, rejected) if self._with_rejected else reports
 
 
-def _of_window(packed: tuple[Any, bytes], window: int) -> tuple[Key, bytes]:
-    return (window, 0), packed[1]
+class MonitorOutput(NamedTuple):
+    """reports: PCollection of ``(key, WindowReport)``. rejected: PCollection of ``(key, RejectedEvents)``, for the
+    operator alone; the key is empty where it cannot be read."""
+
+    reports: beam.PCollection
+    rejected: beam.PCollection
 
 
-class ThresholdMonitorEvolvingDoFn(ReleaseInOrderDoFn):
-    """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful, keyed by stream, in the GlobalWindow.
+class MonitorPairs(beam.PTransform):
+    """``((key, slab, shard), packed UserPairs)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part of a
+    replay carries over, tagged `STATE`.
 
-    Its state has a counter of hits for each user that ever paid one (`ContributionCounters`). `HeavyHitterMonitor`
-    tests each item of a window against the threshold, charges the counters of its holders for a hit, and leaves out
-    users that have paid all theirs. What is a hit, and the noise, depend on the mode; with ``kms21`` both are the
-    paper's, and tests/beam/test_threshold_monitor_evolving.py runs `papers.threshold_monitor` beside it.
+    Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
+    among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
+    (`close_windows`). Without a state is all but the last step.
 
-    Windows are closed strictly in order, each when all its candidates have come, as `InOrderDoFn` counts them: no
-    timer and no watermark decides. All windows of bounded input have one turn.
+    cut: how users are cut. part: of a run; None for a whole one. keys: of public items. pool: the token of a
+    `ProcessPool` of this process, which then does the heavy steps of bounded input.
     """
 
-    COUNTERS = BagStateSpec("counters", BytesCoder())
-
     def __init__(
-        self, stage: Stage, noise_key: beam.Secret, part: RunPart | None = None, *, is_bounded: bool = False
-    ) -> None:
-        super().__init__(stage, noise_key)
-        self._is_bounded = is_bounded
-        self._carries_over, self._part = part is not None, part or RunPart.whole(stage.run.plan.schedule)
-        self._first = self._part.first
-
-    def process(  # type: ignore[override]
         self,
-        element: tuple[str, Part],
-        near: Any = beam.DoFn.StateParam(NEAR),
-        far: Any = beam.DoFn.StateParam(FAR),
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        counters: Any = beam.DoFn.StateParam(COUNTERS),
-        progress: Any = beam.DoFn.StateParam(InOrderDoFn.PROGRESS),
-    ) -> Iterator[object]:
-        _, part = element
-        yield from self.advance(0, part, (near, far, waiting), counters, progress)
+        run: PlannedRun,
+        noise_key: beam.Secret,
+        cut: Sharding,
+        *,
+        public_items: DomainOfRun | None = None,
+        keys: Sequence[str] = (),
+        part: RunPart | None = None,
+        pool: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._noise_key, self._keys, self._pool, self._schedule = noise_key, keys, pool, run.plan.schedule
+        self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
+        to = Sharding(cut.windows_per_slab, 1)
+        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to, part, stores=True)
+        self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key, part)
 
-    def note(self, turn: Turn) -> None:
-        if not self._is_bounded:
-            super().note(turn)
+    @staticmethod
+    def cut(schedule: WindowSchedule, shards: int | None, part: RunPart | None = None, *, is_bounded: bool) -> Sharding:
+        """Of bounded input, or of a stream. shards: None for a good number. part: None for the whole run."""
+        if is_bounded:
+            return Sharding.of_windows(schedule.horizon if part is None else part.windows, shards)
+        return Sharding(1, shards_of_items(Sharding.of_stream(shards).shards))
 
-    def _end_of(self, turn: Turn, first: int) -> int:
-        return self._part.end if self._is_bounded else super()._end_of(turn, first)
+    def expand(self, packed: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+        noise_key, pool = self._noise_key, self._pool
+        if not packed.is_bounded:
+            packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
+        users = packed | "GroupUsers" >> GroupOnce()
+        sums = run_for_keys(users, "BoundUsers", self._bound, noise_key, pool)
+        if self._find.stage.domain is not None:
+            sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
+        items = sums | "GroupItems" >> GroupOnce()
+        found = run_for_keys(items, "FindCandidates", self._find, noise_key, pool)
+        due = (
+            found
+            | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
+            | "GroupCandidates" >> GroupOnce()
+            | "Due" >> beam.ParDo(_DueDoFn(self._schedule, self._monitor.last)).with_output_types(Due)
+        )
+        outputs = in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_outputs(STATE, main=REPORTS)
+        outputs[REPORTS].element_type = convert_to_beam_type(KeyedReport)
+        return outputs
 
-    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
-        if not self._is_bounded:
-            yield from super()._advance(blobs, span, cells, progress)
+
+def _by_key(packed: tuple[KeyedCell, bytes]) -> tuple[str, bytes]:
+    (key, _, _), blob = packed
+    return key, blob
+
+
+class _DueDoFn(beam.DoFn):
+    """All candidates that a key has in a window of Beam -> `Due`, in elements that engines accept."""
+
+    def __init__(self, schedule: WindowSchedule, last: int) -> None:
+        self._schedule, self._last = schedule, last
+
+    def process(self, group: tuple[str, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Due]:
+        key, blobs = group
+        is_all = isinstance(window, GlobalWindow)
+        through = self._last if is_all else last_closed(self._schedule, window.end)
+        batches = batches_of_blobs(blobs)
+        for number, batch in enumerate(batches):
+            yield key, (through, -1 if number else len(batches) - 1, batch)
+
+
+class ThresholdMonitorEvolvingDoFn(beam.DoFn):
+    """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful for each key: tests the candidates of each window
+    against the threshold, and charges the contribution counters of the users who hold a hit.
+
+    `Due` -> ``(key, WindowReport)``, in the GlobalWindow, since Beam keeps state by key and window, and the counters
+    must outlast each window. Windows wait in ``pending`` until the timer says that the watermark has passed the end of
+    the first of them. Then it reads the counters, closes all windows that are due strictly in order, writes the
+    counters, and is set again for the next window that waits. In bounded input all windows are due at once.
+
+    What is charged: `HeavyHitterMonitor`, on `ContributionCounters`. What is a hit, and the noise, depend on the plan;
+    with ``noise="printed"`` both are the paper's.
+
+    A bundle that runs twice finds the counters as they were, and draws the same noise: counters are written before
+    a report is sent, with the bundle that sends it, and are never lower than what was published.
+    """
+
+    PENDING = BagStateSpec("pending", TupleCoder([VarIntCoder(), BytesCoder()]))
+    PENDING_FAR = BagStateSpec("pending_far", TupleCoder([VarIntCoder(), BytesCoder()]))
+    CONTRIBUTION_COUNTERS = BagStateSpec("contribution_counters", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
+    CLOSE = TimerSpec("close", TimeDomain.WATERMARK)
+
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret, part: RunPart | None = None) -> None:
+        self._run, self._noise_key = run, noise_key
+        self._carries_over, self._part = part is not None, part or RunPart.whole(run.plan.schedule)
+        self.last = self._part.end - 1
+        self._late = operator_counter(LATE_BATCHES)
+        self._closed = operator_counter(WINDOWS_CLOSED)
+        self._state_bytes = operator_gauge(BUDGET_STATE_BYTES)
+
+    def setup(self) -> None:
+        secret = self._noise_key.get_secret_bytes()
+
+        @functools.lru_cache(maxsize=256)
+        def monitor_of(key: str) -> HeavyHitterMonitor:
+            return HeavyHitterMonitor(self._run.plan, self._run.of_key(key).stream_keys(secret))
+
+        self._monitor_of = monitor_of
+
+    def process(
+        self,
+        element: Due,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        pending_far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        _counters: Any = beam.DoFn.StateParam(CONTRIBUTION_COUNTERS),  # with --runtime_type_check Beam looks only here
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> None:
+        _, (window, missing, candidates) = element
+        now = Progress.of(progress.read(), self._part)
+        if window < now.next_window:  # which no engine sends that keeps to Beam's model
+            self._late.inc()
             return
-        counts: Counter[str] = Counter()
-        candidates = self._work.columns(blobs)
-        state = self._work.load(self._part, candidates, span)
-        yield from self.send(self._work.advance(state, candidates, span, counts), span, progress)
-        self._add(list(self._work.cells(state)), cells, progress)
-        if self._carries_over:
-            for packed in pack_by_bucket(self._work.cells(state)):
+        now.missing += missing
+        for blob in candidates:
+            now.add(window, blob, pending, pending_far)
+        progress.write(now.to_bytes())
+        close.set(closing_time(self._run.plan.schedule, now.first_pending))
+
+    @on_timer(CLOSE)
+    def close_windows(
+        self,
+        key: str = beam.DoFn.KeyParam,
+        time: Timestamp = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        pending_far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        counters: Any = beam.DoFn.StateParam(CONTRIBUTION_COUNTERS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> Iterator[TimestampedValue | beam.pvalue.TaggedOutput]:
+        now = Progress.of(progress.read(), self._part)
+        through = last_closed(self._run.plan.schedule, time)
+        if now.first_pending <= through and not now.missing:
+            yield from self.close(key, now.take(through, pending, pending_far), through, counters, now)
+            progress.write(now.to_bytes())
+        if now.first_pending != _NEVER:
+            close.set(closing_time(self._run.plan.schedule, now.first_pending))
+
+    def close(
+        self, key: str, candidates: Sequence[bytes], through: int, counters: Any, now: Progress
+    ) -> Iterator[TimestampedValue | beam.pvalue.TaggedOutput]:
+        """Closes all windows up to this one, whose candidates are these. Writes the counters before it sends a report,
+        and changes ``now``, which the caller writes."""
+        columns = [ItemHolders.from_bytes(blob) for blob in candidates]
+        stored = list(counters.read())
+        state = MonitorState(now.next_window, now.hit_bound, self._counters_of(stored, columns))
+        reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
+        self._closed.inc(through + 1 - now.next_window)
+        now.next_window, now.hit_bound = through + 1, state.hit_bound
+        self._store(state.budgets, stored, counters, now)
+        for window, report in reports:
+            yield TimestampedValue[KeyedReport]((key, report), max_timestamp(self._run.plan.schedule, window))
+        if self._carries_over and now.next_window == self._part.end:
+            paid = ((Kind.BUDGETS, blob) for blob in state.budgets.to_blobs())
+            for packed in pack_by_bucket([(Kind.HIT_BOUND, hit_bound_cell(now.hit_bound)), *paid]):
                 yield beam.pvalue.TaggedOutput(STATE, packed)
+
+    def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> ContributionCounters:
+        """Those that are stored, and what the holders of these candidates had paid before this part of the run."""
+        before: list[bytes] = []
+        if self._part.state_path is not None:
+            holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
+            before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
+        return ContributionCounters([*stored, *before], are_noted=True)
+
+    def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
+        """Appends the counters that were charged. Now and then it rewrites all, which costs a bounded share of what is
+        read."""
+        written = budgets.charged_blobs()
+        size = sum(map(len, stored)) + sum(map(len, written))
+        is_scattered = len(stored) + len(written) > _CELLS_BEFORE_REWRITING + 2 * now.cells
+        if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * now.size:
+            counters.clear()
+            written = budgets.to_blobs()
+            now.cells, now.size = len(written), sum(map(len, written))
+        for blob in written:
+            counters.add(blob)
+        self._state_bytes.set(12 * len(budgets))
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a key is, in a few bytes that are read and written for each element.
+
+    next_window: the first that is not closed. hit_bound: as in `MonitorState`. missing: elements that have not come, of
+    groups of which others have. first_pending: the first window that waits. near_end, far: windows before near_end wait
+    in `pending`; of the others so many blobs wait in `pending_far`. cells, size: of the counters when they were last
+    rewritten.
+    """
+
+    next_window: int
+    hit_bound: int
+    missing: int = 0
+    first_pending: int = _NEVER
+    near_end: int = 0
+    far: int = 0
+    cells: int = 0
+    size: int = 0
+
+    _FIELDS = struct.Struct("<8q")
+
+    @classmethod
+    def of(cls, stored: bytes | None, part: RunPart) -> Progress:
+        """part: where it begins, if nothing is stored."""
+        return cls(part.first, part.hit_bound) if stored is None else cls(*cls._FIELDS.unpack(stored))
+
+    def to_bytes(self) -> bytes:
+        return self._FIELDS.pack(*dataclasses.astuple(self))
+
+    def add(self, window: int, blob: bytes, pending: Any, pending_far: Any) -> None:
+        """Lets a blob wait. Windows far ahead wait apart, so that what is read at each firing stays small."""
+        self.first_pending = min(self.first_pending, window)
+        if window < self.near_end:
+            pending.add((window, blob))
+        else:
+            pending_far.add((window, blob))
+            self.far += 1
+
+    def take(self, through: int, pending: Any, pending_far: Any) -> list[bytes]:
+        """Takes out what waits of the windows up to this one."""
+        waiting = list(pending.read())
+        pending.clear()
+        rest = [each for each in waiting if each[0] > through]
+        if not rest and self.far:
+            waiting += pending_far.read()
+            pending_far.clear()
+            rest = [each for each in waiting if each[0] > through]
+            self.near_end = min((window for window, _ in rest), default=through + 1)
+            self.near_end += max(_LEAST_NEAR_WINDOWS, 2 * math.isqrt(len(rest)))
+            self.far = 0
+        self.first_pending = _NEVER
+        for window, blob in rest:
+            self.add(window, blob, pending, pending_far)
+        return [blob for window, blob in waiting if window <= through]

@@ -89,6 +89,7 @@ EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
 EVENTS_WITHOUT_TIME = "events_without_time"  # elements that nobody gave a timestamp; they are outside the range too
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
+EVENTS_OF_OTHER_KEYS = "events_of_other_keys"  # than those that were named
 LATE_BATCHES = "late_batches_dropped"
 PAIRS_UNPAID = "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count
 REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read

@@ -32,6 +32,10 @@ class PlannedRun:
         _ = self.plan.fingerprint
         _ = self.plan.epsilon_after_hits if self.plan.looks is None else self.plan.likely_noise
 
+    def of_key(self, key: str) -> PlannedRun:
+        """The same run for one key of many, which takes the place of the stream."""
+        return dataclasses.replace(self, stream=key)
+
     def stream_keys(self, secret: bytes) -> StreamKeys:
         """All keyed functions of the run."""
         return StreamKeys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
@@ -228,3 +229,32 @@ class AtOnceStep:
     def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
         key, blobs, *named = element
         return key, [get(blob) for blob in blobs], *named
+
+
+@dataclasses.dataclass(frozen=True)
+class EachKeyStep:
+    """The same for many keys, each of which takes the place of the stream: groups, and what is sent, are of
+    ``(key, slab, shard)``."""
+
+    step: AtOnceStep
+
+    @property
+    def stores(self) -> bool:
+        return self.step.stores
+
+    def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]:
+        @functools.lru_cache(maxsize=256)
+        def of_key(key: str) -> Callable[[Any, Counter[str]], Iterator[Any]]:
+            stage = self.step.stage
+            of_one = dataclasses.replace(stage, run=stage.run.of_key(key))
+            return dataclasses.replace(self.step, stage=of_one).start(secret)
+
+        def run(group: Any, counts: Counter[str]) -> Iterator[Any]:
+            (key, *cell), *blobs = group
+            for to, blob in of_key(key)((tuple(cell), *blobs), counts):
+                yield (key, *to), blob
+
+        return run
+
+    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
+        return self.step.fetched(element, get)

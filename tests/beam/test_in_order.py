@@ -20,9 +20,8 @@ from dp_transforms.monitor.operator_counts import EncodedMessage, Key, messages_
 from dp_transforms.monitor.pairs import groups_of_users, pairs_of_events
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.users import NameItems
-from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
-from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
 from tests.helpers.trials import changed
@@ -49,13 +48,10 @@ class Steps:
     def __init__(self, settings, bag=Bag, domain=None):
         self.bag, self.states = bag, {}
         stages = stages_of(settings, domain)
-        pays_hits = stages.windows.work is MonitorWindows
-        last = ThresholdMonitorEvolvingDoFn if pays_hits else ReleaseInOrderDoFn
-        self.cells = ("cells", "cells", "counters" if pays_hits else "cells")
         self.steps = [
             self.sending(stages.users, SHARDS),
             self.sending(stages.items, 1),
-            last(stages.windows, HeldSecret()),
+            ReleaseInOrderDoFn(stages.windows, HeldSecret()),
         ]
         for step in self.steps:
             step.setup()
@@ -69,7 +65,7 @@ class Steps:
         step = self.steps[number]
         if isinstance(step, AsItComesDoFn):
             return step.process(((window, shard), blobs))
-        kinds = {"near": Bag, "far": Bag, "waiting": Cell, self.cells[number]: self.bag, "progress": Cell}
+        kinds = {"near": Bag, "far": Bag, "waiting": Cell, "cells": self.bag, "progress": Cell}
         state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
         return step.process((shard, (window, 1, blobs)), **state)
 
@@ -126,7 +122,7 @@ def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
 
 def stored(steps):
     """How many cells there are in all states."""
-    bags = [state[name] for state in steps.states.values() for name in ("cells", "counters") if name in state]
+    bags = [state["cells"] for state in steps.states.values()]
     return sum(len(bag.content) for bag in bags)
 
 
@@ -204,9 +200,12 @@ def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():
     at_once = Steps(settings, domain=Domain())
     found = [at_once.advance(1, window, shard, []) for window in range(horizon) for shard in range(SHARDS)]
     blobs = [blob for sent in found for _, (_, blob) in sent if blob]
-    monitor = ThresholdMonitorEvolvingDoFn(stages_of(settings, Domain()).windows, HeldSecret(), is_bounded=True)
+    monitor = ThresholdMonitorEvolvingDoFn(settings, HeldSecret())
     monitor.setup()
-    state = {"near": Bag(), "far": Bag(), "waiting": Cell(), "counters": Bag(), "progress": Cell()}
-    expected = [output.value for output in monitor.process(("events", (0, 1, blobs)), **state)]
-    assert [report.epsilon_spent for report in expected[:-1]] == [report.epsilon_spent for report in in_order[:-1]]
-    assert len({report.epsilon_spent for report in expected[:-1]}) > 1
+    waiting, progress, timer = {"pending": Bag(), "pending_far": Bag()}, Cell(), Timer()
+    _ = monitor.process(("trial", (horizon - 1, 0, blobs)), **waiting, progress=progress, close=timer)
+    fired = monitor.close_windows("trial", timer.at, **waiting, counters=Bag(), progress=progress, close=timer)
+    expected = [output.value[1] for output in fired]
+    assert expected[-1].epsilon_spent == in_order[-2].epsilon_spent
+    assert [report.epsilon_spent for report in expected] == [report.epsilon_spent for report in in_order[:-1]]
+    assert len({report.epsilon_spent for report in expected}) > 1

@@ -35,8 +35,10 @@ POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
 OF_HITS = {
     "Release/Users": (GATHERED, set()),
     "Release/Items": (GATHERED, set()),
-    "Release/MonitorHeavyHitters": (GATHERED | TURNS | {"counters", "progress"}, set()),
+    "Release/GatherWindows": (GATHERED, set()),
+    "Release/Windows": (TURNS | {"cells", "progress"}, set()),
 }
+MONITOR = {"Release/MonitorHeavyHitters": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
 OF_LOOKS = {
     "Release/Users": (GATHERED | TURNS | {"cells", "progress"}, set()),
     "Release/Items": (GATHERED | TURNS | {"cells", "progress"}, set()),
@@ -122,12 +124,12 @@ def test_a_stream_of_names_has_states_of_its_own(tmp_path):
     _assert_good(job, SECRET, POLL | OF_LOOKS)
 
 
-@pytest.mark.parametrize(("plan", "states"), [(small_plan, OF_HITS), (small_looks_plan, OF_LOOKS)])
-def test_a_stream_that_beam_reads_has_them_behind_one_timer(plan, states, tmp_path):
+@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, WATERMARK | OF_LOOKS)])
+def test_a_stream_that_beam_reads_has_one_timer(plan, states, tmp_path):
     pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
     _ = pairs | ShiftingHeavyHitters(plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
-    _assert_good(_portable_job(pipeline), SECRET, WATERMARK | states)
+    _assert_good(_portable_job(pipeline), SECRET, states)
 
 
 def test_the_search_finds_a_key_in_a_job(tmp_path):

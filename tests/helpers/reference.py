@@ -27,11 +27,12 @@ def reference(
     *,
     in_order: bool = False,
     ends: Sequence[int] = (),
+    stream: str = "events",
 ) -> list[WindowReport]:
     """domain: all items, where they are known. in_order: whether purses are spent window by window, by those who do not
     know what comes; else each user's weight follows from all that it holds. Hits alone know no such difference.
     ends: where parts of the run end, on which looks in rounds depend."""
-    settings = trial_of(plan, stream="events", run_id=RUN_ID)
+    settings = trial_of(plan, stream=stream, run_id=RUN_ID)
     keys = settings.stream_keys(SECRET)
     known = _known(log, domain)
     if settings.looks is None:

@@ -45,6 +45,10 @@ class TrialPlan(Plan):
         """Itself, as a `PlannedRun` has one."""
         return self
 
+    def of_key(self, key: str) -> TrialPlan:
+        """As `PlannedRun.of_key`."""
+        return dataclasses.replace(self, stream=key)
+
     def stream_keys(self, secret: bytes) -> StreamKeys:
         """As `PlannedRun.stream_keys`."""
         return PlannedRun.stream_keys(self, secret)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a 
 
 
 class Mode(NamedTuple):
-    """windows: hours of a window. choices: arguments of `Plan.calibrate`. domain: whether the items are known.
+    """windows: hours of a window. choices: arguments of the plan. domain: whether the items are known.
     drivers: the only ones that take such a plan; all of them if empty."""
 
     mode: str

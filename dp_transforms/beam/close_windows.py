@@ -1,0 +1,155 @@
+"""Close windows: what belongs to a window of the plan becomes complete when the watermark passes its end.
+
+What is sent on a stream is stamped, and put into a window of Beam that ends a millisecond before that of the plan. A
+GroupByKey of Beam then gives all of it at once, and engines drop what comes later. So a timer at the last millisecond
+comes after all that was grouped, and holds the watermark back for the report, whose timestamp is the last microsecond.
+Bounded input is in the GlobalWindow, and complete at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+KeyedCell = tuple[str, int, int]
+"""A key, a slab of windows, and a shard of users or items."""
+_MILLISECOND = 1000  # microseconds: engines cut timestamps to milliseconds
+
+
+def closing_time(schedule: WindowSchedule, window: int) -> Timestamp:
+    """The last millisecond of a window."""
+    return Timestamp(micros=schedule.window_end_micros(window) - _MILLISECOND)
+
+
+def last_closed(schedule: WindowSchedule, time: Timestamp) -> int:
+    """The last window whose `closing_time` is this time or an earlier one."""
+    after_first = time.micros + _MILLISECOND - schedule.window_end_micros(0)
+    return int(after_first // (schedule.slide_seconds * 1_000_000))
+
+
+class InClosingWindows(beam.PTransform):
+    """``((key, window, shard), blob)`` of a stream -> the same in the windows of Beam by which windows are closed."""
+
+    def __init__(self, schedule: WindowSchedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        schedule = self._schedule
+        first_end = Timestamp(micros=closing_time(schedule, 0).micros)
+        windows = FixedWindows(Duration(seconds=schedule.slide_seconds), first_end)
+        stamped = packed | "Stamp" >> beam.ParDo(_StampDoFn(schedule)).with_output_types(tuple[KeyedCell, bytes])
+        return stamped | "InClosingWindows" >> beam.WindowInto(windows)
+
+
+class _StampDoFn(beam.DoFn):
+    def __init__(self, schedule: WindowSchedule) -> None:
+        self._schedule = schedule
+
+    def process(
+        self, packed: tuple[KeyedCell, bytes], timestamp: Timestamp = beam.DoFn.TimestampParam
+    ) -> Iterator[TimestampedValue]:
+        """An element of several windows has the timestamp of its earliest event, if that lies in the closing window."""
+        (_, window, _), _ = packed
+        end = closing_time(self._schedule, window).micros
+        first = end - self._schedule.slide_seconds * 1_000_000
+        stamp = min(max(timestamp.micros, first), end - _MILLISECOND)
+        yield TimestampedValue[tuple[KeyedCell, bytes]](packed, Timestamp(micros=stamp))
+
+
+class GroupOnce(beam.PTransform):
+    """GroupByKey, whose groups are complete and come once: a second pane of a window is dropped.
+
+    Engines that keep to Beam's model send none, since late elements are dropped; the DirectRunner does (apache/beam
+    #19736). A user would count twice in such a window.
+    """
+
+    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
+        groups = pairs | "Group" >> beam.GroupByKey()
+        once = groups | "Once" >> beam.ParDo(_FirstPaneDoFn())
+        once.element_type = groups.element_type
+        return once
+
+
+class _FirstPaneDoFn(beam.DoFn):
+    def __init__(self) -> None:
+        self._late = operator_counter(LATE_BATCHES)
+
+    def process(
+        self, group: tuple[Any, Iterable[bytes]], pane: Any = beam.DoFn.PaneInfoParam
+    ) -> Iterator[tuple[Any, Iterable[bytes]]]:
+        if pane.index:
+            self._late.inc()
+        else:
+            yield group
+
+
+class StartWindows(beam.PTransform):
+    """Of a stream: an empty blob for each of these keys and shards in each window, when the watermark reaches it.
+
+    Public items are tested in every window. Nothing else needs it: an item that nobody holds is in no other window.
+    """
+
+    def __init__(self, schedule: WindowSchedule, keys: Iterable[str], shards: int) -> None:
+        super().__init__()
+        self._schedule = schedule
+        self._starts = [(key, shard) for key in keys for shard in range(shards)]
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        start_type, starts = tuple[tuple[str, int], bytes], self._starts
+        once = packed.pipeline | beam.Impulse() | "Starts" >> beam.FlatMap(lambda _: ((each, b"") for each in starts))
+        once.element_type = start_type
+        everywhere = packed | "Everywhere" >> beam.WindowInto(GlobalWindows())
+        nothing = everywhere | "Watermark" >> beam.FlatMap(_nothing).with_output_types(start_type)
+        together = (once, nothing) | "WithWatermark" >> beam.Flatten()
+        started = together | "Start" >> beam.ParDo(_StartDoFn(self._schedule))
+        started.element_type = tuple[KeyedCell, bytes]
+        return started | InClosingWindows(self._schedule)
+
+
+class _StartDoFn(beam.DoFn):
+    """Stateful: a timer, which is set again for each window, follows the watermark of the stream."""
+
+    WINDOW = ReadModifyWriteStateSpec("window", VarIntCoder())
+    START = TimerSpec("start", TimeDomain.WATERMARK)
+
+    def __init__(self, schedule: WindowSchedule) -> None:
+        self._schedule = schedule
+
+    def process(self, start: tuple[tuple[str, int], bytes], timer: Any = beam.DoFn.TimerParam(START)) -> None:
+        timer.set(self._time_of(0))
+
+    @on_timer(START)
+    def start_window(
+        self,
+        key: tuple[str, int] = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.StateParam(WINDOW),
+        timer: Any = beam.DoFn.TimerParam(START),
+    ) -> Iterator[TimestampedValue]:
+        started = window.read() or 0
+        if started == self._schedule.horizon:
+            return
+        window.write(started + 1)
+        if started + 1 < self._schedule.horizon:
+            timer.set(self._time_of(started + 1))
+        (name, shard), stamp = key, self._time_of(started)
+        yield TimestampedValue[tuple[KeyedCell, bytes]](((name, started, shard), b""), stamp)
+
+    def _time_of(self, window: int) -> Timestamp:
+        """Early in its closing window: DirectRunner does not hold the watermark back for a timer."""
+        return closing_time(self._schedule, window) - self._schedule.slide_seconds
+
+
+def _nothing(packed: Any) -> tuple[()]:
+    return ()
