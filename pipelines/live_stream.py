@@ -64,7 +64,7 @@ def job_of(ours: argparse.Namespace) -> StreamJob:
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
-        public_items=ours.domain_file,
+        public_items=ours.public_items,
         sink=output_of(ours),
         dead_letter=ours.dead_letter,
         shards=None,

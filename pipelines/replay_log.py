@@ -58,7 +58,7 @@ def job_of(ours: argparse.Namespace) -> ReplayJob:
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
-        public_items=ours.domain_file,
+        public_items=ours.public_items,
         output=ours.output,
         block_output=ours.block_output,
         dead_letter=ours.dead_letter,
@@ -68,7 +68,7 @@ def job_of(ours: argparse.Namespace) -> ReplayJob:
 
 def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     """Before anything is read. Raises UserError."""
-    files = {name: getattr(ours, name) for name in ("output", *_OTHERS, "domain_file", "noise_key_file")}
+    files = {name: getattr(ours, name) for name in ("output", *_OTHERS, "public_items", "noise_key_file")}
     if is_on_dataflow(options):
         if ours.noise_key_secret is None:
             raise UserError("workers of Dataflow share no disk: give --noise-key-secret, and no --noise-key-file.")

@@ -10,6 +10,7 @@ import click
 
 import dp_transforms
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.plan.charges import plan_for
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
 from tests.helpers.option_tables import commands, with_options
@@ -90,7 +91,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     lines = (json.dumps({"user": f"u{user}", "item": "news", "timestamp": 1_577_836_800}) for user in range(300))
     (tmp_path / "logs" / "0.jsonl").write_text("\n".join(lines) + "\n")
     schedule = WindowSchedule.fixed(1_577_836_800, 1_577_840_400, 3600)
-    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule)
+    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule)
     (tmp_path / "plan.json").write_text(plan.to_json())
     key_file(tmp_path)
     result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
