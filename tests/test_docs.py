@@ -10,7 +10,6 @@ import click
 
 import dp_transforms
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.plan.charges import plan_for
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
 from tests.helpers.option_tables import commands, with_options
