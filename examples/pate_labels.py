@@ -18,7 +18,8 @@ import numpy.typing as npt
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import OptimalComposition
 from dp_transforms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.papers.private_computation import BOUNDARY, BoundaryWrapper, exponential_choice
+from dp_transforms.papers.pate import TeacherVotes
+from dp_transforms.papers.private_computation import BOUNDARY
 from dp_transforms.papers.target_charging import HitLimit, TargetCharging
 
 EPSILON, DELTA = 2.0, 1e-6  # for all labels together
@@ -49,13 +50,13 @@ def made_up_votes() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return truth[:, 0], (votes[:, :, None] == np.arange(LABELS)).sum(axis=1)
 
 
-def label(picture: int) -> BoundaryWrapper:
-    """One label for one picture: a user changes every count by at most 1."""
+def teachers(picture: int) -> TeacherVotes:
+    """On one picture: a user changes every count by at most 1."""
 
     def counts(votes: npt.NDArray[np.int64]) -> list[int]:
         return [int(count) for count in votes[picture]]
 
-    return BoundaryWrapper(exponential_choice(tuple(range(LABELS)), counts, EPSILON_PER_LABEL))
+    return TeacherVotes(tuple(range(LABELS)), counts, EPSILON_PER_LABEL)
 
 
 def affordable(cost: type[GameAccountant] | type[OptimalComposition], *fixed: float) -> int:
@@ -68,19 +69,15 @@ def affordable(cost: type[GameAccountant] | type[OptimalComposition], *fixed: fl
 
 def main(noise: NoiseSource | None = None) -> Summary:
     truth, votes = made_up_votes()
-    wrapped = label(0)
-    limit = HitLimit(
-        affordable(GameAccountant, wrapped.epsilon, wrapped.target.q),
-        epsilon=wrapped.epsilon,
-        target_probability=wrapped.target.q,
-    )
+    wrapped, boundary = teachers(0).agreed()
+    hits = affordable(GameAccountant, wrapped.epsilon, boundary.q)
+    limit = HitLimit(hits, epsilon=wrapped.epsilon, target_probability=boundary.q)
     charging = TargetCharging(votes, limit, noise=noise)
     labels = correct = 0
     halted = False
     for picture in range(PICTURES):
-        computation = label(picture)
         try:
-            answer = charging.ask(computation, computation.target)
+            answer = charging.ask(*teachers(picture).agreed())
         except Halted:
             halted = True
             break

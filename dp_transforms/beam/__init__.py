@@ -18,8 +18,8 @@ Two drivers run the stages:
 
 at_once                          of bounded input: groups all that belongs together; on workers of an engine, or in
                                  worker processes of this machine
-in_order                         of streams: gathers what belongs to a window by counting (gather), waits for the
-                                 window's turn, and keeps what the stage carries over in Beam's state
+in_order                         of streams: takes windows in order, each when all that was announced for it has come
+                                 (turns), and keeps what the stage carries over in Beam's state
 
 monitor_stream (`MonitorStream`) reads the partitions of a stream by poll_partitions. `ShiftingHeavyHitters` learns from
 close_by_watermark, the only step that looks at the watermark, that a window is complete. write_report_stream writes.

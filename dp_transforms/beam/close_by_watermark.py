@@ -1,4 +1,4 @@
-"""Close by watermark: packed pairs of a stream that Beam reads -> counted messages, by window and shard of users.
+"""Close by watermark: packed pairs of a stream that Beam reads -> counted messages, by shard of users.
 
 From here on such a stream is one like `MonitorStream`'s: each step knows by counting that a window is complete. Only
 this step looks at the watermark.
@@ -20,7 +20,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import operator_counter
-from dp_transforms.monitor.operator_counts import LATE_BATCHES, EncodedMessage, Key, Message
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, Key, Message, ToShard
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _LEAST_NEAR_WINDOWS = 64
@@ -30,7 +30,7 @@ _Packed = tuple[int, bytes]  # window and pairs; `_START` begins a shard and has
 
 
 class CloseByWatermark(beam.PTransform):
-    """``((window, shard), packed pairs)`` -> ``((window, shard), message)``, with counted messages of one sender.
+    """``((window, shard), packed pairs)`` -> ``(shard, message)``, with counted messages of one sender.
 
     All in the GlobalWindow. The timestamp of an element is at most that of its first event.
 
@@ -53,8 +53,7 @@ class CloseByWatermark(beam.PTransform):
         return (
             (starts, by_shard)
             | "WithStarts" >> beam.Flatten()
-            | "AnnounceWindows"
-            >> beam.ParDo(CloseByWatermarkDoFn(self._schedule)).with_output_types(tuple[Key, EncodedMessage])
+            | "AnnounceWindows" >> beam.ParDo(CloseByWatermarkDoFn(self._schedule)).with_output_types(ToShard)
         )
 
 
@@ -84,7 +83,7 @@ class CloseByWatermarkDoFn(beam.DoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         later: Any = beam.DoFn.StateParam(LATER),
         close: Any = beam.DoFn.TimerParam(CLOSE),
-    ) -> Iterator[tuple[Key, Message]]:
+    ) -> Iterator[ToShard]:
         shard, (window, blob) = element
         next_window, near_end, sent = _read(progress)
         if (window, blob) == _START:
@@ -98,7 +97,7 @@ class CloseByWatermarkDoFn(beam.DoFn):
             _write(progress, next_window, near_end, sent)
         else:
             later.add(_packed({window: 1}))
-        yield (window, shard), Message(0, blob)
+        yield shard, Message(window, 0, blob)
 
     @on_timer(CLOSE)
     def announce_window(
@@ -112,13 +111,13 @@ class CloseByWatermarkDoFn(beam.DoFn):
         window, near_end, sent = _read(progress)
         if window == self._schedule.horizon:
             return
-        announcement = (window, shard), Message(sent.pop(window, 0) + 1, b"")
+        announcement = shard, Message(window, sent.pop(window, 0) + 1, b"")
         if window + 1 == near_end:
             near_end, sent = _come_near(window + 1, later)
         _write(progress, window + 1, near_end, sent)
         if window + 1 < self._schedule.horizon:
             close.set(self._closing_time(window + 1))
-        yield TimestampedValue[tuple[Key, EncodedMessage]](announcement, max_timestamp(self._schedule, window))
+        yield TimestampedValue[ToShard](announcement, max_timestamp(self._schedule, window))
 
     def _closing_time(self, window: int) -> Timestamp:
         """The last millisecond of a window: engines hold the watermark back by it, so that no report is late.

@@ -1,4 +1,4 @@
-"""In order: a driver of stages for streams, which gathers what belongs to a window and waits for the window's turn."""
+"""In order: a driver of stages for streams, window after window: counted messages -> counted messages, or reports."""
 
 from __future__ import annotations
 
@@ -14,27 +14,15 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.gather import (
-    FAR,
-    NEAR,
-    WAITING,
-    GatherCounted,
-    Part,
-    Turn,
-    parts_of_shards,
-    parts_of_window,
-    take_turn,
-)
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
-from dp_transforms.beam.write_state import STATE
+from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.operator_counts import (
     LATE_BATCHES,
     WINDOWS_ANSWERED,
     WINDOWS_CLOSED,
-    EncodedMessage,
-    Group,
-    Key,
+    Message,
+    ToShard,
     messages_of,
 )
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
@@ -43,91 +31,49 @@ from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
 
 ENDED, REPORTS = "ended", "reports"
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
-
-
-class InOrder(beam.PTransform):
-    """``((window, group of shards), message)`` -> ``((window, shard), message)`` for the next stage, with counted
-    messages.
-
-    groups: of shards of users; else a shard is a group. senders: how many senders each group has. Each shard sends to
-    all ``to`` shards of the next stage in every window, even if it has nothing to say.
-    """
-
-    def __init__(
-        self,
-        stage: Stage,
-        noise_key: beam.Secret,
-        shards: int,
-        senders: int,
-        to: int,
-        groups: int | None = None,
-    ) -> None:
-        super().__init__()
-        self._senders, self._cut = senders, (groups or shards, shards)
-        self._takes_turns = stage.work.takes_turns
-        kind = InOrderDoFn if self._takes_turns else AsItComesDoFn
-        self._do_fn = kind(stage, noise_key, shards, to)
-
-    def expand(self, messages: beam.PCollection) -> beam.PCollection:
-        groups = messages | "Gather" >> GatherCounted(self._senders)
-        if self._takes_turns:
-            groups = groups | "ByShard" >> beam.FlatMap(parts_of_shards, *self._cut).with_output_types(tuple[int, Part])
-        return groups | "Advance" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, EncodedMessage])
-
-
-class ReleaseInOrder(beam.PTransform):
-    """``((window, 0), blobs)``, all that was found in a window -> `WindowReport`, tagged `REPORTS`, at the maximal
-    timestamp of its window; `RunEnded`, tagged `ENDED`; and what a part of a replay carries over, tagged `STATE`."""
-
-    def __init__(self, do_fn: ReleaseInOrderDoFn, stream: str) -> None:
-        super().__init__()
-        self._do_fn = do_fn
-        self._stream = stream
-
-    def expand(self, groups: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        outputs = (
-            groups
-            | "OneKey" >> beam.FlatMap(parts_of_window, self._stream).with_output_types(tuple[str, Part])
-            | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, STATE, main=REPORTS)
-        )
-        outputs[REPORTS].element_type, outputs[ENDED].element_type = WindowReport, RunEnded
-        return outputs
+Windows = list[tuple[int, list[bytes]]]  # without a gap, each with all its blobs
 
 
 @dataclasses.dataclass
 class Progress:
-    """next_window: the first that had no turn. shards: of the stage. cells, size: how many cells and bytes the state
-    had when it was last rewritten. reports: how many were released."""
+    """shards: of the stage. cells, size: how many cells and bytes the state had when it was last rewritten. reports:
+    how many were released."""
 
-    next_window: int
     shards: int
     cells: int = 0
     size: int = 0
     reports: int = 0
 
-    FIELDS = struct.Struct("<qqqqq")
+    FIELDS = struct.Struct("<qqqq")
 
     def to_bytes(self) -> bytes:
         return self.FIELDS.pack(*dataclasses.astuple(self))
 
 
 class InOrderDoFn(beam.DoFn):
-    """Stateful, keyed by shard, without timers: advances a stage through a window when it has come whole, and it was
-    advanced through all windows before.
+    """Counted messages to a shard -> messages to the shards of the next stage, window after window.
+
+    Stateful, keyed by shard, without timers. It must hold what comes until its window is whole: the items of a user
+    that count are chosen among all that the user has in the window, and an item is tested with all its holders. And
+    what a stage carries from window to window, what users have left and which items were named lately, is as the
+    window before left it: so windows are taken in order (`Turns`).
 
     What comes for a window that had its turn is dropped and counted. CELLS is the state of the stage; it is stored
     together with what is sent. So if a worker dies, a window is taken again from the same state, and sends the same.
 
-    to: shards of the next stage.
+    shards: of this stage. senders: how many send to each of them. to: shards of the next stage; each shard sends to all
+    of them in every window, even if it has nothing to say.
     """
 
+    PENDING, PENDING_SOON, PENDING_FAR, TURNS = PENDING, PENDING_SOON, PENDING_FAR, TURNS
     CELLS = BagStateSpec("cells", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int) -> None:
+    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int) -> None:
         self._stage = stage
         self._noise_key = noise_key
         self._shards = shards
+        self._senders = senders
         self._to = Sharding(1, to)
         self._first = 0
         self._counters = Counters()
@@ -138,32 +84,30 @@ class InOrderDoFn(beam.DoFn):
 
     def process(
         self,
-        element: tuple[int, Part],
-        near: Any = beam.DoFn.StateParam(NEAR),
-        far: Any = beam.DoFn.StateParam(FAR),
-        waiting: Any = beam.DoFn.StateParam(WAITING),
+        element: ToShard,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
+        far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        turns: Any = beam.DoFn.StateParam(TURNS),
         cells: Any = beam.DoFn.StateParam(CELLS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
-        shard, part = element
-        yield from self.advance(shard, part, (near, far, waiting), cells, progress)
+        shard, message = element
+        waiting = Turns(self._senders, self._first, turns, (pending, soon, far))
+        windows = waiting.add(Message(*message))
+        self.note(len(windows), waiting.dropped)
+        if windows:
+            yield from self.close(shard, windows, cells, progress)
 
-    def advance(
-        self, shard: int, part: Part, queue: tuple[Any, Any, Any], cells: Any, progress: Any
-    ) -> Iterator[object]:
-        """All that one element leads to. queue: the state of `take_turn`; cells, progress: that of the stage."""
+    def close(self, shard: int, windows: Windows, cells: Any, progress: Any) -> Iterator[object]:
+        """Advances the stage through windows whose turn has come. cells, progress: its state."""
         now = self._progress(progress)
-        turn = take_turn(part, now.next_window, *queue)
-        self.note(turn)
-        if not turn.windows:
-            return
-        span = Span(now.next_window, self._end_of(turn, now.next_window), shard, self._shards)
-        blobs = [blob for _, of_window in turn.windows for blob in of_window]
+        span = self._span(windows, shard)
+        blobs = [blob for _, of_window in windows for blob in of_window]
         if blobs or self._work.acts_alone:
             yield from self._advance(blobs, span, cells, now)
         else:
             yield from self.send(None, span, now)
-        now.next_window = span.end
         progress.write(now.to_bytes())
         yield from self.end(span, now)
 
@@ -172,30 +116,25 @@ class InOrderDoFn(beam.DoFn):
         packed = {} if advanced is None else dict(packed_by_cell(advanced, self._to))
         for window in range(span.first, span.end):
             for shard in range(self._to.shards):
-                for message in messages_of(packed.get((window, shard), [])):
-                    yield (window, shard), message
+                for message in messages_of(window, packed.get((window, shard), [])):
+                    yield shard, message
 
     def end(self, span: Span, progress: Progress) -> Iterator[object]:
         """What follows the windows that had their turn."""
         return iter(())
 
-    def note(self, turn: Turn) -> None:
-        """For the operator."""
-        self._late.inc(turn.dropped)
+    def note(self, closed: int, dropped: int) -> None:
+        """For the operator. closed: windows whose turn has come. dropped: messages."""
+        self._late.inc(dropped)
 
-    def _end_of(self, turn: Turn, first: int) -> int:
-        return first + len(turn.windows)
+    def _span(self, windows: Windows, shard: int) -> Span:
+        return Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
 
     def _progress(self, progress: Any) -> Progress:
-        if (stored := progress.read()) is not None:
-            now = Progress(*Progress.FIELDS.unpack(stored))
-            if now.shards != self._shards:  # users would be in other shards, where their purses are full again
-                raise StreamError(
-                    f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same."
-                )
-            return now
-        now = Progress(self._first, self._shards)
-        progress.write(now.to_bytes())
+        stored = progress.read()
+        now = Progress(self._shards) if stored is None else Progress(*Progress.FIELDS.unpack(stored))
+        if now.shards != self._shards:  # users would be in other shards, where their purses are full again
+            raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
     def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
@@ -231,24 +170,13 @@ class InOrderDoFn(beam.DoFn):
 
 
 class ReleaseInOrderDoFn(InOrderDoFn):
-    """The same for the last stage: releases the report of each window, and `RunEnded` tagged `ENDED`."""
+    """The same for the last stage, which has one shard: releases the report of each window, and `RunEnded` tagged
+    `ENDED`. Stateful, since reports come in the order of windows and the last one ends the run."""
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret) -> None:
-        super().__init__(stage, noise_key, 1, 1)
+    def __init__(self, stage: Stage, noise_key: beam.Secret, senders: int) -> None:
+        super().__init__(stage, noise_key, 1, senders, 1)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
-
-    def process(  # type: ignore[override]
-        self,
-        element: tuple[str, Part],
-        near: Any = beam.DoFn.StateParam(NEAR),
-        far: Any = beam.DoFn.StateParam(FAR),
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        cells: Any = beam.DoFn.StateParam(InOrderDoFn.CELLS),
-        progress: Any = beam.DoFn.StateParam(InOrderDoFn.PROGRESS),
-    ) -> Iterator[object]:
-        _, part = element
-        yield from self.advance(0, part, (near, far, waiting), cells, progress)
 
     def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
         for window, report in advanced or ():
@@ -261,30 +189,9 @@ class ReleaseInOrderDoFn(InOrderDoFn):
             ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
             yield beam.pvalue.TaggedOutput(ENDED, ended)
 
-    def note(self, turn: Turn) -> None:
-        super().note(turn)
-        self._closed.inc(len(turn.windows))
-
-
-class AsItComesDoFn(beam.DoFn):
-    """A stage without a state: window by window, in whatever order they come."""
-
-    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int) -> None:
-        self._stage, self._noise_key, self._shards, self._to = stage, noise_key, shards, Sharding(1, to)
-
-    def setup(self) -> None:
-        self._work = self._stage.start(self._noise_key.get_secret_bytes())
-
-    def process(self, group: Group) -> Iterator[tuple[Key, EncodedMessage]]:
-        (window, shard), blobs = group
-        packed: dict[Key, list[bytes]] = {}
-        if blobs or self._work.acts_alone:
-            span = Span(window, window + 1, shard, self._shards)
-            advanced = self._work.advance(None, self._work.columns(blobs), span, Counter())
-            packed = dict(packed_by_cell(advanced, self._to))
-        for to in range(self._to.shards):
-            for message in messages_of(packed.get((window, to), [])):
-                yield (window, to), message
+    def note(self, closed: int, dropped: int) -> None:
+        super().note(closed, dropped)
+        self._closed.inc(closed)
 
 
 def _unpacked(data: bytes) -> tuple[Kind, Cell]:

@@ -1,4 +1,4 @@
-"""Poll: a stream source -> counted messages of packed pairs by window. Records are never shuffled.
+"""Poll: a stream source -> counted messages of packed pairs, by shard of users. Records are never shuffled.
 
 A partition is read in a loop: of timers, whose state an engine stores and restores, or in one call, where an engine has
 no such timers. The state is a `PartitionProgress`; an engine stores messages and state together.
@@ -42,7 +42,7 @@ from dp_transforms.logs.streams.partition_progress import PartitionProgress, Str
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import EncodedMessage, Key
+from dp_transforms.monitor.operator_counts import ToShard
 from dp_transforms.monitor.pairs import IdKeys
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
@@ -53,17 +53,18 @@ _INTENTS = "intents"  # tag of the third output
 _KEEP_ALIVE_SECONDS = 600
 _CONFIRMATIONS = 2
 _ASK_AGAIN_SECONDS = 30
-_GATHER_SECONDS = 0.1  # until more has come: a step costs as much as thousands of records
+# Until more has come: a step costs as much as thousands of records, and a message to each shard.
+_GATHER_SECONDS, _GATHER_SECONDS_OF_SHARD = 0.1, 0.003
 # Of this process: how often each intent was confirmed, and when each question was last asked, by (intent, number).
 _CONFIRMED: dict[str, int] = {}
 _ASKED: dict[tuple[str, int], float] = {}
 
 
 class PollPartitions(beam.PTransform):
-    """Start of a pipeline -> ``((window, group of users), (announced, blob))``, and `RejectedEvents`.
+    """Start of a pipeline -> ``(shard of users, message)``, and `RejectedEvents`.
 
-    Each partition sends to every group of every window, and announces there when it closes the window. So each group
-    has as many senders as there are partitions. source: the fingerprint of the source. driver, confirm, stop_file,
+    Each partition announces to every shard of users when it closes a window, so that each shard has as many senders as
+    there are partitions. source: the fingerprint of the source. driver, confirm, stop_file,
     poll_seconds: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
     """
 
@@ -108,7 +109,7 @@ class PollPartitions(beam.PTransform):
             keep_alive = KeepAliveDoFn(list(self._polling.partitions))
             elements |= "Partitions" >> beam.ParDo(keep_alive).with_output_types(tuple[str, int])
         polled = elements | "Poll" >> self._poll.with_outputs(REJECTED, _INTENTS, main="messages")
-        polled.messages.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
+        polled.messages.element_type = convert_to_beam_type(ToShard)
         polled[REJECTED].element_type = RejectedEvents
         if self._polling.confirm:
             polled[_INTENTS].element_type = str
@@ -222,7 +223,10 @@ class _OpenPartitions:
 
 
 class PollInTimersDoFn(KeyedDoFn):
-    """Stateful, keyed by partition: a timer makes one step and sets itself again, until all windows are closed."""
+    """Stateful, keyed by partition: a timer makes one step and sets itself again, until all windows are closed.
+
+    How far a partition was read, and its clock, must be stored together with what was sent: otherwise a restart would
+    read records twice, or decide anew which of them came in time."""
 
     PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
     PARTITIONS = ReadModifyWriteStateSpec("partitions_v1", VarIntCoder())  # how many the run was started with
@@ -286,8 +290,9 @@ class PollInTimersDoFn(KeyedDoFn):
         if step.marker is not None and must_ask(step.marker):
             yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
         if not now.is_over:
-            idle = self._polling.poll_seconds
-            soon = min(_GATHER_SECONDS, idle) if step.is_drained else 0
+            idle, shards = self._polling.poll_seconds, self._polling.shards
+            gather = max(_GATHER_SECONDS, shards * _GATHER_SECONDS_OF_SHARD)
+            soon = min(gather, idle) if step.is_drained else 0
             poll.set(Timestamp.now() + Duration(seconds=soon if step.is_busy else idle))
 
 

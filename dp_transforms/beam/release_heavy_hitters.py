@@ -28,7 +28,6 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import label_getter
 from dp_transforms.monitor.item_domain import DomainFile, PublicItems
-from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
@@ -161,12 +160,12 @@ class ShiftingHeavyHitters(beam.PTransform):
         if events.is_bounded:
             return self._release_at_once(events, run, noise_key)
         shards = Sharding.of_stream(self._shards).shards
-        groups = Sharding(1, groups_of_users(shards))
+        step = PackPairs(run.plan.schedule, Sharding(1, shards))
         batches, rejected = self._batches(events)
         messages = (
             batches
-            | "AssignWindows" >> assign_windows(run, noise_key, PackPairs(run.plan.schedule, groups), self._domain)
-            | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, groups.shards)
+            | "AssignWindows" >> assign_windows(run, noise_key, step, self._domain)
+            | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, shards)
         )
         release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards, senders=1)
         return ReleaseOutput((messages | "Release" >> release).reports, rejected)

@@ -9,14 +9,13 @@ import apache_beam as beam
 
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.gather import GatherCounted
-from dp_transforms.beam.in_order import ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.pairs import groups_of_users
+from dp_transforms.monitor.operator_counts import ToShard
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
@@ -161,28 +160,27 @@ class ReleasedInOrder(NamedTuple):
 
 
 class ReleaseStagesInOrder(beam.PTransform):
-    """``((window, group of users), message)`` -> `ReleasedInOrder`.
+    """``(shard of users, message)`` -> `ReleasedInOrder`, through three stateful steps: users, items, and what reports.
 
     Whoever says when a window is complete: the clocks of partitions, or a watermark.
 
-    shards: of users, in `groups_of_users`; of items there are `shards_of_items`. Without purses a group is a shard.
-    senders: how many senders each group has in each window.
+    shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
     """
 
     def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
-        self._groups, self._of_items = groups_of_users(shards), shards_of_items(shards)
-        self._shards = shards if stages.users.work.keeps_state else self._groups
+        self._shards, self._of_items = shards, shards_of_items(shards)
         self._senders = senders
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
         stages, noise_key = self._stages, self._noise_key
         shards, of_items = self._shards, self._of_items
-        users = InOrder(stages.users, noise_key, shards, self._senders, of_items, self._groups)
-        items = InOrder(stages.items, noise_key, of_items, shards, 1)
-        found = messages | "Users" >> users | "Items" >> items
-        last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key), stages.windows.run.stream)
-        released = found | "GatherWindows" >> GatherCounted(self._of_items) | "Windows" >> last
+        users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
+        items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
+        last = beam.ParDo(ReleaseInOrderDoFn(stages.windows, noise_key, of_items)).with_outputs(ENDED, main=REPORTS)
+        found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)
+        released = found | "Windows" >> last
+        released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
         return ReleasedInOrder(released[REPORTS], released[ENDED])

@@ -285,7 +285,7 @@ def cluster_job(options: PipelineOptions) -> ClusterJob | None:
 
 
 def prism_options(*, streaming: bool) -> list[str]:
-    """Flags for Prism, which keeps no checkpoints and never calls a bundle finalizer (docs/engines.md)."""
+    """Flags for Prism, which keeps no checkpoints (docs/engines.md)."""
     # Else Beam prints what Prism and workers say, which may hold a cell, whatever the level of its log.
     quiet = ["--prism_log_kind=text", "--prism_log_level=warn"]
     return [*(["--streaming"] if streaming else []), SPLIT_NO_BUNDLE, *quiet]

@@ -161,7 +161,7 @@ class MonitorPairs(beam.PTransform):
         self._noise_key, self._keys, self._pool, self._schedule = noise_key, keys, pool, run.plan.schedule
         self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
         to = Sharding(cut.windows_per_slab, 1)
-        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to, part, stores=True)
+        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to, part)
         self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key, part)
 
     @staticmethod

@@ -28,8 +28,6 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, Packed, check_unpacked, narrowest
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-_MOST_SHARDS_OF_GROUP = 8
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs(Columns):
@@ -245,14 +243,6 @@ def _parts_of_windows(
 def shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
     """int64[n], the shard of users of each row."""
     return (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
-
-
-def groups_of_users(shards: int) -> int:
-    """Into how many groups, a divisor of their number, a stream gathers what comes for its shards of users. What a
-    partition reads at once falls into a message to each group: so there are few. What a window has for a group is held
-    at once: so each has at most 8 shards."""
-    most = min(_MOST_SHARDS_OF_GROUP, -(-shards // _MOST_SHARDS_OF_GROUP))
-    return next(groups for groups in range(-(-shards // most), shards + 1) if shards % groups == 0)
 
 
 def _size(values: npt.NDArray[np.int64]) -> int:

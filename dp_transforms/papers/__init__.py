@@ -24,4 +24,8 @@ Target charging:
 private_computation what it runs: noisy answers, tests and zones, classifiers that pay where they are unsure; targets
 target_charging     many private computations; only those whose result hits its target are paid for. A private draw that
                     is kept until its condition holds; the best k of many private results for the price of k
+mixed_charging      the limit and the price of calls of several kinds, chosen as one goes
+pate                labels by the votes of private teachers, charged in three ways
+pay_for_change      answers about a stream, paid for only when they change
+distinct_count      distinct counts by a sketch whose own hash makes it private
 """

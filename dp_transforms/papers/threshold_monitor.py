@@ -186,6 +186,9 @@ class ThresholdMonitor(_Monitor):
 class ThresholdMonitorEvolving(_Monitor):
     """The same for data that changes with every step: each query brings what each user contributes at this step.
 
+    This is the algorithm as printed, one query at a time; the transform of this name (`beam.threshold_monitor`) is the
+    pipeline's, which closes a window of items at once, on columns and with keyed noise.
+
     Guarantee: (epsilon, delta)-DP for one user with all it ever contributes, condition and numbers: see the module. A
     user that is absent at a step has weight 0. Source: [KMS21] Algorithm 5 and Theorem 4.4. Replacing a user's data,
     which is how the theorem is worded, is twice that step: (2 epsilon, (1 + e^epsilon) delta).

@@ -47,8 +47,6 @@ class InRound(NamedTuple):
 class _RoundWork(StageWork):
     """What users and items share: both know what is drawn for."""
 
-    takes_turns = False
-
     def told(self, columns: Columns, *named: Sequence[bytes]) -> InRound:
         """Raises ValueError for a later round without names: it would spend its purse on blocks."""
         if bool(named) != bool(self.round):

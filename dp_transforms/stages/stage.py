@@ -96,14 +96,12 @@ class StageWork(abc.ABC):
     round: of looks, where they come in rounds: it is run again in each.
 
     TAKES: what is sent to it.
-    takes_turns: whether windows must come in order; a stage without a state takes them as they come.
     keeps_state: whether anything is carried from window to window.
     acts_alone: whether a window to which nothing comes must be advanced through, too.
     wakes_all: whether something is sent to each shard of its slab, be it an empty table.
     """
 
     TAKES: ClassVar[type[Columns]]
-    takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
     wakes_all: bool = False
 

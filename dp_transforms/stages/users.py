@@ -66,7 +66,7 @@ def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> 
 class BoundUsers(StageWork):
     """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits."""
 
-    takes_turns = keeps_state = False
+    keeps_state = False
     TAKES = UserPairs
 
     def advance(self, state: None, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemHolders:
@@ -77,7 +77,7 @@ class WeighReplay(StageWork):
     """`ItemPairs` of the whole run -> `ItemSums`: each user spends its purse evenly on all its pairs of the run, also
     on later ones (`stages.users`)."""
 
-    takes_turns = keeps_state = False
+    keeps_state = False
     TAKES = ItemPairs
 
     def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
@@ -135,7 +135,7 @@ class FindCandidates(StageWork):
     In a known domain, also of items that nobody holds."""
 
     TAKES = ItemHolders
-    takes_turns = keeps_state = False
+    keeps_state = False
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)

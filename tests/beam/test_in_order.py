@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.beam import in_order
-from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import EncodedMessage, Key, messages_of
-from dp_transforms.monitor.pairs import groups_of_users, pairs_of_events
+from dp_transforms.monitor.operator_counts import ToShard, messages_of
+from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.users import NameItems
 from tests.helpers.beam_pipelines import Collected, local_pipeline
@@ -33,6 +33,7 @@ NAMES = dataclasses.replace(
 )
 MODES = {"hits": settings_of(PLAN), "looks": NAMES}
 LOG = random_log(PLAN, seed=3)
+WAITING = {"pending": Bag, "soon": Bag, "far": Bag, "turns": Cell}  # arguments that hold what waits
 
 
 class TwiceInAnyOrder(Bag):
@@ -49,25 +50,19 @@ class Steps:
         self.bag, self.states = bag, {}
         stages = stages_of(settings, domain)
         self.steps = [
-            self.sending(stages.users, SHARDS),
-            self.sending(stages.items, 1),
-            ReleaseInOrderDoFn(stages.windows, HeldSecret()),
+            InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
+            InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
+            ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
         ]
         for step in self.steps:
             step.setup()
 
-    @staticmethod
-    def sending(stage, to):
-        kind = InOrderDoFn if stage.work.takes_turns else AsItComesDoFn
-        return kind(stage, HeldSecret(), SHARDS, to)
-
     def advance(self, number, window, shard, blobs):
-        step = self.steps[number]
-        if isinstance(step, AsItComesDoFn):
-            return step.process(((window, shard), blobs))
-        kinds = {"near": Bag, "far": Bag, "waiting": Cell, "cells": self.bag, "progress": Cell}
+        """By messages of one sender."""
+        kinds = {**WAITING, "cells": self.bag, "progress": Cell}
         state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
-        return step.process((shard, (window, 1, blobs)), **state)
+        for message in messages_of(window, blobs):
+            yield from self.steps[number].process((shard, message), **state)
 
     def run(self, pairs, horizon):
         """Reports, of packed pairs by window and shard."""
@@ -77,7 +72,7 @@ class Steps:
             for number in range(2):
                 received = {}
                 for shard, blobs in sorted(sent.items()):
-                    for (_, to), (_, blob) in self.advance(number, window, shard, blobs):
+                    for to, (_, _, blob) in self.advance(number, window, shard, blobs):
                         received.setdefault(to, []).extend([blob] if blob else [])
                 sent = received
             found += list(self.advance(2, window, 0, sent[0]))
@@ -141,23 +136,14 @@ def test_the_state_of_users_is_not_read_for_a_window_without_events():
         list(steps.advance(0, 3, 0, pairs_of(MODES["looks"])[3, 0]))
 
 
-def test_what_is_read_at_once_falls_into_few_groups_which_divide_the_shards():
-    """A message to each cost 2.4 ms on Flink, for each partition twice a second. A group has at most 8 shards."""
-    numbers = {shards: groups_of_users(shards) for shards in range(1, 1025)}
-    assert all(shards % groups == 0 and shards // groups <= 8 for shards, groups in numbers.items())
-    assert all(numbers[shards] == shards for shards in range(1, 9))
-    assert [numbers[shards] for shards in (10, 100, 160, 1000)] == [5, 20, 20, 125]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_square(mode, monkeypatch):
     """With 160 shards, for 160 million users, there were 25,600 in each: on Flink 6.3 s of CPU, and now 2.4 s."""
     sent = []
-    monkeypatch.setattr(in_order, "messages_of", lambda blobs: sent.append(blobs) or messages_of(blobs))
+    monkeypatch.setattr(in_order, "messages_of", lambda *args: sent.append(args) or messages_of(*args))
     shards, windows, pipeline, ended = 24, PLAN.schedule.horizon, local_pipeline(), Collected()
-    groups = groups_of_users(shards)
-    nothing = [((window, group), (1, b"")) for window in range(windows) for group in range(groups)]
-    messages = pipeline | beam.Create(nothing, reshuffle=False).with_output_types(tuple[Key, EncodedMessage])
+    nothing = [(shard, (window, 1, b"")) for window in range(windows) for shard in range(shards)]
+    messages = pipeline | beam.Create(nothing, reshuffle=False).with_output_types(ToShard)
     release = ReleaseStagesInOrder(stages_of(MODES[mode], None), HeldSecret(), shards, senders=1)
     _ = (messages | release).ended | ended.sink()
     pipeline.run().wait_until_finish()
@@ -169,10 +155,10 @@ def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_i
     steps = Steps(MODES["looks"])
     pairs = pairs_of(MODES["looks"])
     list(steps.advance(0, 0, 1, pairs[0, 1]))
-    cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1)
+    cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1, 1)
     cut.setup()
     with pytest.raises(StreamError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
-        list(cut.process((1, (1, 1, pairs[1, 1])), **steps.states[0, 1]))
+        list(cut.process((1, (1, 1, pairs[1, 1][0])), **steps.states[0, 1]))
 
 
 def test_where_nothing_is_followed_no_item_is_known():
@@ -199,7 +185,7 @@ def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():
     in_order = Steps(settings, domain=Domain()).run({}, horizon)
     at_once = Steps(settings, domain=Domain())
     found = [at_once.advance(1, window, shard, []) for window in range(horizon) for shard in range(SHARDS)]
-    blobs = [blob for sent in found for _, (_, blob) in sent if blob]
+    blobs = [blob for sent in found for _, (_, _, blob) in sent if blob]
     monitor = ThresholdMonitorEvolvingDoFn(settings, HeldSecret())
     monitor.setup()
     waiting, progress, timer = {"pending": Bag(), "pending_far": Bag()}, Cell(), Timer()

@@ -30,20 +30,19 @@ CLOUD = [
     f"--sdk_container_image={IMAGE}",
 ]
 # Stored by the engines: a change here is a change of what a running job can be updated to.
-GATHERED, TURNS = {"blobs_v1", "count_v1"}, {"near_v1", "far_v1", "waiting_v1"}
+# Four stateful steps: one polls, the others take turns.
+TURNS = {"pending", "pending_soon", "pending_far", "turns", "progress"}
 POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
 OF_HITS = {
-    "Release/Users": (GATHERED, set()),
-    "Release/Items": (GATHERED, set()),
-    "Release/GatherWindows": (GATHERED, set()),
-    "Release/Windows": (TURNS | {"cells", "progress"}, set()),
+    "Release/Users": (TURNS | {"cells"}, set()),
+    "Release/Items": (TURNS | {"cells"}, set()),
+    "Release/Windows": (TURNS | {"cells"}, set()),
 }
 MONITOR = {"Release/MonitorHeavyHitters": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
 OF_LOOKS = {
-    "Release/Users": (GATHERED | TURNS | {"cells", "progress"}, set()),
-    "Release/Items": (GATHERED | TURNS | {"cells", "progress"}, set()),
-    "Release/GatherWindows": (GATHERED, set()),
-    "Release/Windows": (TURNS | {"cells", "progress"}, set()),
+    "Release/Users": (TURNS | {"cells"}, set()),
+    "Release/Items": (TURNS | {"cells"}, set()),
+    "Release/Windows": (TURNS | {"cells"}, set()),
 }
 WATERMARK = {"CloseByWatermark": ({"progress_v1", "later_v1"}, {"close_v1"})}
 

@@ -116,7 +116,7 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     loop.fire()
     assert loop.state["poll"].at is None, "the loop has ended"
     assert loop.progress.is_over
-    announced = [key for key, message in loop.messages if message.announced]
+    announced = [(message.window, shard) for shard, message in loop.messages if message.announced]
     assert sorted(announced) == [(window, shard) for window in range(3) for shard in range(SHARDS)]
     assert not poll_partitions._CONFIRMED
 
@@ -267,7 +267,7 @@ def test_the_state_of_a_run_with_another_key_or_clock_is_refused():
 
 @pytest.mark.parametrize(("started_with", "other"), [(2, 3), (10, 5), (100, 160)])
 def test_a_run_keeps_its_shards(started_with, other):
-    """Also where both come in as many groups: then users would be elsewhere, and nothing before would notice."""
+    """Users would be in others, where their purses are full again."""
     loop = Loop(MemoryStream.of([events()], 40), shards=started_with).fire()
     resumed = Loop(MemoryStream.of([events()], 40), shards=other)
     resumed.state = loop.state
@@ -300,7 +300,7 @@ def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
     def outputs():
         return poll.dofn.process(b"", *poll.args)
 
-    announced = [key for key, message in outputs() if message.announced]
+    announced = [(message.window, shard) for shard, message in outputs() if message.announced]
     assert sorted(announced) == sorted(2 * [(window, shard) for window in range(3) for shard in range(SHARDS)])
     assert CLOSED == ["partition-0", "partition-1"]
     begun = outputs()

@@ -175,10 +175,9 @@ class DyingEngine:
         return method(**{name: value for name, value in arguments.items() if value is not _UNKNOWN})
 
     def waiting(self) -> int:
-        """How many messages wait in a state for the rest of their group, or for their turn."""
-        names = ("blobs", "count", "near", "far")
+        """How many states have messages that wait for the turn of their window."""
         found = [(name, cell) for state in self._held.states.values() for name, cell in state.items()]
-        waiting = [bool(cell.content) for name, cell in found if name.partition("_")[0] in names]
+        waiting = [bool(cell.content) for name, cell in found if name.startswith("pending")]
         assert waiting, "no state has these names"
         return sum(waiting)
 

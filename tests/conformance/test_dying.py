@@ -193,9 +193,10 @@ class Stream:
         elif "PollPartitions/Poll/" in f"{label}/" and tag in (None, "messages"):
             self._take(*value, told)
 
-    def _take(self, key: tuple[int, int], message: tuple[int, bytes], told: dict[Any, Any]) -> None:
+    def _take(self, shard: int, message: tuple[int, int, bytes], told: dict[Any, Any]) -> None:
         """Of one partition each: what any life announces for a window, also one that then dies, is the same."""
-        announced, blob = message
+        window, announced, blob = message
+        key = window, shard
         sent, senders = told.get(key, (frozenset(), 0))
         sent, senders = sent | self._content(blob), senders + (announced > 0)
         told[key] = sent, senders

@@ -146,7 +146,8 @@ class Stepped:
 
     def _take(self, step: Step) -> None:
         """What any worker ever announces for a window, also one that then dies, is the same."""
-        for key, message in step.messages:
+        for shard, message in step.messages:
+            key = message.window, shard
             content, count = self._sent.get(key, (frozenset(), 0))
             content, count = content | self._content(message.blob), count + 1
             self._sent[key] = content, count

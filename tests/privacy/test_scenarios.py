@@ -29,6 +29,12 @@ DEMANDED = {
     "one-shot top-k": True,
     "wrapper": True,
     "two runs": True,
+    "PATE, a boundary": True,
+    "PATE, low": True,
+    "PATE, a student's prior": True,
+    "pay for change": True,
+    "distinct counts by sketches": True,
+    "sketch, one call": True,
     "exponential mechanism": True,
     "online multiplicative weights": True,
     "offline multiplicative weights": True,
@@ -49,6 +55,11 @@ DEMANDED = {
     "revise not charged": False,
     "wrapper without the min": False,
     "target q too large": False,
+    "PATE, the teachers' prior": False,
+    "PATE, low for nothing": False,
+    "pay for change, of the data": False,
+    "sketch without phantoms": False,
+    "sketch without a floor": False,
 }
 
 

@@ -20,26 +20,7 @@ from dp_transforms.papers.private_computation import (
 )
 from dp_transforms.papers.query import LinearQuery
 from tests.helpers.branching import exact_law, hockey_stick
-
-# Targets checked from their definition: the largest q of a pair of distributions, and pairs to check it on.
-
-
-def largest_q(z0, z1, target, epsilon):
-    """The largest q for which `target` is a q-target with epsilon ([CL23] Definition B.1); 0 if they differ by more.
-
-    With ``Zb = c C + (1-c) Bb`` the common mass c C may take from outcome y at most the largest x for which Z0(y) - x
-    and Z1(y) - x differ by a factor e^epsilon at most, ``(e^eps min - max) / (e^eps - 1)``. Taking it from outcomes
-    outside of the target always helps, from the target never.
-    """
-    factor = math.exp(epsilon)
-    low, high = np.minimum(z0, z1), np.maximum(z0, z1)
-    if (high > factor * low * (1 + 1e-10)).any():
-        return 0.0
-    common = np.maximum(factor * low - high, 0.0) / math.expm1(epsilon)
-    rests = [math.fsum([*z[target], *(z - common)[~target]]) for z in (z0, z1)]
-    if max(rests) < 1e-15:  # the worlds are the same
-        return 1.0
-    return min(float(z[target].sum()) for z in (z0, z1)) / max(rests)
+from tests.helpers.largest_target import largest_q
 
 
 def largest_q_by_program(z0, z1, target, epsilon):

@@ -321,9 +321,9 @@ def test_all_that_is_sent_is_the_same(kind):
         for _ in range(100):
             step = poller.step("p", progress, reader, start + 10**6 * MICROS)
             read += step.counts.get("records_read", 0)
-            for key, message in step.messages:
+            for shard, message in step.messages:
                 if message.blob:
-                    blobs.setdefault(key, []).append(UserPairs.from_bytes(message.blob))
+                    blobs.setdefault((message.window, shard), []).append(UserPairs.from_bytes(message.blob))
         assert progress.is_over
         return {key: UserPairs.merge(parts).to_bytes() for key, parts in blobs.items()}, read
 

@@ -1,6 +1,6 @@
 """One step of one partition: read some records, or act on an intent, or close windows; and what to send.
 
-Messages to a group of shards of users of a window hold packed pairs. The last message that a partition sends there
+Messages to a shard of users hold packed pairs of a window. The last one that a partition sends there for a window
 announces how many there were (`monitor.operator_counts`). Where the state of the run is handed over, the last one of
 all says that the part ends before its window.
 """
@@ -26,8 +26,8 @@ from dp_transforms.logs.streams.partition_progress import (
 )
 from dp_transforms.logs.streams.stream_source import PartitionReader
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import Key, Message
-from dp_transforms.monitor.pairs import IdKeys, groups_of_users, pairs_of_events
+from dp_transforms.monitor.operator_counts import Message
+from dp_transforms.monitor.pairs import IdKeys, pairs_of_events
 from dp_transforms.monitor.planned_run import PlannedRun
 
 MAX_RECORDS = 50_000
@@ -42,12 +42,12 @@ _BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 class Step:
     """The result of a step.
 
-    messages: ``((window, group), message)``. marker: name of an intent that waits for its confirmation. is_busy:
+    messages: ``(shard of users, message)``. marker: name of an intent that waits for its confirmation. is_busy:
     whether to make the next step at once, or soon. is_drained, partitions_unread: as in `Polled`. counts: numbers for
     the operator, by name.
     """
 
-    messages: list[tuple[Key, Message]] = dataclasses.field(default_factory=list)
+    messages: list[tuple[int, Message]] = dataclasses.field(default_factory=list)
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
     marker: str | None = None
     is_busy: bool = False
@@ -184,23 +184,23 @@ class PartitionPoller:
             step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
             batch, first_open = batch.where(is_known), first_open[is_known]
         schedule = self._schedule
-        for window, group, pairs in pairs_of_events(
+        for window, shard, pairs in pairs_of_events(
             batch,
             schedule,
             self._keys,
             windows_per_slab=1,
-            shards=groups_of_users(self._shards),
+            shards=self._shards,
             first_open=first_open,
         ):
             blobs = list(pairs.messages())
-            step.messages += [((window, group), Message(0, blob)) for blob in blobs]
-            progress.sent(window, group, len(blobs))
+            step.messages += [(shard, Message(window, 0, blob)) for blob in blobs]
+            progress.sent(window, shard, len(blobs))
 
     def _close(self, progress: PartitionProgress, step: Step) -> None:
-        """Announces to all groups of the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
+        """Announces to all shards the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
         closed = progress.close_windows(_WINDOWS_AT_ONCE)
         for window, sent in closed:
-            step.messages += [((window, group), Message(messages + 1, b"")) for group, messages in enumerate(sent)]
+            step.messages += [(shard, Message(window, messages + 1, b"")) for shard, messages in enumerate(sent)]
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
 
 

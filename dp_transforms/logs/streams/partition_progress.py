@@ -31,7 +31,6 @@ import numpy.typing as npt
 
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.pairs import groups_of_users
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 ARRIVAL = "arrival"
@@ -172,7 +171,7 @@ class PartitionProgress:
         """shards: of users."""
         self._schedule = schedule
         self._clock = clock
-        self._shards, self._groups = shards, groups_of_users(shards)
+        self._shards = shards
         self.position: str | None = None
         self.clock_micros = CLOCK_BEGIN
         self.next_window = 0
@@ -180,7 +179,7 @@ class PartitionProgress:
         self.intent: Intent | None = None
         self.read_at_micros = CLOCK_BEGIN
         self.run = ""
-        self._sent: dict[int, list[int]] = {}  # window: messages sent, by group of shards
+        self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard of users
 
     def _closed_by(self, clock_micros: int) -> int:
         """The first window that a clock at this moment leaves open."""
@@ -239,16 +238,16 @@ class PartitionProgress:
         after_stop = len(is_by_stop) - int(is_by_stop.sum())
         return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
 
-    def sent(self, window: int, group: int, messages: int) -> None:
-        """Counts messages sent to one group of an open window. Raises ValueError for a closed window."""
+    def sent(self, window: int, shard: int, messages: int) -> None:
+        """Counts messages sent to one shard of an open window. Raises ValueError for a closed window."""
         if window < self.next_window:
             raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
-        self._sent.setdefault(window, [0] * self._groups)[group] += messages
+        self._sent.setdefault(window, [0] * self._shards)[shard] += messages
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
-        """Closes windows that are due, in order: ``(window, messages sent by group)``."""
+        """Closes windows that are due, in order: ``(window, messages sent by shard)``."""
         last = min(self.windows_due, self.next_window + at_most)
-        nothing = [0] * self._groups
+        nothing = [0] * self._shards
         closed = [(window, self._sent.pop(window, nothing)) for window in range(self.next_window, last)]
         self.next_window = max(self.next_window, last)
         return closed
@@ -343,7 +342,7 @@ class PartitionProgress:
         self.read_at_micros = _micros_within(fields["read_at_micros"])
         self.run = _text(fields["run"])
         for window, sent in fields["sent"]:
-            if len(sent) != self._groups:
+            if len(sent) != self._shards:
                 raise TypeError
             messages = [_whole(count, 0, 2**62) for count in sent]
             self._sent[_whole(window, self.next_window, self._schedule.horizon)] = messages

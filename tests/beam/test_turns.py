@@ -1,0 +1,171 @@
+"""`Turns` on state that the test holds: windows are whole, in order, once; and what waiting costs."""
+
+import math
+import random
+
+import pytest
+
+from dp_transforms.beam.turns import Turns
+from dp_transforms.monitor.operator_counts import Message, messages_of
+from tests.helpers.do_fn_state import Bag, Cell
+
+
+class CountingBag(Bag):
+    """Counts the messages that are read and written."""
+
+    work = 0
+
+    def read(self):
+        self.work += len(self.content)
+        return super().read()
+
+    def add(self, value):
+        self.work += 1
+        super().add(value)
+
+
+class CountingCell(Cell):
+    most = 0
+
+    def write(self, value):
+        self.most = max(self.most, len(value))
+        super().write(value)
+
+
+class Shard:
+    """The state of one shard, and what has come out of it: the blobs of each window, sorted."""
+
+    def __init__(self, senders, bags=3, first=0):
+        self.senders, self.first = senders, first
+        self.bags, self.stored = tuple(CountingBag() for _ in range(bags)), CountingCell()
+        self.windows, self.dropped = [], 0
+
+    def take(self, messages):
+        for message in messages:
+            turns = Turns(self.senders, self.first, self.stored, self.bags)
+            self.windows += [(window, sorted(blobs)) for window, blobs in turns.add(message)]
+            self.dropped += turns.dropped
+        return self.windows
+
+    @property
+    def work(self):
+        return sum(bag.work for bag in self.bags)
+
+    def held(self):
+        return sum(len(bag.content) for bag in self.bags)
+
+
+def announced(windows):
+    """By one sender that has nothing else to say."""
+    return [Message(window, 1, b"") for window in windows]
+
+
+@pytest.mark.parametrize("bags", [1, 2, 3])
+@pytest.mark.parametrize("windows", [1, 40, 700])
+def test_whatever_the_order_a_window_has_its_turn_when_it_is_next_and_whole(windows, bags):
+    """Beside a model that holds everything."""
+    for seed in range(60 if windows < 100 else 4):
+        source = random.Random(f"{seed} {windows}")
+        senders, first = source.randrange(1, 5), source.choice((0, 7, 250))
+        sent = {
+            window: [
+                [f"{window}.{sender}.{at}".encode() for at in range(source.randrange(4))] for sender in range(senders)
+            ]
+            for window in range(first, first + windows)
+        }
+        messages = [
+            message
+            for window, of_window in sent.items()
+            for blobs in of_window
+            for message in messages_of(window, blobs)
+        ]
+        source.shuffle(messages)
+        if source.random() < 0.5:  # senders are not far apart
+            messages.sort(key=lambda message: message.window + 20 * source.random())
+        missing = {window: sum(len(blobs or [0]) for blobs in sent[window]) for window in sent}
+        shard, next_window = Shard(senders, bags, first), first
+        for message in messages:
+            missing[message.window] -= 1
+            while missing.get(next_window) == 0:
+                next_window += 1
+            assert len(shard.take([message])) == next_window - first
+        assert shard.windows == [
+            (w, sorted(blob for blobs in of_window for blob in blobs)) for w, of_window in sent.items()
+        ]
+        assert (shard.held(), shard.dropped) == (0, 0)
+
+
+def test_what_comes_late_or_is_more_than_was_announced_is_dropped_and_counted():
+    shard = Shard(1)
+    assert shard.take([Message(0, 0, b"a"), Message(0, 0, b"b"), Message(0, 2, b"c")]) == []
+    assert shard.dropped == 1, "the sender has said two and sent three"
+    shard = Shard(2)
+    assert shard.take([Message(1, 1, b"a"), Message(1, 1, b"b"), Message(1, 0, b"c"), Message(1, 1, b"d")]) == []
+    assert shard.dropped == 2, "while the window waits for its turn"
+    shard.take(announced([0, 0]))
+    assert shard.windows == [(0, []), (1, [b"a", b"b"])]
+    shard.take([*announced([0]), Message(1, 0, b"e")])
+    assert (len(shard.windows), shard.dropped, shard.held()) == (2, 4, 0)
+
+
+def test_a_window_that_comes_again_has_one_turn():
+    """While it waits, near or far, and when it had its turn."""
+    shard = Shard(1)
+    shard.take(announced([2, 2, 1, 300, 300, 0, 0, 3, 1]))
+    assert shard.windows == [(window, []) for window in range(4)]
+    shard.take(announced(range(4, 300)))
+    assert shard.windows == [(window, []) for window in range(301)]
+    assert (shard.dropped, shard.held()) == (4, 0)
+
+
+@pytest.mark.parametrize("bags", [2, 3])
+def test_a_blob_that_comes_twice_is_two_messages(bags):
+    """A source may deliver twice: the content is a set, and the count says that both belong to it."""
+    shard, blob = Shard(1, bags), b"the same"
+    shard.take([*messages_of(40, [blob, blob]), *announced(range(40))])
+    assert shard.windows[-1] == (40, [blob, blob])
+
+
+def orders_of(windows):
+    shuffled = list(range(windows))
+    random.Random(3).shuffle(shuffled)
+    return {
+        "even ones first": sorted(range(windows), key=lambda window: window % 2),
+        "backwards": list(range(windows))[::-1],
+        "the first one last": [*range(1, windows), 0],
+        "shuffled": shuffled,
+    }
+
+
+@pytest.mark.parametrize("order", orders_of(1))
+def test_windows_out_of_turn_wait_at_a_cost_that_hardly_grows_with_their_number(order):
+    """Work is counted in messages that are read and written: all of them at each turn would be a million here."""
+    shard = Shard(1)
+    for window in orders_of(2_000)[order]:
+        shard.take([Message(window, 1, b"blob")])
+    assert [window for window, _ in shard.windows] == list(range(2_000))
+    assert shard.held() == 0
+    assert shard.work < 60_000
+
+
+@pytest.mark.parametrize(("windows", "most"), [(60, 12), (1_000, 20), (10_000, 40)])
+def test_a_backlog_with_one_partition_behind_costs_as_its_messages(windows, most):
+    """Two senders of four messages a window; the second one begins when the first has sent everything.
+
+    most: how often a message is read or written.
+    """
+    shard = Shard(2)
+    for blob in (b"ahead", b"behind"):
+        for window in range(windows):
+            shard.take(messages_of(window, [blob] * 4))
+    assert shard.windows == [(window, [b"ahead"] * 4 + [b"behind"] * 4) for window in range(windows)]
+    assert shard.work / (8 * windows) < most
+
+
+def test_what_completes_nothing_writes_itself_and_counts_of_few_windows():
+    """However many windows wait: no bag is read for it, and the value stays below 600 bytes."""
+    shard = Shard(2)
+    for window in [*range(1, 3_000), *range(2_999, 0, -7)]:
+        shard.take([Message(window, 0, b"blob")])
+    assert shard.work == shard.held() == 2_999 + math.ceil(2_999 / 7)
+    assert shard.stored.most <= 8 * (1 + 3 + 4 * 16)
