@@ -15,6 +15,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.operator_counts import (
@@ -25,6 +26,7 @@ from dp_transforms.monitor.operator_counts import (
     ToShard,
     messages_of,
 )
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.state_cells import Cell, Kind, pack_cell, unpack_cell
 from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
@@ -35,7 +37,7 @@ Windows = list[tuple[int, list[bytes]]]  # without a gap, each with all its blob
 
 
 @dataclasses.dataclass
-class Progress:
+class StageProgress:
     """shards: of the stage. cells, size: how many cells and bytes the state had when it was last rewritten. reports:
     how many were released."""
 
@@ -111,7 +113,7 @@ class InOrderDoFn(beam.DoFn):
         progress.write(now.to_bytes())
         yield from self.end(span, now)
 
-    def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
+    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
         """What the stage made of a span, window by window; None: nothing came for it."""
         packed = {} if advanced is None else dict(packed_by_cell(advanced, self._to))
         for window in range(span.first, span.end):
@@ -119,7 +121,7 @@ class InOrderDoFn(beam.DoFn):
                 for message in messages_of(window, packed.get((window, shard), [])):
                     yield shard, message
 
-    def end(self, span: Span, progress: Progress) -> Iterator[object]:
+    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
         """What follows the windows that had their turn."""
         return iter(())
 
@@ -130,14 +132,14 @@ class InOrderDoFn(beam.DoFn):
     def _span(self, windows: Windows, shard: int) -> Span:
         return Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
 
-    def _progress(self, progress: Any) -> Progress:
+    def _progress(self, progress: Any) -> StageProgress:
         stored = progress.read()
-        now = Progress(self._shards) if stored is None else Progress(*Progress.FIELDS.unpack(stored))
+        now = StageProgress(self._shards) if stored is None else StageProgress(*StageProgress.FIELDS.unpack(stored))
         if now.shards != self._shards:  # users would be in other shards, where their purses are full again
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
-    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
         counts: Counter[str] = Counter()
         stored = list(cells.read()) if self._work.keeps_state else []
         state = self._work.read(map(_unpacked, stored), span.first)
@@ -146,7 +148,7 @@ class InOrderDoFn(beam.DoFn):
         if self._work.keeps_state:
             self._store(state, stored, span, cells, progress)
 
-    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: Progress) -> None:
+    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: StageProgress) -> None:
         """Appends what has changed. Now and then it rewrites all, which costs a bounded share of what is read."""
         changed = list(self._work.changed(state, span))
         size = sum(map(len, stored)) + sum(len(cell) for _, cell in changed)
@@ -162,7 +164,7 @@ class InOrderDoFn(beam.DoFn):
             operator_gauge(name).set(value)
 
     @staticmethod
-    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: Progress) -> None:
+    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: StageProgress) -> None:
         for kind, cell in written:
             cells.add(pack_cell(kind, 0, cell))
             progress.cells += 1
@@ -178,12 +180,12 @@ class ReleaseInOrderDoFn(InOrderDoFn):
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
 
-    def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
+    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
         for window, report in advanced or ():
             progress.reports += 1
             yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
 
-    def end(self, span: Span, progress: Progress) -> Iterator[object]:
+    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
         self._answered.set(span.end)
         if span.end == self._stage.run.plan.schedule.horizon:
             ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
@@ -192,6 +194,41 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def note(self, closed: int, dropped: int) -> None:
         super().note(closed, dropped)
         self._closed.inc(closed)
+
+
+class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
+    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer."""
+
+    close_windows = None
+
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
+        super().__init__(run, noise_key)
+        self._senders = senders
+        self._answered = operator_gauge(WINDOWS_ANSWERED)
+
+    def process(  # type: ignore[override]
+        self,
+        element: ToShard,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
+        far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        turns: Any = beam.DoFn.StateParam(TURNS),
+        counters: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.CONTRIBUTION_COUNTERS),
+        progress: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.PROGRESS),
+    ) -> Iterator[object]:
+        waiting = Turns(self._senders, self._part.first, turns, (pending, soon, far))
+        windows = waiting.add(Message(*element[1]))
+        self._late.inc(waiting.dropped)
+        if not windows:
+            return
+        now, stream, through = Progress.of(progress.read(), self._part), self._run.stream, windows[-1][0]
+        candidates = [blob for _, of_window in windows for blob in of_window]
+        for (_, report), stamp in self.close(stream, candidates, through, counters, now):
+            yield TimestampedValue[WindowReport](report, stamp)
+        progress.write(now.to_bytes())
+        self._answered.set(through + 1)
+        if through == self.last:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, through + 1, now.reports))
 
 
 def _unpacked(data: bytes) -> tuple[Kind, Cell]:

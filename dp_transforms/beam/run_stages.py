@@ -9,7 +9,7 @@ import apache_beam as beam
 
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.beam.write_state import STATE
@@ -84,7 +84,8 @@ class ReleaseAtOnce(beam.PTransform):
         with_blocks: bool = False,
     ) -> None:
         super().__init__()
-        self._stages = stages
+        assert stages.windows is not None, "users pay for contributions"
+        self._stages, self._windows = stages, stages.windows
         self._noise_key = noise_key
         self._cuts = cuts
         self._part = part
@@ -99,7 +100,7 @@ class ReleaseAtOnce(beam.PTransform):
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
             users = merge_pairs(users, noise_key, self._pool, step)
         in_first_round, (found, states) = self._found(users)
-        release = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
+        release = AtOnceStep(self._windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
         groups = found | "GroupWindows" >> beam.GroupByKey()
         blocks = self._blocks(in_first_round) if self._with_blocks else None
         return Released(run_at_once(groups, "Windows", release, noise_key).sent, states, blocks)
@@ -107,7 +108,7 @@ class ReleaseAtOnce(beam.PTransform):
     def _blocks(self, named: beam.PCollection) -> beam.PCollection:
         """named: in the first of rounds over blocks."""
         whole = Sharding(self._cuts.users.windows_per_slab, 1)
-        release = AtOnceStep(Stage(ReleaseBlocks, self._stages.windows.run), whole, None, self._part)
+        release = AtOnceStep(Stage(ReleaseBlocks, self._windows.run), whole, None, self._part)
         return run_at_once(named | "GroupBlocks" >> beam.GroupByKey(), "Blocks", release, self._noise_key).sent
 
     def _found(self, users: beam.PCollection) -> tuple[beam.PCollection, Sent]:
@@ -179,8 +180,12 @@ class ReleaseStagesInOrder(beam.PTransform):
         shards, of_items = self._shards, self._of_items
         users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
         items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
-        last = beam.ParDo(ReleaseInOrderDoFn(stages.windows, noise_key, of_items)).with_outputs(ENDED, main=REPORTS)
+        last: beam.DoFn
+        if stages.windows is None:
+            last = MonitorInOrderDoFn(stages.items.run, noise_key, of_items)
+        else:
+            last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
         found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)
-        released = found | "Windows" >> last
+        released = found | "Windows" >> beam.ParDo(last).with_outputs(ENDED, main=REPORTS)
         released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
         return ReleasedInOrder(released[REPORTS], released[ENDED])
