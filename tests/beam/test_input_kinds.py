@@ -343,5 +343,5 @@ def test_other_arguments_are_refused(arguments, message):
 
 
 def test_a_plan_is_a_plan():
-    with pytest.raises(ValueError, match=r"Plan, got a dict.*calibrate"):
+    with pytest.raises(ValueError, match=r"Plan, got a dict.*for_hits"):
         ShiftingHeavyHitters({"epsilon": 2})

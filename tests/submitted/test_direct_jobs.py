@@ -34,7 +34,7 @@ TOPICS = ["--input", "kafka://b:9/t", "--output", "kafka://b:9/r", "--plan", "pl
 ELSEWHERE = ["--runner=PortableRunner", "--job_endpoint=localhost:9"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 CLOUD = ["--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
-DATAFLOW = ["--runner=DataflowRunner", *CLOUD, "--dry_run=true"]
+DATAFLOW = ["--runner=DataflowRunner", *CLOUD]
 
 
 @pytest.fixture
