@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
+from apache_beam.coders import BytesCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.threshold_monitor import Progress as MonitorProgress
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.operator_counts import (
@@ -25,7 +27,9 @@ from dp_transforms.monitor.operator_counts import (
     ToShard,
     messages_of,
 )
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_cell, unpack_cell
 from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
 
@@ -192,6 +196,59 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def note(self, closed: int, dropped: int) -> None:
         super().note(closed, dropped)
         self._closed.inc(closed)
+
+
+class MonitorInOrderDoFn(beam.DoFn):
+    """Counted messages of candidates -> what `ReleaseInOrderDoFn` releases, where users pay for hits:
+    `ThresholdMonitorEvolvingDoFn` closes the windows whose turn has come, on the contribution counters.
+
+    Stateful, with one key: the counters of users go from each window to the next.
+    """
+
+    REPORTED = ReadModifyWriteStateSpec("reported", VarIntCoder())
+
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
+        self._run, self._senders = run, senders
+        self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key)
+        self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
+        self._answered = operator_gauge(WINDOWS_ANSWERED)
+
+    def setup(self) -> None:
+        self._monitor.setup()
+
+    def process(
+        self,
+        element: ToShard,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
+        far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        turns: Any = beam.DoFn.StateParam(TURNS),
+        counters: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.CONTRIBUTION_COUNTERS),
+        progress: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.PROGRESS),
+        reported: Any = beam.DoFn.StateParam(REPORTED),
+    ) -> Iterator[object]:
+        waiting = Turns(self._senders, 0, turns, (pending, soon, far))
+        windows = waiting.add(Message(*element[1]))
+        self._late.inc(waiting.dropped)
+        if not windows:
+            return
+        end, before = windows[-1][0] + 1, reported.read() or 0
+        now = MonitorProgress.of(progress.read(), RunPart.whole(self._run.plan.schedule))
+        reports = before
+        if candidates := [blob for _, blobs in windows for blob in blobs]:
+            for output in self._monitor.close(self._run.stream, candidates, end - 1, counters, now):
+                _, report = output.value
+                reports += 1
+                yield TimestampedValue[WindowReport](report, output.timestamp)
+        else:  # the counters, which are many, are not read
+            self._closed.inc(len(windows))
+            now.next_window = end
+        progress.write(now.to_bytes())
+        if reports > before:
+            reported.write(reports)
+        self._answered.set(end)
+        if end == self._run.plan.schedule.horizon:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(self._run.stream, end, reports))
 
 
 def _unpacked(data: bytes) -> tuple[Kind, Cell]:

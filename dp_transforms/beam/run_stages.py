@@ -9,7 +9,7 @@ import apache_beam as beam
 
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, ReleaseInOrderDoFn
+from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.beam.write_state import STATE
@@ -20,6 +20,7 @@ from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
 from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
+from dp_transforms.stages.windows import MonitorWindows
 
 
 class Released(NamedTuple):
@@ -179,8 +180,12 @@ class ReleaseStagesInOrder(beam.PTransform):
         shards, of_items = self._shards, self._of_items
         users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
         items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
-        last = beam.ParDo(ReleaseInOrderDoFn(stages.windows, noise_key, of_items)).with_outputs(ENDED, main=REPORTS)
+        last: beam.DoFn
+        if stages.windows.work is MonitorWindows:
+            last = MonitorInOrderDoFn(stages.windows.run, noise_key, of_items)
+        else:
+            last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
         found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)
-        released = found | "Windows" >> last
+        released = found | "Windows" >> beam.ParDo(last).with_outputs(ENDED, main=REPORTS)
         released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
         return ReleasedInOrder(released[REPORTS], released[ENDED])

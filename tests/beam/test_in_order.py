@@ -10,8 +10,8 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 
-from dp_transforms.beam import in_order
-from dp_transforms.beam.in_order import InOrderDoFn, ReleaseInOrderDoFn
+from dp_transforms.beam import in_order, threshold_monitor
+from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.errors import StreamError
@@ -20,6 +20,7 @@ from dp_transforms.monitor.operator_counts import ToShard, messages_of
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.users import NameItems
+from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.naming_runs import naming_settings
@@ -52,14 +53,18 @@ class Steps:
         self.steps = [
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
-            ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
+            MonitorInOrderDoFn(settings, HeldSecret(), 1)
+            if stages.windows.work is MonitorWindows
+            else ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
         ]
         for step in self.steps:
             step.setup()
 
     def advance(self, number, window, shard, blobs):
         """By messages of one sender."""
-        kinds = {**WAITING, "cells": self.bag, "progress": Cell}
+        is_monitor = isinstance(self.steps[number], MonitorInOrderDoFn)
+        kinds = {**WAITING, "progress": Cell, "counters" if is_monitor else "cells": self.bag}
+        kinds |= {"reported": Cell} if is_monitor else {}
         state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
         for message in messages_of(window, blobs):
             yield from self.steps[number].process((shard, message), **state)
@@ -107,17 +112,19 @@ def test_cells_that_come_twice_and_in_any_order_change_nothing(case):
 def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
     settings, pairs, released = case
     appending = Steps(settings)
-    monkeypatch.setattr(in_order, "_CELLS_BEFORE_REWRITING", 10_000)
+    for module in (in_order, threshold_monitor):
+        monkeypatch.setattr(module, "_CELLS_BEFORE_REWRITING", 10_000)
     assert appending.run(pairs, PLAN.schedule.horizon) == released
     rewriting = Steps(settings)
-    monkeypatch.setattr(in_order, "_CELLS_BEFORE_REWRITING", -10_000)
+    for module in (in_order, threshold_monitor):
+        monkeypatch.setattr(module, "_CELLS_BEFORE_REWRITING", -10_000)
     assert rewriting.run(pairs, PLAN.schedule.horizon) == released
     assert stored(rewriting) < stored(appending)
 
 
 def stored(steps):
     """How many cells there are in all states."""
-    bags = [state["cells"] for state in steps.states.values()]
+    bags = [state.get("cells") or state["counters"] for state in steps.states.values()]
     return sum(len(bag.content) for bag in bags)
 
 
