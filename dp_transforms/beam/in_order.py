@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder, VarIntCoder
+from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
-from dp_transforms.beam.threshold_monitor import Progress as MonitorProgress
-from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.operator_counts import (
@@ -29,7 +28,6 @@ from dp_transforms.monitor.operator_counts import (
 )
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_cell, unpack_cell
 from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
 
@@ -38,7 +36,7 @@ _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 
 
 @dataclasses.dataclass
-class Progress:
+class StageProgress:
     """shards: of the stage. cells, size: how many cells and bytes the state had when it was last rewritten. reports:
     how many were released."""
 
@@ -109,7 +107,7 @@ class InOrderDoFn(beam.DoFn):
         progress.write(now.to_bytes())
         yield from self.end(span, now)
 
-    def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
+    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
         """What the stage made of a span, window by window; None: nothing came for it."""
         packed = {} if advanced is None else dict(packed_by_cell(advanced, self._to))
         for window in range(span.first, span.end):
@@ -117,18 +115,18 @@ class InOrderDoFn(beam.DoFn):
                 for message in messages_of(window, packed.get((window, shard), [])):
                     yield shard, message
 
-    def end(self, span: Span, progress: Progress) -> Iterator[object]:
+    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
         """What follows the windows that had their turn."""
         return iter(())
 
-    def _progress(self, progress: Any) -> Progress:
+    def _progress(self, progress: Any) -> StageProgress:
         stored = progress.read()
-        now = Progress(self._shards) if stored is None else Progress(*Progress.FIELDS.unpack(stored))
+        now = StageProgress(self._shards) if stored is None else StageProgress(*StageProgress.FIELDS.unpack(stored))
         if now.shards != self._shards:  # users would be in other shards, where their purses are full again
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
-    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
         counts: Counter[str] = Counter()
         stored = list(cells.read()) if self._work.keeps_state else []
         state = self._work.read(map(_unpacked, stored), span.first)
@@ -137,7 +135,7 @@ class InOrderDoFn(beam.DoFn):
         if self._work.keeps_state:
             self._store(state, stored, span, cells, progress)
 
-    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: Progress) -> None:
+    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: StageProgress) -> None:
         """Appends what has changed. Now and then it rewrites all, which costs a bounded share of what is read."""
         changed = list(self._work.changed(state, span))
         size = sum(map(len, stored)) + sum(len(cell) for _, cell in changed)
@@ -153,7 +151,7 @@ class InOrderDoFn(beam.DoFn):
             operator_gauge(name).set(value)
 
     @staticmethod
-    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: Progress) -> None:
+    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: StageProgress) -> None:
         for kind, cell in written:
             cells.add(pack_cell(kind, 0, cell))
             progress.cells += 1
@@ -169,12 +167,12 @@ class ReleaseInOrderDoFn(InOrderDoFn):
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
 
-    def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
+    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
         for window, report in advanced or ():
             progress.reports += 1
             yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
 
-    def end(self, span: Span, progress: Progress) -> Iterator[object]:
+    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
         if span.end == self._stage.run.plan.schedule.horizon:
@@ -182,25 +180,17 @@ class ReleaseInOrderDoFn(InOrderDoFn):
             yield beam.pvalue.TaggedOutput(ENDED, ended)
 
 
-class MonitorInOrderDoFn(beam.DoFn):
-    """Counted messages of candidates -> what `ReleaseInOrderDoFn` releases, where users pay for hits:
-    `ThresholdMonitorEvolvingDoFn` closes the windows whose turn has come, on the contribution counters.
+class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
+    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer."""
 
-    Stateful, with one key: the counters of users go from each window to the next.
-    """
-
-    REPORTED = ReadModifyWriteStateSpec("reported", VarIntCoder())
+    close_windows = None
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
-        self._run, self._senders = run, senders
-        self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key)
-        self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
+        super().__init__(run, noise_key)
+        self._senders = senders
         self._answered = operator_gauge(WINDOWS_ANSWERED)
 
-    def setup(self) -> None:
-        self._monitor.setup()
-
-    def process(
+    def process(  # type: ignore[override]
         self,
         element: ToShard,
         pending: Any = beam.DoFn.StateParam(PENDING),
@@ -209,30 +199,20 @@ class MonitorInOrderDoFn(beam.DoFn):
         turns: Any = beam.DoFn.StateParam(TURNS),
         counters: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.CONTRIBUTION_COUNTERS),
         progress: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.PROGRESS),
-        reported: Any = beam.DoFn.StateParam(REPORTED),
     ) -> Iterator[object]:
         waiting = Turns(self._senders, turns, (pending, soon, far))
         windows = waiting.add(Message(*element[1]))
         self._late.inc(waiting.dropped)
         if not windows:
             return
-        end, before = windows[-1][0] + 1, reported.read() or 0
-        now = MonitorProgress.of(progress.read(), RunPart.whole(self._run.plan.schedule))
-        reports = before
-        if candidates := [blob for _, blobs in windows for blob in blobs]:
-            for output in self._monitor.close(self._run.stream, candidates, end - 1, counters, now):
-                _, report = output.value
-                reports += 1
-                yield TimestampedValue[WindowReport](report, output.timestamp)
-        else:  # the counters, which are many, are not read
-            self._closed.inc(len(windows))
-            now.next_window = end
+        now, stream, through = Progress.of(progress.read(), self._part), self._run.stream, windows[-1][0]
+        candidates = [blob for _, of_window in windows for blob in of_window]
+        for (_, report), stamp in self.close(stream, candidates, through, counters, now):
+            yield TimestampedValue[WindowReport](report, stamp)
         progress.write(now.to_bytes())
-        if reports > before:
-            reported.write(reports)
-        self._answered.set(end)
-        if end == self._run.plan.schedule.horizon:
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(self._run.stream, end, reports))
+        self._answered.set(through + 1)
+        if through == self.last:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, through + 1, now.reports))
 
 
 def _unpacked(data: bytes) -> tuple[Kind, Cell]:

@@ -20,7 +20,6 @@ from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.rounds import ReleaseBlocks
 from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
-from dp_transforms.stages.windows import MonitorWindows
 
 
 class Released(NamedTuple):
@@ -85,7 +84,8 @@ class ReleaseAtOnce(beam.PTransform):
         with_blocks: bool = False,
     ) -> None:
         super().__init__()
-        self._stages = stages
+        assert stages.windows is not None, "users pay for contributions"
+        self._stages, self._windows = stages, stages.windows
         self._noise_key = noise_key
         self._cuts = cuts
         self._part = part
@@ -100,7 +100,7 @@ class ReleaseAtOnce(beam.PTransform):
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
             users = merge_pairs(users, noise_key, self._pool, step)
         in_first_round, (found, states) = self._found(users)
-        release = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
+        release = AtOnceStep(self._windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
         groups = found | "GroupWindows" >> beam.GroupByKey()
         blocks = self._blocks(in_first_round) if self._with_blocks else None
         return Released(run_at_once(groups, "Windows", release, noise_key).sent, states, blocks)
@@ -108,7 +108,7 @@ class ReleaseAtOnce(beam.PTransform):
     def _blocks(self, named: beam.PCollection) -> beam.PCollection:
         """named: in the first of rounds over blocks."""
         whole = Sharding(self._cuts.users.windows_per_slab, 1)
-        release = AtOnceStep(Stage(ReleaseBlocks, self._stages.windows.run), whole, None, self._part)
+        release = AtOnceStep(Stage(ReleaseBlocks, self._windows.run), whole, None, self._part)
         return run_at_once(named | "GroupBlocks" >> beam.GroupByKey(), "Blocks", release, self._noise_key).sent
 
     def _found(self, users: beam.PCollection) -> tuple[beam.PCollection, Sent]:
@@ -181,8 +181,8 @@ class ReleaseStagesInOrder(beam.PTransform):
         users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
         items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
         last: beam.DoFn
-        if stages.windows.work is MonitorWindows:
-            last = MonitorInOrderDoFn(stages.windows.run, noise_key, of_items)
+        if stages.windows is None:
+            last = MonitorInOrderDoFn(stages.items.run, noise_key, of_items)
         else:
             last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
         found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)

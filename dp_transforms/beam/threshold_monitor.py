@@ -285,29 +285,31 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         now = Progress.of(progress.read(), self._part)
         through = last_closed(self._run.plan.schedule, time)
         if now.first_pending <= through and not now.missing:
-            yield from self.close(key, now.take(through, pending, pending_far), through, counters, now)
+            reports = self.close(key, now.take(through, pending, pending_far), through, counters, now)
             progress.write(now.to_bytes())
+            for report, stamp in reports:
+                yield TimestampedValue[KeyedReport](report, stamp)
+            if self._carries_over and through == self.last:
+                yield from self._carried(counters, now)
         if now.first_pending != _NEVER:
             close.set(closing_time(self._run.plan.schedule, now.first_pending))
 
     def close(
         self, key: str, candidates: Sequence[bytes], through: int, counters: Any, now: Progress
-    ) -> Iterator[TimestampedValue | beam.pvalue.TaggedOutput]:
-        """Closes all windows up to this one, whose candidates are these. Writes the counters before it sends a report,
-        and changes ``now``, which the caller writes."""
+    ) -> list[tuple[KeyedReport, Timestamp]]:
+        """Closes all windows up to this one, whose candidates these are, and writes the counters. The caller writes
+        ``now``, and sends the reports with their timestamps."""
+        first, now.next_window = now.next_window, through + 1
+        self._closed.inc(through + 1 - first)
+        if not candidates:
+            return []
         columns = [ItemHolders.from_bytes(blob) for blob in candidates]
         stored = list(counters.read())
-        state = MonitorState(now.next_window, now.hit_bound, self._counters_of(stored, columns))
+        state = MonitorState(first, now.hit_bound, self._counters_of(stored, columns))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
-        self._closed.inc(through + 1 - now.next_window)
-        now.next_window, now.hit_bound = through + 1, state.hit_bound
+        now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
         self._store(state.budgets, stored, counters, now)
-        for window, report in reports:
-            yield TimestampedValue[KeyedReport]((key, report), max_timestamp(self._run.plan.schedule, window))
-        if self._carries_over and now.next_window == self._part.end:
-            paid = ((Kind.BUDGETS, blob) for blob in state.budgets.to_blobs())
-            for packed in pack_by_bucket([(Kind.HIT_BOUND, hit_bound_cell(now.hit_bound)), *paid]):
-                yield beam.pvalue.TaggedOutput(STATE, packed)
+        return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
 
     def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> ContributionCounters:
         """Those that are stored, and what the holders of these candidates had paid before this part of the run."""
@@ -316,6 +318,11 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
             holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
             before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
         return ContributionCounters([*stored, *before], are_noted=True)
+
+    def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
+        """What a part of a replay hands to the next: all counters of its users, and the bound."""
+        cells = [(Kind.HIT_BOUND, hit_bound_cell(now.hit_bound)), *((Kind.BUDGETS, blob) for blob in counters.read())]
+        return (beam.pvalue.TaggedOutput(STATE, packed) for packed in pack_by_bucket(cells))
 
     def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
         """Appends the counters that were charged. Now and then it rewrites all, which costs a bounded share of what is
@@ -339,7 +346,7 @@ class Progress:
     next_window: the first that is not closed. hit_bound: as in `MonitorState`. missing: elements that have not come, of
     groups of which others have. first_pending: the first window that waits. near_end, far: windows before near_end wait
     in `pending`; of the others so many blobs wait in `pending_far`. cells, size: of the counters when they were last
-    rewritten.
+    rewritten. reports: that were sent.
     """
 
     next_window: int
@@ -350,8 +357,9 @@ class Progress:
     far: int = 0
     cells: int = 0
     size: int = 0
+    reports: int = 0
 
-    _FIELDS = struct.Struct("<8q")
+    _FIELDS = struct.Struct("<9q")
 
     @classmethod
     def of(cls, stored: bytes | None, part: RunPart) -> Progress:

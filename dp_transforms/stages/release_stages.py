@@ -11,16 +11,16 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
-from dp_transforms.stages.users import BoundUsers, FindCandidates, NameItems, SpendPurses, WeighReplay
-from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
+from dp_transforms.stages.users import BoundUsers, FindCandidates, NameItems, ReleaseNames, SpendPurses, WeighReplay
 
 
 class ReleaseStages(NamedTuple):
-    """What users add, what is found among items, and what is reported of each window."""
+    """What users add, what is found among items, and what is reported of each window: None where users pay for hits,
+    since that is ThresholdMonitorEvolving (`dp_transforms.beam.threshold_monitor`)."""
 
     users: Stage
     items: Stage
-    windows: Stage
+    windows: Stage | None
 
     def in_rounds(self) -> Iterator[tuple[str, Stage, Stage]]:
         """Users and items in each round of looks, and what tells their steps apart; once where looks have no rounds."""
@@ -54,17 +54,18 @@ def stages_of(
 ) -> ReleaseStages:
     """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known.
     is_part: of a part of a run at once. Else windows come one after the other."""
-    works: tuple[type[StageWork], type[StageWork], type[StageWork]]
-    if run.plan.looks is None:
-        works = BoundUsers, FindCandidates, MonitorWindows
-    elif run.plan.rounds is not None:
-        works = WeighRound, NameRound, ReleaseNames
-    else:
-        works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
             "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"
             " without them."
         )
-    users, items, windows = works
-    return ReleaseStages(Stage(users, run), Stage(items, run, domain), Stage(windows, run))
+    users: type[StageWork]
+    items: type[StageWork]
+    if run.plan.looks is None:
+        users, items = BoundUsers, FindCandidates
+    elif run.plan.rounds is not None:
+        users, items = WeighRound, NameRound
+    else:
+        users, items = WeighReplay if is_replay else SpendPurses, NameItems
+    windows = None if run.plan.looks is None else Stage(ReleaseNames, run)
+    return ReleaseStages(Stage(users, run), Stage(items, run, domain), windows)

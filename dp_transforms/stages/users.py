@@ -27,7 +27,7 @@ from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, known_of_cells
-from dp_transforms.stages.stage import Span, StageWork
+from dp_transforms.stages.stage import Reported, Span, StageWork
 
 # The weights of a replay: each user spends its purse evenly on all its pairs of the run (docs/guarantee.md,
 # "Weights").
@@ -192,3 +192,13 @@ class NameItems(StageWork):
 
     def measures(self, state: _Followed) -> dict[str, int]:
         return {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
+
+
+class ReleaseNames(StageWork):
+    """`NamedItems` -> reports, where users pay for looks: what is named is published."""
+
+    keeps_state = False
+    TAKES = NamedItems
+
+    def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
+        return columns.window_reports(self.plan, self.keys.stream)

@@ -20,7 +20,6 @@ from dp_transforms.monitor.operator_counts import ToShard, messages_of
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.users import NameItems
-from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.naming_runs import naming_settings
@@ -54,7 +53,7 @@ class Steps:
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
             MonitorInOrderDoFn(settings, HeldSecret(), 1)
-            if stages.windows.work is MonitorWindows
+            if stages.windows is None
             else ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
         ]
         for step in self.steps:
@@ -62,9 +61,8 @@ class Steps:
 
     def advance(self, number, window, shard, blobs):
         """By messages of one sender."""
-        is_monitor = isinstance(self.steps[number], MonitorInOrderDoFn)
-        kinds = {**WAITING, "progress": Cell, "counters" if is_monitor else "cells": self.bag}
-        kinds |= {"reported": Cell} if is_monitor else {}
+        bag = "counters" if isinstance(self.steps[number], MonitorInOrderDoFn) else "cells"
+        kinds = {**WAITING, bag: self.bag, "progress": Cell}
         state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
         for message in messages_of(window, blobs):
             yield from self.steps[number].process((shard, message), **state)
@@ -124,7 +122,7 @@ def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
 
 def stored(steps):
     """How many cells there are in all states."""
-    bags = [state.get("cells") or state["counters"] for state in steps.states.values()]
+    bags = [state[name] for state in steps.states.values() for name in ("cells", "counters") if name in state]
     return sum(len(bag.content) for bag in bags)
 
 

@@ -36,7 +36,7 @@ POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
 OF_HITS = {
     "Release/Users": (TURNS | {"cells"}, set()),
     "Release/Items": (TURNS | {"cells"}, set()),
-    "Release/Windows": (TURNS | {"contribution_counters", "reported"}, set()),
+    "Release/Windows": (TURNS | {"contribution_counters"}, set()),
 }
 MONITOR = {"Release/MonitorHeavyHitters": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
 OF_LOOKS = {

@@ -28,6 +28,7 @@ import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
 from dp_transforms.logs import JoinedChunks, read_joined
 from dp_transforms.mechanisms.randomness import IdKeys
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.planned_run import PlannedRun
@@ -36,6 +37,13 @@ from dp_transforms.stages.read_pairs import MergePairs, PackPairs
 from dp_transforms.stages.release_stages import Cuts, stages_of
 from dp_transforms.stages.rounds import ReleaseBlocks
 from dp_transforms.stages.stage import AtOnceStep, HandedOver, Sharding, Span, Stage, packed_by_cell
+
+try:
+    from dp_transforms.monitor.heavy_hitter_monitor import candidates_in_order
+    from dp_transforms.monitor.item_sums import ItemHolders
+except ImportError:  # of the old code
+    from dp_transforms.monitor.item_holders import ItemHolders
+    from dp_transforms.stages.windows import candidates_in_order
 
 START, HOUR, MICROS = 1_767_225_600, 3600, 1_000_000
 SECRET = bytes(range(40))
@@ -191,14 +199,16 @@ class Answers:
             found = self._step(find, _grouped(sent), named)
             if number == 1 and self.plan.rounds is not None:
                 whole_block = Sharding(cuts.users.windows_per_slab, 1)
-                release = AtOnceStep(Stage(ReleaseBlocks, stages.windows.run), whole_block, None, part)
+                release = AtOnceStep(Stage(ReleaseBlocks, self.run), whole_block, None, part)
                 self._reported(self._step(release, _grouped(found), []))
             keeps = 1 if self.plan.rounds is not None else 0
             named = [*named[:keeps], [blob for _, blob in found]]
-        last = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
-        if stages.windows.work.keeps_state:  # users are charged in windows that come in order
-            self._windows_in_order(stages.windows, found, part)
+        if self.plan.hits is not None:  # users are charged in windows that come in order
+            charged = _Charged(self.run, (part or RunPart.whole(self.plan.schedule)).first)
+            self._reported(charged.close([blob for _, blob in found if blob]))
+            self.told.append(charged.told())
         else:
+            last = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
             self._reported(self._step(last, _grouped(found), []))
 
     def in_order(self, batches: Sequence[Any]) -> None:
@@ -209,9 +219,10 @@ class Answers:
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         packed = dict(_grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts)))
-        works = [stage.start(SECRET) for stage in stages]
+        charged = None if self.plan.hits is None else _Charged(self.run, 0)
+        works = [stage.start(SECRET) for stage in (stages if charged is None else stages[:2])]
         shards = [3, 3, 1]
-        states = [[work.read(iter(()), 0) for _ in range(of)] for work, of in zip(works, shards, strict=True)]
+        states = [[work.read(iter(()), 0) for _ in range(of)] for work, of in zip(works, shards, strict=False)]
         reports = []
         for window in range(schedule.horizon):
             sent = [(shard, blob) for shard in range(3) for blob in packed.get((window, shard), [])]
@@ -230,20 +241,15 @@ class Answers:
                         continue
                     for (_, to), blobs in packed_by_cell(advanced, Sharding(1, shards[step + 1])):
                         sent += [(to, blob) for blob in blobs]
+            if charged is not None and sent:
+                reports += charged.close([blob for _, blob in sent])
         self._reported(reports)
+        if charged is not None:
+            self.told.append(charged.told())
         for work, of_shards in zip(works, states, strict=True):
             if work.keeps_state:
                 for state in of_shards:
                     self.told.append(sorted((kind.value, _digest(cell)) for kind, cell in work.cells(state)))
-
-    def _windows_in_order(self, stage: Stage, found: Sequence[Any], part: RunPart | None) -> None:
-        work, whole = stage.start(SECRET), part or RunPart.whole(self.plan.schedule)
-        state = work.load(whole, None, Span(whole.first, whole.end, 0, 1))
-        blobs = [blob for _, blob in found if blob]
-        span = Span(whole.first, whole.end, 0, 1)
-        advanced = work.advance(state, work.columns(blobs), span, self.counts)
-        self._reported([report for _, report in advanced])
-        self.told.append(sorted((kind.value, _digest(cell)) for kind, cell in work.cells(state)))
 
     def _step(self, step: AtOnceStep, groups: Sequence[Any], named: Sequence[Any]) -> list[Any]:
         work, found, kept = step.start(SECRET), list[Any](), list[str]()
@@ -268,6 +274,21 @@ class Answers:
         return json.dumps(
             {"case": number, "mode": self.plan.mode, "named": named, "digest": _digest([self.told, told])}
         )
+
+
+class _Charged:
+    """The last step where users pay for hits, with what it keeps."""
+
+    def __init__(self, run: PlannedRun, first: int) -> None:
+        self._monitor = HeavyHitterMonitor(run.plan, run.stream_keys(SECRET))
+        self._state = MonitorState(first)
+
+    def close(self, blobs: Sequence[bytes]) -> list[Any]:
+        candidates = candidates_in_order([ItemHolders.from_bytes(blob) for blob in blobs])
+        return [report for _, report in self._monitor.close_windows(candidates, self._state)]
+
+    def told(self) -> Any:
+        return [self._state.hit_bound, sorted(map(_digest, self._state.budgets.to_blobs()))]
 
 
 def _fields(report: Any) -> dict[str, Any]:
