@@ -16,15 +16,16 @@ import numpy.typing as npt
 from benchmarks import found_names, peers_histograms, peers_pipeline_dp, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
+from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS,
-    "looks, rounds": {"usual_looks": (1, 1000), "rounds": True},
-    "hits": {"hits_per_user": 3},
-    "hits-with-counts": {"hits_per_user": 10},
+    "looks, rounds": {"usual_contributions": (1, 1000), "rounds": True},
+    "hits": {"charge": "hits", "hits_per_user": 3},
+    "hits-with-counts": {"charge": "hits", "counts": True, "hits_per_user": 10},
 }
 _DAY_SECONDS = 86_400
 _CAPS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 512)
@@ -88,7 +89,7 @@ def _weighted_gaussian(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 
 def _weighted_gaussian_known(log: LogPairs, random: np.random.Generator) -> Chosen:
-    numbers = {"known_error": MODES["looks"]["known_error"], "forget_after": _looks_plan(log).known_for}
+    numbers = {"known_error": MODES["looks"]["false_name_error"], "forget_after": _looks_plan(log).known_for}
 
     def run(most: int) -> FoundPairs:
         return peers_set_union.weighted_gaussian_known(log, EPSILON, DELTA, most, random, **numbers)
@@ -186,7 +187,7 @@ def _looks_plan(log: LogPairs) -> Plan:
 def _plan(log: LogPairs, mode: str) -> Plan:
     end = log.start_seconds + log.horizon * log.window_seconds
     schedule = WindowSchedule.fixed(log.start_seconds, end, log.window_seconds)
-    return Plan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, mode=mode.partition(",")[0], **MODES[mode])
+    return plan_for(epsilon=EPSILON, delta=DELTA, schedule=schedule, **MODES[mode])
 
 
 def _at_most(most: int) -> str:

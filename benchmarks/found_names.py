@@ -29,7 +29,7 @@ from dp_transforms.plan.plan import Plan
 from tests.helpers.trials import trial_of
 
 Whole = npt.NDArray[np.int64]
-LOOKS: dict[str, Any] = {"usual_looks": (1, 1000), "known_error": 1e-5}  # choices of a plan
+LOOKS: dict[str, Any] = {"usual_contributions": (1, 1000), "false_name_error": 1e-5}  # choices of a plan
 
 
 def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:

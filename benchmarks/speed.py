@@ -66,7 +66,7 @@ def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
 
 
 def _replay(log: Path, window: str = "1h", seconds: int = logs.DAYS * 86_400) -> tuple[str, ...]:
-    more = ("--mode", "hits", "--processes", "1")
+    more = ("--charge", "hits", "--processes", "1")
     return logs.replay(log, f"{OUTPUT}.jsonl", *more, window=window, seconds=seconds)
 
 

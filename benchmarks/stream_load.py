@@ -49,7 +49,7 @@ _SECONDS_TO_START = 30
 _SECONDS_AFTER_END = 20
 _LATE_SECONDS = 5.0  # a delay of more says that the rate is not kept
 _PEER_EVENTS = 5_000_000
-_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--mode", "hits")
+_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--charge", "hits")
 _CHARGED_USERS = 100_000
 
 

@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import KafkaTopic, LogFolder, StreamClock
 from dp_transforms.beam.jobs import StreamJob, build_stream, watch_to_end
-from dp_transforms.beam.runner_options import RESUMES, is_on_dataflow, job_name, resumes, runner_options
+from dp_transforms.beam.runner_options import RESUMES, is_dry, is_on_dataflow, job_name, resumes, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.plan_options import read_plan
@@ -64,7 +64,7 @@ def job_of(ours: argparse.Namespace) -> StreamJob:
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
-        public_items=ours.domain_file,
+        public_items=ours.public_items,
         sink=output_of(ours),
         dead_letter=ours.dead_letter,
         shards=None,
@@ -106,7 +106,7 @@ def check_paths(ours: argparse.Namespace, options: PipelineOptions) -> None:
     ValueError."""
     given = {name: path for name in _PATHS if (path := getattr(ours, name)) is not None}
     paths = [name for name, path in given.items() if not is_topic(path)]
-    if paths and is_on_dataflow(options):
+    if paths and is_on_dataflow(options) and not is_dry(options):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in paths)
         raise UserError(f"workers of Dataflow share no disk: give topics and --noise-key-secret, not {flags}.")
     for name in paths:
@@ -125,7 +125,10 @@ def run(arguments: Sequence[str]) -> None:
         build_stream(pipeline, job)
     except (UserError, ValueError, StreamError) as error:
         sys.exit(f"live_stream: {error}")
-    tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
+    if is_dry(options):
+        tell("Dry run: the job was made. It is not sent.")
+    else:
+        tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
     try:
         watch_to_end(pipeline, job)
     except StreamError as error:

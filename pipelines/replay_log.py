@@ -25,8 +25,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import find_log_chunks
 from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
-from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, runner_options
+from dp_transforms.beam.runner_options import is_dry, is_on_dataflow, is_sent, job_name, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
+from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.output_file import check_output, is_taken
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
@@ -58,7 +59,7 @@ def job_of(ours: argparse.Namespace) -> ReplayJob:
         noise_key=noise_key_of(ours),
         run_id=ours.run_id,
         stream=ours.stream,
-        public_items=ours.domain_file,
+        public_items=ours.public_items,
         output=ours.output,
         block_output=ours.block_output,
         dead_letter=ours.dead_letter,
@@ -68,12 +69,12 @@ def job_of(ours: argparse.Namespace) -> ReplayJob:
 
 def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     """Before anything is read. Raises UserError."""
-    files = {name: getattr(ours, name) for name in ("output", *_OTHERS, "domain_file", "noise_key_file")}
+    files = {name: getattr(ours, name) for name in ("output", *_OTHERS, "public_items", "noise_key_file")}
     if is_on_dataflow(options):
         if ours.noise_key_secret is None:
             raise UserError("workers of Dataflow share no disk: give --noise-key-secret, and no --noise-key-file.")
         for path in filter(None, [*ours.log, *files.values()]):
-            if not is_remote(path):
+            if not is_remote(path) and not is_dry(options):
                 raise UserError(f"workers of Dataflow share no disk, got {path}. Use gs://BUCKET/NAME.")
     for name, path in files.items():  # workers may have another current folder
         setattr(ours, name, None if path is None else full_name(path))
@@ -82,7 +83,8 @@ def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     for name in ("output", *_OTHERS):
         path, option = getattr(ours, name), f"--{name.replace('_', '-')}"
         if path is not None:
-            check_output(path, option)
+            if not (is_dry(options) and is_remote(path)):  # nothing is written, so no credentials are needed
+                check_output(path, option)
             if (other := named.setdefault(path, option)) != option:
                 raise UserError(f"{other} and {option} name the same file. Name two different ones.")
 
@@ -99,6 +101,8 @@ def run(arguments: Sequence[str]) -> None:
         except (UserError, ValueError) as error:
             sys.exit(f"replay_log: {error}")
         run_to_end(pipeline)
+    if is_dry(options):
+        tell("Dry run: the job was made. It is not sent.")
     if is_sent(options) and not is_taken(ours.output):
         sys.exit("replay_log: more rows than --max-bad-fraction could not be read, so nothing was published.")
 

@@ -11,6 +11,7 @@ import click
 
 import dp_transforms
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.plan.charges import plan_for
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
 from tests.helpers.option_tables import commands, with_options
@@ -25,14 +26,14 @@ NO_NETWORK = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0
 
 
 def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path):
-    """As it is printed, users pay for hits; without `mode=...`, for looks."""
+    """As it is printed, users pay for hits; by `for_contributions`, for contributions."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert example.count("\n") <= 10
-    for_looks = example.replace(', mode="hits", hits_per_user=10', "")
-    assert for_looks != example
+    for_contributions = example.replace("for_hits(", "for_contributions(").replace(", hits_per_user=10", "")
+    assert for_contributions != example
     assert 'runner="DirectRunner"' in example
     found = []
-    for text in (example, for_looks):
+    for text in (example, for_contributions):
         (tmp_path / "example.py").write_text(text)
         result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120", **NO_NETWORK})
         assert result.returncode == 0, result.stderr
@@ -65,13 +66,13 @@ def test_the_readme_says_from_how_many_users_looks_and_hits_find_an_item():
     year = WindowSchedule.fixed("2026-01-01", "2027-01-01", 3600)
 
     def plan(**choices: Any) -> Any:
-        return Plan.calibrate(epsilon=2, delta=1e-9, schedule=year, **choices)
+        return plan_for(epsilon=2, delta=1e-9, schedule=year, **choices)
 
     looks = plan()
     each = numbers(sentence[0])
     assert each == [10, 100, 1000, 10_000]
     assert numbers(sentence[1]) == [looks.found_from(number) for number in each]
-    assert int(sentence[2]) == plan(mode="hits").smallest_detectable()
+    assert int(sentence[2]) == plan(charge="hits").smallest_detectable()
 
 
 def numbers(text: str) -> list[int]:
@@ -85,7 +86,7 @@ def test_the_readme_says_no_more_than_the_proof_has():
         assert "declared range" in text
     assert README.count("all cores") == 1
     assert "no cap" not in README
-    assert "--most-looks" in README
+    assert "--most-contributions" in README
 
 
 def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
@@ -109,7 +110,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     lines = (json.dumps({"user": f"u{user}", "item": "news", "timestamp": 1_577_836_800}) for user in range(300))
     (tmp_path / "logs" / "0.jsonl").write_text("\n".join(lines) + "\n")
     schedule = WindowSchedule.fixed(1_577_836_800, 1_577_840_400, 3600)
-    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule)
+    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule)
     (tmp_path / "plan.json").write_text(plan.to_json())
     key_file(tmp_path)
     result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
@@ -121,7 +122,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     assert "RunEnded(stream='events', windows=1, reports=1)" in result.stdout
 
 
-def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path):
+def test_the_demo_replays_one_log_for_hits_and_for_contributions(tmp_path):
     result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     shown = result.stdout

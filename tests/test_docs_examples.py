@@ -215,7 +215,7 @@ def test_the_table_of_budgets_is_what_plans_say():
     of_names = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(of_names) == 3
     for epsilon, *found in of_names[:1] + of_names[2:3]:
-        plan = Plan.calibrate(
+        plan = Plan.for_contributions(
             epsilon=float(epsilon), delta=1e-9, schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600)
         )
         assert plan.looks is not None
@@ -227,7 +227,7 @@ def test_the_table_of_budgets_is_what_plans_say():
         WindowSchedule.fixed("2026-01-01", "2027-01-01", 86_400),
     )
     for epsilon, *found in rows:
-        plans = [Plan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one, mode="hits") for one in schedules]
+        plans = [Plan.for_hits(epsilon=float(epsilon), delta=1e-9, schedule=one) for one in schedules]
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 
@@ -262,7 +262,7 @@ def test_the_sql_says_what_the_report_says(tmp_path):
         )
         for window, found in items.items()
     ]
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=schedule)
     write_report_file(tmp_path / "report.avro", ReportHeader.of_plan(plan, "run", "events"), reports)
     assert shh("show", "report.avro", "--output", "items.parquet", cwd=tmp_path).returncode == 0
     text = (ROOT / "docs" / "other_languages.md").read_text().replace("'items.parquet'", f"'{tmp_path}/items.parquet'")

@@ -102,7 +102,9 @@ def test_make_docs_builds_the_site(tmp_path):
     assert result.returncode == 0, result.stderr
     assert {f"{page}.html" for page in ("index", *PAGES)} <= {path.name for path in tmp_path.iterdir()}
     api = (tmp_path / "python_api.html").read_text()
-    assert {"Plan.calibrate", *dp_transforms.__all__} <= set(re.findall(r'id="dp_transforms\.([\w.]+)"', api))
+    assert {"Plan.for_contributions", "Plan.for_hits", *dp_transforms.__all__} <= set(
+        re.findall(r'id="dp_transforms\.([\w.]+)"', api)
+    )
     assert "system-message" not in api
 
 

@@ -143,7 +143,7 @@ class Mechanism:
     def of_plan(cls, plan: Plan) -> Mechanism:
         hits = plan.charged_hits
         if hits.wide is not None:
-            raise ValueError(f"there is no audit of plans of mode {plan.mode}.")
+            raise ValueError("there is no audit of plans with printed noise.")
         return cls(
             law=ThresholdLaw(hits.epsilon_per_query, hits.zone_width),
             threshold=plan.threshold,

@@ -81,7 +81,7 @@ class MonitorStream(beam.PTransform):
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
-            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.calibrate(...).")
+            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
         if not isinstance(clock, StreamClock):
             raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):

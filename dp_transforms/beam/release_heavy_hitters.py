@@ -109,7 +109,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
-            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.calibrate(...).")
+            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
         if window is not None:
             check_window(window, plan.schedule)
         items = item if isinstance(item, (list, tuple)) and item else [item]

@@ -12,7 +12,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import apache_beam as beam
 import pyarrow as pa
@@ -34,7 +34,8 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.plan.plan import Choices, Plan
+from dp_transforms.plan.charges import plan_for
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
@@ -114,7 +115,7 @@ _READ: dict[str, list[EventBatch]] = {}
 _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
-class BudgetWords(Choices, total=False):
+class BudgetWords(TypedDict, total=False):
     """What stands in the place of a plan: the words of the command, as arguments."""
 
     start: Moment
@@ -123,9 +124,21 @@ class BudgetWords(Choices, total=False):
     slide: Length | None
     epsilon: float
     delta: float
-    mode: str | None
     max_users: int
     max_items: int
+    charge: str | None
+    usual_contributions: tuple[int, int] | None
+    most_contributions: int | None
+    forget_after: int | None
+    false_name_error: float | None
+    size_error: float | None
+    rounds: bool | tuple[int, ...] | None
+    block_seconds: int | None
+    counts: bool
+    noise: str
+    hits_per_user: int | None
+    max_items_per_user: int | None
+    threshold: int | None
 
 
 def replay(
@@ -158,7 +171,7 @@ def replay(
         into memory.
     plan: a `Plan`; or in its place the words of the command:
         ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
-        `Plan.calibrate`.
+        `Plan.for_contributions`; or, with ``charge="hits"``, of `Plan.for_hits`.
     user, item, time: names of columns; several of the item, such as ``["country", "page"]``, make one label of their
         values. time_unit, time_format, time_zone: how times are read; a timestamp without a zone is UTC. All as in
         `EventFields`.
@@ -248,7 +261,7 @@ def _plan_of(plan: Plan | None, public_items: PublicItems | None, budget: dict[s
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])
     schedule = WindowSchedule.sliding(start, end, window, budget.pop("slide", None) or window)
-    return Plan.calibrate(schedule=schedule, public_items=public_items, **budget)
+    return plan_for(schedule=schedule, public_items=public_items, **budget)
 
 
 def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], plan: Plan, *, allow_empty: bool) -> None:

@@ -97,6 +97,7 @@ _OF_FLINK = (
     *("retain_externalized_checkpoints_on_cancellation", "savepoint_path", "shutdown_sources_after_idle_ms"),
     *("state_backend", "state_backend_factory", "state_backend_storage_path", "unaligned_checkpoint_enabled"),
 )
+_TEMP_LOCATION = re.compile(r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9]/.*")  # as Beam wants it
 _View = TypeVar("_View", bound=PipelineOptions)
 
 
@@ -330,7 +331,7 @@ def check_dataflow(options: PipelineOptions, *, streaming: bool) -> None:
         wrong.append("--project=PROJECT")
     if not cloud.region:
         wrong.append("--region=REGION")
-    if not (cloud.temp_location or "").startswith("gs://"):
+    if not _TEMP_LOCATION.fullmatch(cloud.temp_location or ""):  # else Beam makes a bucket, also in a dry run
         wrong.append(f"--temp_location=gs://BUCKET/FOLDER (got {cloud.temp_location})")
     if bool(standard.streaming) != streaming:
         wrong.append("--streaming" if streaming else "no --streaming")
@@ -361,6 +362,11 @@ def is_on_dataflow(options: PipelineOptions) -> bool:
 def is_sent(options: PipelineOptions) -> bool:
     """Whether a job runs once its pipeline was run: not of a dry run, and of a flex template its launcher sends it."""
     return not (options.view_as(TestOptions).dry_run or options.view_as(GoogleCloudOptions).template_location)
+
+
+def is_dry(options: PipelineOptions) -> bool:
+    """Whether a job is only made: workers will never look for its files."""
+    return bool(options.view_as(TestOptions).dry_run)
 
 
 def resumes(words: Sequence[str]) -> bool:

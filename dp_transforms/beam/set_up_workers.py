@@ -293,7 +293,7 @@ def display_of(plan: Plan, stream: str) -> dict[str, str | float]:
     schedule = plan.schedule
     return {
         "stream": stream,
-        "mode": plan.mode,
+        "charge": plan.charge_in_words,
         "epsilon": plan.epsilon,
         "delta": plan.delta,
         "windows": schedule.horizon,

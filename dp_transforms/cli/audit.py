@@ -34,9 +34,9 @@ class AuditOptions:
     plan_file: str | None = opt("", "The plan to check, a file of `shh plan --output`.", "--plan", metavar="FILE")
     rounds: int | None = opt(
         "",
-        "How many items the adversary gives the user, one per window if there are enough windows; in mode looks, the "
-        "most looks of the user in what is tried. "
-        "Default: until the user is excluded, or its purse is empty.",
+        "How many items the adversary gives the user, one per window if there are enough windows; if users pay for "
+        "contributions, the most of the user in what is tried. "
+        "Default: until the user is excluded, or its user budget is spent.",
         type=click.IntRange(min=1, max=100_000),
         metavar="N",
     )

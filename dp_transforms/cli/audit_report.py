@@ -22,7 +22,6 @@ from dp_transforms.audit.mechanism import Mechanism
 from dp_transforms.audit.round_looks import RoundLooks
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
 from dp_transforms.plan.plan import Plan
-from dp_transforms.views.plan_words import CHARGES
 
 FORMAT_VERSION = 1
 
@@ -146,7 +145,7 @@ class HitsReport(AuditReport):
         plan, hits = self.plan, self.plan.charged_hits
         zone = f" to {plan.threshold + hits.zone_width - 1:,} charged" if hits.zone_width else ""
         return (
-            f"Plan {plan.fingerprint[:16]}: {CHARGES[plan.mode]}, noise of scale {hits.noise.scale:.4g}, threshold "
+            f"Plan {plan.fingerprint[:16]}: {plan.charge_in_words}, noise of scale {hits.noise.scale:.4g}, threshold "
             f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
             f"user and window{f', under each of at most {hits.keys:,} keys' if hits.keys > 1 else ''}."
         )

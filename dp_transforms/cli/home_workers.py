@@ -18,7 +18,7 @@ from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkO
 from dp_transforms.errors import PoolError, UserError
 from dp_transforms.logs import EventFields, LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.monitor.item_domain import DomainFile
-from dp_transforms.plan.plan import DEFAULT_MODE
+from dp_transforms.plan.plan import HITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
@@ -113,24 +113,25 @@ def read_early(pool: ProcessPool, options: ReplayOptions) -> None:
 
     Whatever is wrong with it is found again, and told, when the replay is checked.
     """
-    unknown = (options.plan_file, options.plan.domain_file, options.account.ledger)
+    unknown = (options.plan_file, options.plan.public_items, options.account.ledger)
     if any(path is not None for path in unknown) or any(map(is_remote, options.logs)):
         return
     with contextlib.suppress(ValueError, UserError, click.UsageError):
         fields, schedule = options.fields.fields(), schedule_from_options(options.plan)
-        mode = options.plan.mode or DEFAULT_MODE
+        pays_looks = options.plan.charge != HITS
         chunks = find_log_chunks(options.logs, fields)
-        step = reading_step(schedule, mode, fields, shards_of_log(chunks, schedule, mode, fields))
+        shards = shards_of_log(chunks, schedule, fields, pays_looks=pays_looks)
+        step = reading_step(schedule, fields, shards, pays_looks=pays_looks)
         _begin(pool, step, chunks, options.noise_key_file)
 
 
 def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
     """Begins to read the log, if it has not begun. Raises ValueError for a noise key that cannot be used."""
     plan, domain = request.plan, None
-    if request.domain_file is not None and plan.domain is not None:
-        domain = DomainFile(request.domain_file, plan.domain.size, plan.domain.fingerprint)
-        pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.domain_file)
-    step = reading_step(plan.schedule, plan.mode, request.fields, request.shards, domain)
+    if request.public_items is not None and plan.domain is not None:
+        domain = DomainFile(request.public_items, plan.domain.size, plan.domain.fingerprint)
+        pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.public_items)
+    step = reading_step(plan.schedule, request.fields, request.shards, domain, pays_looks=plan.looks is not None)
     _begin(pool, step, request.chunks, request.options.noise_key_file)
 
 
@@ -141,9 +142,11 @@ def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], k
         pool.submit_ahead(step, joined)
 
 
-def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, mode: str, fields: EventFields) -> int | None:
+def shards_of_log(
+    chunks: Sequence[LogChunk], schedule: WindowSchedule, fields: EventFields, *, pays_looks: bool
+) -> int | None:
     """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
-    if mode != "looks":
+    if not pays_looks:
         return None
     by_events = -(-_events_in_windows(chunks, schedule) // _EVENTS_PER_SHARD)
     return min(_MOST_SHARDS, max(8, by_events, -(-_long_label_bytes(chunks, fields) // _LABEL_BYTES_PER_SHARD)))
@@ -174,7 +177,7 @@ def sliding_words(request: ReplayRequest) -> str | None:
     if plan.looks is not None and repeats > 1:
         events = min(plan.units_of_rounds) // plan.looks.units[0] // repeats
         if events < _FEWEST_EVENTS:
-            words.append(f"only about {max(1, events):,} of a user count, since each look is paid (--most-looks)")
+            words.append(f"only about {max(1, events):,} of a user count, since each is paid (--most-contributions)")
     if not words:
         return None
     return f"Each event counts in {repeats:,} windows: {'; and '.join(words)}. A longer --slide helps."
@@ -272,7 +275,7 @@ def _needed(request: ReplayRequest) -> tuple[int, float]:
     log = estimate_log(request.chunks, request.fields)
     per_window = log.events * _MEMORY_PER_EVENT + log.long_label_bytes * _BYTES_PER_LONG_LABEL_BYTE
     needed = _BASE_BYTES + request.plan.schedule.windows_per_event * per_window
-    return log.events, needed + _bytes_of_domain(request.domain_file)
+    return log.events, needed + _bytes_of_domain(request.public_items)
 
 
 def _bytes_of_domain(path: str | None) -> int:

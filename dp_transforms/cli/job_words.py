@@ -21,7 +21,7 @@ _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d
 
 
 def job_parser(description: str) -> argparse.ArgumentParser:
-    """With the options of every job: plan, key, fields, domain, and the name of the stream."""
+    """With the options of every job: plan, key, fields, public items, and the name of the stream."""
     made = argparse.ArgumentParser(description=description, epilog="All other options are Beam's.", allow_abbrev=False)
     made.add_argument("--plan", required=True, help="a path or URL: what shh plan --output wrote")
     key = made.add_mutually_exclusive_group()
@@ -35,7 +35,7 @@ def job_parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--item-field", action="append", help="several, each with --item-field, make one label")
     made.add_argument("--time-field", default="timestamp")
     made.add_argument("--time-unit", choices=("s", "ms", "us"), help="of times that are numbers")
-    made.add_argument("--domain-file", help="for a plan with a known domain: the path or URL of its items")
+    made.add_argument("--public-items", help="for a plan with public items: the path or URL of their list")
     made.add_argument("--stream", default="events", help="name of the stream in the report")
     return made
 

@@ -59,7 +59,7 @@ def command(context: click.Context, place: str | None, population: str | None, s
     "--rule",
     type=click.Choice(RULES),
     help="How runs of a new population add up. Default: by which more runs of this plan fit; renyi is for plans of"
-    " mode looks.",
+    " contributions.",
 )
 def reserve(
     place: str | None,

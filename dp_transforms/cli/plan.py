@@ -10,7 +10,7 @@ import click
 
 from dp_transforms.cli.options import OUTPUT, filled_by, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_options import MODE_RULES, PlanOptions, plan_from_options
+from dp_transforms.cli.plan_options import CHARGE_RULES, PlanOptions, plan_from_options
 from dp_transforms.plan.plan import Plan
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
@@ -30,7 +30,7 @@ class PlanCommand:
     as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
 
 
-@filled_by(PlanCommand, "plan", MODE_RULES)
+@filled_by(PlanCommand, "plan", CHARGE_RULES)
 def command(options: PlanCommand) -> None:
     """Show what a budget buys: from how many users on an item is found. Reads no data.
 

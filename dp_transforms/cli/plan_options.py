@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -30,7 +29,8 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.errors import UserError
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, DEFAULT_MODE, MODES, Plan, choices_of
+from dp_transforms.plan.charges import CHARGES, choices_of, plan_for
+from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, Plan
 from dp_transforms.plan.rounds import units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
@@ -39,8 +39,8 @@ from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 if TYPE_CHECKING:
     from dp_transforms.monitor.item_domain import PublicItems
 
-_MODES = tuple(mode for mode in MODES if mode != "kms21")  # of the command
 _MOST_PLAN_BYTES = 1 << 20
+_HITS = {counts: RELEASE_MODES["hits-with-counts" if counts else "hits"].default_hits for counts in (False, True)}
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 
@@ -91,47 +91,48 @@ class StreamPlanOptions:
         needed="required",
         type=UTC_TIME,
     )
-    mode: str | None = opt(
+    charge: str | None = opt(
         BUDGET,
-        "What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
-        "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
-        "threshold. "
-        "hits-with-counts: noisy counts, each one charged. Default: "
-        f"{DEFAULT_MODE}.",
-        brief="looks (default), hits or hits-with-counts.",
-        type=click.Choice(_MODES),
-        seen_as=lambda mode: mode or DEFAULT_MODE,
+        "What users pay for. contributions: each item that a user has in a window, for names and sizes of heavy items; "
+        "finds most where users are not active for ever. hits: charged results, for names of heavy items, which are "
+        f"free far above the threshold. Default: {CHARGES[0]}.",
+        brief="contributions (default) or hits.",
+        type=click.Choice(CHARGES),
+        seen_as=lambda charge: charge or CHARGES[0],
+    )
+    counts: bool = switch(
+        BUDGET, "With hits: publish noisy counts, each of them charged.", brief="With hits: noisy counts, all charged."
     )
     hits_per_user: int | None = opt(
         ADVANCED,
         "Number of charged results after which a user no longer counts. "
-        f"Default: {', '.join(f'{RELEASE_MODES[name].default_hits} in {name}' for name in _MODES[:-1])}.",
+        f"Default: {_HITS[False]}; {_HITS[True]} with --counts.",
     )
     max_items_per_user: int | None = opt(
         ADVANCED, f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
     )
     threshold: int | None = opt(
         ADVANCED,
-        "Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file one "
-        "that items without holders rarely reach.",
+        "Noisy counts of at least this number are reported. Default: the smallest safe one; with --public-items "
+        "one that items without holders rarely reach.",
     )
-    usual_looks: tuple[int, int] | None = opt(
+    usual_contributions: tuple[int, int] | None = opt(
         ADVANCED,
-        "With looks: so many pairs (window, item) most users have in the whole run. Expect it, never "
-        f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
+        "So many contributions, items in windows, most users have in the whole run. Expect it, never count it in the "
+        f"log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-contributions.",
         metavar="LOW HIGH",
     )
-    most_looks: int | None = opt(
+    most_contributions: int | None = opt(
         ADVANCED,
-        f"With looks: a user's further pairs (window, item) in the run do not count. Default: {DEFAULT_MOST_LOOKS:,}.",
+        f"A user's further contributions in the run do not count. Default: {DEFAULT_MOST_LOOKS:,}.",
     )
     forget_after: int | None = opt(
         ADVANCED,
-        "With looks: a named item is followed down to fewer users until it was not named for so many "
+        "With contributions: a named item is followed down to fewer users until it was not named for so many "
         f"windows; 0: each window is judged alike. Default: {DEFAULT_FORGET_AFTER}.",
         metavar="WINDOWS",
     )
-    domain_file: str | None = opt(
+    public_items: str | None = opt(
         INPUT,
         "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
         "Default: any item.",
@@ -156,20 +157,20 @@ class PlanOptions(StreamPlanOptions):
 
     rounds: bool = switch(
         BUDGET,
-        "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
-        "day, the others at the windows of those that were named. They name more of what many users hold in several "
-        "windows of a block; an item of one window alone needs more users, and sizes of hundreds are lower where users "
-        "have many pairs.",
+        "With contributions: test in rounds. The first tests the items of each block of windows, such as a day, the "
+        "others the windows of those that were named. They name more of what many users hold in several windows of a "
+        "block; an item of one window alone needs more users, and sizes of hundreds are lower where users have many "
+        "contributions.",
         brief="Finds more where a day has many windows.",
     )
     block: int | None = opt(
         ADVANCED,
-        "Look in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
+        "Test in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
         type=DURATION,
     )
     round_shares: tuple[int, ...] | None = opt(
         ADVANCED,
-        "Look in rounds, which pay with these percents of what is left of a purse. Default: 10,5,20,100.",
+        "Test in rounds, which pay with these percents of what is left of a user budget. Default: 10,5,20,100.",
         type=ParsedText("percents", _percents),
         metavar="N,N,...",
     )
@@ -177,30 +178,26 @@ class PlanOptions(StreamPlanOptions):
 
 PLAN_OPTIONS = names_of(PlanOptions)
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-_CHOICES = {"block": "block_seconds"}  # in `Plan.calibrate`
+_CHOICES = {"block": "block_seconds"}  # in `Plan.for_contributions`
 
 
-def _mode_rules() -> Iterator[Rule]:
-    """Options of some modes alone."""
-    options_of: dict[tuple[str, ...], list[str]] = {}
-    for name in PLAN_OPTIONS:
-        choice = _CHOICES.get(name, name)
-        modes = tuple(mode for mode in _MODES if choice in choices_of(mode))
-        if 0 < len(modes) < len(_MODES):
-            options_of.setdefault(modes, []).append(name)
-    for modes, options in options_of.items():
-        yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
+def _charge_rule(charge: str) -> Rule:
+    """Options of this charge alone."""
+    others = frozenset().union(*(choices_of(other) for other in CHARGES if other != charge))
+    own = choices_of(charge) - others
+    options = [name for name in PLAN_OPTIONS if _CHOICES.get(name, name) in own]
+    return Rule(flags(options), needs=f"--charge {charge}", is_usage=True)
 
 
-MODE_RULES = (*_mode_rules(),)
+CHARGE_RULES = (*map(_charge_rule, CHARGES),)
 PLAN_RULES = (
     Rule(
-        flags(name for name in PLAN_OPTIONS if name != "domain_file"),
+        flags(name for name in PLAN_OPTIONS if name != "public_items"),
         excludes="--plan",
         why="the plan sets it already",
         remedy="Leave the plan or the option out.",
     ),
-    *MODE_RULES,
+    *CHARGE_RULES,
 )
 
 
@@ -225,13 +222,13 @@ def plan_from_options(options: StreamPlanOptions) -> Plan:
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
-    for name in ("window", "slide", "start", "end", "domain_file"):
+    choices["counts"] = options.counts or None
+    for name in ("window", "slide", "start", "end"):
         del choices[name]
-    given = {name: value for name, value in choices.items() if value is not None}
-    domain = read_domain_file(options.domain_file)
+    choices["public_items"] = read_public_items(options.public_items)
     try:
         with operator_console().status("calibrating the plan"):
-            plan = Plan.calibrate(schedule=schedule, public_items=domain, **given)
+            plan = plan_for(schedule=schedule, **choices)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)
@@ -253,8 +250,8 @@ def read_plan(path: str) -> Plan:
         raise UserError(f"--plan: {error}") from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
-    if plan.mode not in _MODES:
-        raise UserError(f"--plan {path}: plans of mode {plan.mode} run in Python alone (docs/python_api.md).")
+    if plan.hits is not None and plan.hits.wide is not None:
+        raise UserError(f"--plan {path}: plans with printed noise run in Python alone (docs/python_api.md).")
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
@@ -277,27 +274,25 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
 def plan_of_command(options: StreamPlanOptions, plan_file: str | None) -> Plan:
     """The plan of ``--plan FILE`` or of the budget options (`plan_from_options`).
 
-    Whether the domain file belongs to the plan is checked when it is read.
+    Whether the list of public items belongs to the plan is checked when it is read.
     """
     if plan_file is None:
         return plan_from_options(options)
     plan = read_plan(plan_file)
-    if options.domain_file is None and plan.domain_size:
-        raise UserError(
-            f"the plan is for a known domain of {plan.domain_size:,} items. Give the list of them with --domain-file."
-        )
-    if options.domain_file is not None and not plan.domain_size:
-        raise UserError("the plan is for an open domain. Leave --domain-file out, or make a plan with it.")
+    if options.public_items is None and plan.domain_size:
+        raise UserError(f"the plan has {plan.domain_size:,} public items. Give the list of them with --public-items.")
+    if options.public_items is not None and not plan.domain_size:
+        raise UserError("the plan has no public items. Leave --public-items out, or make a plan with it.")
     return plan
 
 
-def read_domain_file(path: str | None) -> PublicItems | None:
-    """The items of ``--domain-file``; None without one. Raises UserError."""
+def read_public_items(path: str | None) -> PublicItems | None:
+    """The items of ``--public-items``; None without one. Raises UserError."""
     if path is None:
         return None
     from dp_transforms.monitor.item_domain import PublicItems  # loads pyarrow
 
-    with user_errors(ValueError, prefix="--domain-file "):
+    with user_errors(ValueError, prefix="--public-items "):
         return PublicItems.read(path)
 
 
@@ -309,7 +304,7 @@ def option_error(error: ValueError) -> UserError:
     message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".
     return UserError(
-        re.sub(r"^(epsilon|delta|threshold|mode|weight)\b(?= (must|=|and|cannot|needs))", r"--\1", message)
+        re.sub(r"^(epsilon|delta|threshold|charge|counts|weight)\b(?= (must|=|and|cannot|needs))", r"--\1", message)
     )
 
 

@@ -115,7 +115,12 @@ def _replay(
         if pool is not None:
             request = dataclasses.replace(
                 request,
-                shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.mode, request.fields),
+                shards=shards_of_log(
+                    request.chunks,
+                    request.plan.schedule,
+                    request.fields,
+                    pays_looks=request.plan.looks is not None,
+                ),
             )
             read_ahead(pool, request)
     with paused_collection():  # looking for garbage took a sixth of the time
@@ -267,16 +272,16 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
     rows = summary.events + summary.rejected
     beyond = (
-        "looks of a round beyond the purse"
+        "tests of a round beyond the user budget"
         if len(request.plan.units_of_rounds) > 1
-        else "pairs (window, item) beyond --most-looks"
+        else "contributions beyond --most-contributions"
     )
     unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     read = (
         f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
-        f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if request.domain_file else ''}"
+        f"{f' {summary.outside_domain:,} of other items than --public-items skipped,' if request.public_items else ''}"
         f"{unpaid if summary.unpaid else ''}{rejected}"
     )
     odd, remedy = "", ""
@@ -287,7 +292,7 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         other = unit_hint(request.chunks, request.fields)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
-        odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
+        odd, remedy = "No event has an item of --public-items.", " Ids are compared as text, blanks included."
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[dim]{read}[/]")
     if odd:

@@ -81,7 +81,7 @@ class PartOptions:
         ADVANCED,
         "Take the range in parts, one command after the other, for one budget: a private file with what one "
         "part hands to the next, made by the first one (mode 0600). The budget options and the key are the "
-        "same in all parts. With --mode looks users spend at their own pace, as in a stream.",
+        "same in all parts. With --charge contributions users spend at their own pace, as in a stream.",
         metavar="FILE",
     )
     until: int | None = opt(
@@ -173,7 +173,7 @@ class ReplayOptions:
             dead_letter=full(self.dead_letter),
             block_output=full(self.block_output),
             noise_key_file=full(self.noise_key_file),
-            plan=dataclasses.replace(self.plan, domain_file=full(self.plan.domain_file)),
+            plan=dataclasses.replace(self.plan, public_items=full(self.plan.public_items)),
         )
 
     @property
@@ -239,8 +239,8 @@ class ReplayRequest:
         return self.options.stream
 
     @property
-    def domain_file(self) -> str | None:
-        return self.options.plan.domain_file
+    def public_items(self) -> str | None:
+        return self.options.plan.public_items
 
     @property
     def header(self) -> ReportHeader:

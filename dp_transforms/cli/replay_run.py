@@ -176,7 +176,7 @@ def job_of(request: ReplayRequest) -> ReplayJob:
         noise_key=request.options.noise_key_file,
         run_id=request.run_id,
         stream=request.stream,
-        public_items=request.domain_file,
+        public_items=request.public_items,
         output=request.output,
         block_output=request.options.block_output,
         dead_letter=request.options.dead_letter,
@@ -210,7 +210,7 @@ def _release_whole(batches: beam.PCollection, request: ReplayRequest) -> Release
         noise_key=request.options.noise_key_file,
         run_id=request.run_id,
         stream=request.stream,
-        public_items=request.domain_file,
+        public_items=request.public_items,
         shards=request.shards,
         with_blocks=request.options.block_output is not None,
     )
@@ -230,7 +230,7 @@ def _release_by(pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayReque
         run_id=request.run_id,
         stream=request.stream,
         shards=request.shards,
-        public_items=request.domain_file,
+        public_items=request.public_items,
         with_blocks=request.options.block_output is not None,
     )
     released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
@@ -248,7 +248,7 @@ def _release_part(
         noise_key=noise_key,
         run_id=request.run_id,
         stream=request.stream,
-        public_items=request.domain_file,
+        public_items=request.public_items,
         with_blocks=request.options.block_output is not None,
     )
     released = batches | "ReleasePart" >> transform

@@ -96,7 +96,7 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
             noise_key=noise_key,
             run_id=run_id,
             stream=options.stream,
-            public_items=options.plan.domain_file,
+            public_items=options.plan.public_items,
             sink=sink,
             dead_letter=options.sink.dead_letter,
             shards=options.job.shards,

@@ -126,8 +126,8 @@ class StreamStatus:
             (names.EVENTS_FROM_THE_FUTURE, "from the future"),
             (names.EVENTS_AFTER_STOP, "after the stop"),
             (names.EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
-            (names.EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
-            (names.PAIRS_UNPAID, "user and item pairs beyond --most-looks"),
+            (names.EVENTS_OUTSIDE_DOMAIN, "of other items than --public-items"),
+            (names.PAIRS_UNPAID, "contributions beyond --most-contributions"),
         ):
             if counts.get(name):
                 parts.append(f"{counts[name]:,} {words}")

@@ -26,7 +26,7 @@ class PlannedRun:
 
     def __post_init__(self) -> None:
         if type(self.plan) is not Plan:  # one of a trial promises nothing, and was not checked
-            raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.calibrate(...).")
+            raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.for_hits(...).")
         # What all windows share of accounting is computed here, once, and travels with the plan. Workers compute what
         # depends on how many pairs a round of looks draws for.
         _ = self.plan.fingerprint

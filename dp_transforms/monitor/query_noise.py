@@ -153,9 +153,9 @@ def query_noise(plan: Plan, keys: StreamKeys) -> QueryNoise:
 
 def release_rule(plan: Plan) -> ReleaseRule:
     """What is published of a noisy count, and whether it is a hit."""
-    if plan.mode == "hits":
+    if plan.charged_hits.mode == "hits":
         return BetweenThresholds(plan.threshold, plan.charged_hits.zone_width)
-    return (CountsAboveThreshold if plan.mode == "hits-with-counts" else NamesAboveThreshold)(plan.threshold)
+    return (CountsAboveThreshold if plan.counts else NamesAboveThreshold)(plan.threshold)
 
 
 def most_hits(plan: Plan, charged: int) -> int:

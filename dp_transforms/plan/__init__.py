@@ -10,6 +10,7 @@ Read `plan` and `records` first. Each module below imports only those above it.
 - `rounds`: looks in rounds: their purses, thresholds and stated sizes.
 - `calibration`: the search for the records of a plan.
 - `plan`: `Plan`; calibrates it, and reads it as hostile input.
+- `charges`: plans by the name of what users pay for.
 - `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 
 A new choice touches its record, its calibration and its option (`cli.plan_options`). docs/plan.schema.json, which says

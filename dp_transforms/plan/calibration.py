@@ -6,7 +6,8 @@ Guarantee: none of its own. `Plan` checks all that is found here again, as it do
 from __future__ import annotations
 
 import functools
-from typing import Any, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import Any
 
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
@@ -26,14 +27,16 @@ from dp_transforms.accounting.purse.purse_search import (
     choose_purse,
 )
 from dp_transforms.accounting.release_modes import mode_of
-from dp_transforms.checks import check_range, check_whole, is_whole
+from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.plan.plan_checks import check_most_looks
+from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_most_looks
 from dp_transforms.plan.records import (
     Budget,
+    Domain,
     Hits,
     Known,
     Looks,
+    PublicList,
     Shares,
     WideNoise,
     check_hits,
@@ -46,47 +49,62 @@ from dp_transforms.plan.rounds import (
     check_choices,
     with_rounds,
 )
+from dp_transforms.plan.stored import as_float
+from dp_transforms.plan.window_schedule import WindowSchedule
 
+EXACT, PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 # An item that nobody holds any more is followed for 168 windows after its last name, and noise names it 168 * 1e-5 =
 # 0.0017 times, on average. So if items are named in two windows or more, fewer than one in a thousand reports is noise.
-DEFAULT_KNOWN_ERROR = 1e-5
+DEFAULT_FALSE_NAME_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
 
 
-class HitsChoices(TypedDict, total=False):
-    """What `Plan.calibrate` takes in modes `hits`, `hits-with-counts` and `kms21`.
+def checked_budget(
+    epsilon: float,
+    delta: float,
+    schedule: WindowSchedule,
+    public_items: PublicList | None,
+    max_users: int,
+    max_items: int,
+) -> Budget:
+    """Checked. Raises ValueError."""
+    epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
+    check_budget(epsilon, delta, schedule)
+    check_declared_ids(max_users, max_items)
+    if public_items is not None and not isinstance(public_items, PublicList):
+        raise ValueError(
+            f"public_items must be PublicItems, got a {type(public_items).__name__}. Use PublicItems.read(path)."
+        )
+    domain = None if public_items is None else Domain(public_items.size, public_items.fingerprint)
+    return Budget(epsilon, delta, schedule, domain, max_users, max_items)
 
-    hits_per_user: after so many a user no longer counts. 3 in hits, 10 in hits-with-counts, 20 in kms21 by default.
-    max_items_per_user: distinct items of a user that count in one window, 3 by default.
-    most_keys: the promise is for users with events under at most so many keys, 1 by default. Counters, items of a
-        window and false reports are those of one key.
-    threshold: by default the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger one
-        leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the smallest at
-        which the whole run is expected to publish at most 0.05 items that nobody holds.
-    """
 
-    hits_per_user: int | None
-    max_items_per_user: int | None
-    most_keys: int | None
-    threshold: int | None
+def stored_mode(noise: str, *, counts: bool) -> str:
+    """The name of a way to charge hits in stored plans. Raises ValueError."""
+    if noise not in (EXACT, PRINTED):
+        raise ValueError(f"noise must be {EXACT} or {PRINTED}, got {shown(noise)}.")
+    if counts and noise == PRINTED:
+        raise ValueError("counts cannot be used with printed noise: [KMS21] publishes names. Leave one out.")
+    return "kms21" if noise == PRINTED else "hits-with-counts" if counts else "hits"
 
 
-def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> dict[str, Any]:
-    """The records of the plan with the least noise. given: without None.
+def calibrate_hits(
+    mode: str, budget: Budget, keys: int, hits: int | None, items: int | None, threshold: int | None
+) -> dict[str, Any]:
+    """The records of the plan with the least noise. mode: as it is stored. keys, hits, items: of one user; under a key,
+    in a window.
 
     Raises ValueError if the budget is too small for any noise that can be sampled, or if the threshold is below the
     smallest safe one.
     """
     charging, domain_size, horizon = mode_of(mode), budget.domain_size, budget.schedule.horizon
-    hits, items = given.get("hits_per_user"), given.get("max_items_per_user")
     hits = charging.default_hits if hits is None else hits
-    keys = check_whole("most_keys", given.get("most_keys", 1), 1)
+    check_whole("most_keys", keys, 1)
     check_hits(hits, keys)
     items = check_whole("max_items_per_user", DEFAULT_MAX_ITEMS_PER_USER if items is None else items, 1)
-    threshold = given.get("threshold")
     if threshold is not None:
         check_whole("threshold", threshold, 1)
     queries = keys * items * horizon
@@ -117,43 +135,16 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
     }
 
 
-class LooksChoices(TypedDict, total=False):
-    """What `Plan.calibrate` takes in mode `looks`.
-
-    usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up to
-        most_looks if that is less. The noise is chosen for them; other users are served too.
-    most_looks: a user's further pairs do not count, 3,000 by default.
-    forget_after: items that were named are followed down to a lower threshold, until they were not named for so many
-        windows, 168 by default; 0: no item is followed.
-    known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
-        domain as small as 0.05 false names in the whole run need.
-    size_error: the probability that any size that the run states is too large, 0.01 by default.
-    rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. For replays, without known items or a known domain. By default False: an item of a single window
-        needs more users. In place of True, which percent of what is left of a purse each round pays with:
-        (10, 5, 20, 100).
-    block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
-        whole run where windows are a day or longer.
-    """
-
-    usual_looks: tuple[int, int] | None
-    most_looks: int | None
-    forget_after: int | None
-    known_error: float | None
-    size_error: float | None
-    rounds: bool | tuple[int, ...] | None
-    block_seconds: int | None
-
-
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
 
 
-def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
-    """The records of the plan that finds most for users with the usual looks. given: without None."""
+def calibrate_looks(budget: Budget, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The records of the plan that finds most for users with the usual contributions. given: the choices of
+    `Plan.for_contributions`; None stands for the default."""
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)
     units = () if rounds is None else rounds.units
-    forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
+    forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_FALSE_NAME_ERROR)
     usual_looks, most_looks = _looks(given)
     if units:
         most_looks *= LOOKS_OF_ROUNDS
@@ -175,7 +166,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         choice = with_rounds(choice, units)
     return {
         "threshold": choice.threshold,
-        "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR)),
+        "looks": looks_of(choice.prices, usual_looks, given["size_error"]),
         "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
@@ -205,9 +196,9 @@ def known_of(prices: PriceList, threshold: int, known_error: float, forget_after
     return Known(threshold=min(threshold, prices.noise.smallest_margin(known_error)), forget_after=forget_after)
 
 
-def _looks(given: LooksChoices) -> tuple[tuple[int, int], int]:
+def _looks(given: Mapping[str, Any]) -> tuple[tuple[int, int], int]:
     """The usual looks, and the most."""
-    usual_looks, most_looks = given.get("usual_looks"), given.get("most_looks")
+    usual_looks, most_looks = given["usual_contributions"], given["most_contributions"]
     if most_looks is None:
         most_looks = max(DEFAULT_MOST_LOOKS, _largest(usual_looks))
     check_most_looks(most_looks)
@@ -223,18 +214,18 @@ def _largest(usual_looks: object) -> int:
     return max([1, *(int(looks) for looks in usual_looks if is_whole(looks))])
 
 
-def _known(budget: Budget, given: LooksChoices) -> tuple[int, float]:
-    """For how many windows named items are followed, 0 for not at all; and how often noise names a known item."""
-    horizon, forget_after, known_error = budget.schedule.horizon, given.get("forget_after"), given.get("known_error")
+def _known(budget: Budget, given: Mapping[str, Any]) -> tuple[int, float]:
+    """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
+    horizon, forget_after, error = budget.schedule.horizon, given["forget_after"], given["false_name_error"]
     if forget_after is not None and budget.domain:
-        raise ValueError("forget_after cannot be used with a known domain, where every item is known. Leave it out.")
+        raise ValueError("forget_after cannot be used with public items, which are all followed. Leave it out.")
     if forget_after is None:
         forget_after = 0 if budget.domain else min(DEFAULT_FORGET_AFTER, horizon)
     check_whole("forget_after", forget_after, 0, horizon)
-    if known_error is not None and not (forget_after or budget.domain):
-        raise ValueError("known_error cannot be used with forget_after=0. Leave one out.")
-    if known_error is None:
+    if error is not None and not (forget_after or budget.domain):
+        raise ValueError("false_name_error cannot be used with forget_after=0. Leave one out.")
+    if error is None:
         tests = budget.domain_size * horizon
-        known_error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_KNOWN_ERROR
-    check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
-    return forget_after, known_error
+        error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_FALSE_NAME_ERROR
+    check_range("false_name_error", error, SMALLEST_KNOWN_ERROR, 0.5)
+    return forget_after, error

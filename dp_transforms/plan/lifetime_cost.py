@@ -123,7 +123,7 @@ class LifetimeCost:
         delta = delta_units("delta", plan.delta)
         looks = plan.looks
         if looks is None:
-            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.mode)
+            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.charged_hits.mode)
         with decimal.localcontext(_MATH):
             events = _exactly("open", plan.delta_open) + _exactly("hash", plan.shares.hash) + _SLACK
             # The share of sampling is (1 + e^epsilon) d.
@@ -131,7 +131,7 @@ class LifetimeCost:
         return cls(
             epsilon=epsilon_units("epsilon", plan.epsilon),
             delta=delta,
-            mode=plan.mode,
+            mode="looks",
             # The exact value of the float: the order of the prices, and none beside it.
             order=str(Decimal(looks.order)),
             divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),
@@ -224,7 +224,7 @@ class BudgetRule:
         if kind != RENYI:
             return cls(kind, max_epsilon, max_delta)
         if not first.order:
-            raise ValueError("the rule renyi needs a first plan of mode looks. Use basic.")
+            raise ValueError("the rule renyi needs a first plan of contributions. Use basic.")
         events, delta = first.delta_events, min(first.delta, max_delta)
         # Enough for as many runs like the first as the caps allow, unless that is a large share of max_delta.
         distances = _sampling_units(first.distance, max_epsilon)

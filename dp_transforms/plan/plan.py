@@ -1,8 +1,8 @@
 """The plan of a run: a privacy budget turned into the plain numbers that the mechanisms run on.
 
 Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events, over
-the whole declared schedule; with a known domain, provided the list of items is public and was not made from the log. A
-plan that breaks the first part cannot be built: construction checks it again. Every rounding goes toward more noise.
+the whole declared schedule; with public items, provided their list is public and was not made from the log. A plan
+that breaks the first part cannot be built: construction checks it again. Every rounding goes toward more noise.
 """
 
 from __future__ import annotations
@@ -11,31 +11,20 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any, Unpack, cast
+from typing import Any
 
 import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
-from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.checks import exact, html_table, nearest, shown
+from dp_transforms.checks import exact, html_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.calibration import HitsChoices, LooksChoices, calibrate_hits, calibrate_looks
-from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
-from dp_transforms.plan.records import (
-    Budget,
-    Domain,
-    Hits,
-    Known,
-    KnownDomain,
-    Looks,
-    Rounds,
-    Shares,
-)
+from dp_transforms.plan.calibration import EXACT, PRINTED, calibrate_hits, calibrate_looks, checked_budget, stored_mode
+from dp_transforms.plan.plan_checks import check_plan
+from dp_transforms.plan.records import Domain, Hits, Known, Looks, PublicList, Rounds, Shares
 from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
-    as_float,
     fingerprint_of,
     flat,
     read_record,
@@ -46,29 +35,26 @@ from dp_transforms.plan.stored import (
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
 FORMAT_VERSION = 4
-DEFAULT_MODE = "looks"
-MODES = (*RELEASE_MODES, "looks")
+CONTRIBUTIONS, HITS = "contributions", "hits"
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 
 
-class Choices(HitsChoices, LooksChoices, total=False):
-    """What `Plan.calibrate` takes beside the budget; each mode has its own."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """One calibrated run: what is promised, and the numbers that keep the promise. Build it with `calibrate`.
+    """One calibrated run: what is promised, and the numbers that keep the promise. Build it with `for_contributions` or
+    `for_hits`.
 
     epsilon, delta: the guarantee for one user over the whole schedule.
     schedule: the declared windows; its horizon is the number of windows that may be published.
-    domain: of a plan with a known domain.
+    domain: of a plan with public items.
     max_users, max_items: declared bounds on distinct ids under one key, for hash collisions; never measured. Stated
         sizes are wrong more often than they say if there are more users.
-    threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
-    looks: where users pay for looks. hits: where users pay for hits.
-    known: where named items are followed; in a known domain all items are known, and have the threshold.
-    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
+    threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
+        charged zone.
+    looks: where users pay for contributions, each with one test. hits: where users pay for hits.
+    known: where named items are followed; public items are all followed, and have the threshold.
+    rounds: where the tests of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
 
@@ -90,84 +76,134 @@ class Plan(Record):
         check_plan(self)
 
     @classmethod
-    def calibrate(
+    def for_contributions(
         cls,
         *,
         epsilon: float,
         delta: float,
         schedule: WindowSchedule,
-        mode: str | None = None,
-        public_items: KnownDomain | None = None,
+        public_items: PublicList | None = None,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
-        **choices: Unpack[Choices],
+        usual_contributions: tuple[int, int] | None = None,
+        most_contributions: int | None = None,
+        forget_after: int | None = None,
+        false_name_error: float | None = None,
+        size_error: float | None = None,
+        rounds: bool | tuple[int, ...] | None = None,
+        block_seconds: int | None = None,
     ) -> Plan:
-        """The plan that finds most for this budget.
+        """Users pay for each contribution, an item that one has in a window. The plan that finds most for this budget.
 
-        mode: one of `MODES`, by default looks. public_items: a list of all items, `PublicItems`; None where any may
-        come. choices: in looks those of `LooksChoices`, in the other modes those of `HitsChoices`; None stands for the
-        default of the mode.
+        public_items: all items, `PublicItems`; None where any may come.
+        usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to
+            most_contributions if that is less. The noise is chosen for them; other users are served too.
+        most_contributions: a user's further ones do not count, 3,000 by default.
+        forget_after: items that were named are followed down to a lower threshold, until they were not named for so
+            many windows, 168 by default; 0: no item is followed.
+        false_name_error: the probability with which noise alone names a followed item in a window, 1e-5 by default; a
+            public item with one as small as 0.05 false names in the whole run need.
+        size_error: the probability that any size that the run states is too large, 0.01 by default.
+        rounds: tests come in rounds, which find more: first of the items of each day, then of those of its windows
+            that were named. For replays, without followed or public items. By default False: an item of a single
+            window needs more users. In place of True, which percent of what is left of a user budget each round pays
+            with: (10, 5, 20, 100).
+        block_seconds: with rounds; the first tests the items of blocks of so many seconds. By default a day, or the
+            whole run where windows are a day or longer.
 
-        Raises ValueError for an argument of another mode, and if the budget is too small for any noise that can
-        be sampled.
+        Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        mode = DEFAULT_MODE if mode is None else mode
-        given = {name: value for name, value in choices.items() if value is not None}
-        for name in given.keys() - choices_of(mode):
-            others = ", ".join(other for other in MODES if name in choices_of(other))
-            if not others:
-                known = {"epsilon", "delta", "schedule", *(cls.calibrate.__kwdefaults__ or ()), *choices_of(mode)}
-                raise TypeError(f"Plan.calibrate() has no argument {name!r}{nearest(name, known)}")
-            raise ValueError(f"{name} cannot be used with mode {mode!r}: it belongs to {others}. Leave it out.")
-        epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
-        check_budget(epsilon, delta, schedule)
-        check_declared_ids(max_users, max_items)
-        if public_items is not None and not isinstance(public_items, KnownDomain):
-            raise ValueError(
-                f"public_items must be PublicItems, got a {type(public_items).__name__}. Use PublicItems.read(path)."
-            )
-        known_domain = None if public_items is None else Domain(public_items.size, public_items.fingerprint)
-        budget = Budget(epsilon, delta, schedule, known_domain, max_users, max_items)
-        known = cast(Any, given)  # each is one of the mode
-        found = calibrate_looks(budget, **known) if mode == "looks" else calibrate_hits(mode, budget, **known)
+        budget = checked_budget(epsilon, delta, schedule, public_items, max_users, max_items)
+        given = {
+            "usual_contributions": usual_contributions,
+            "most_contributions": most_contributions,
+            "forget_after": forget_after,
+            "false_name_error": false_name_error,
+            "size_error": size_error,
+            "rounds": rounds,
+            "block_seconds": block_seconds,
+        }
+        return cls(**budget._asdict(), **calibrate_looks(budget, given))
+
+    @classmethod
+    def for_hits(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        schedule: WindowSchedule,
+        counts: bool = False,
+        noise: str = EXACT,
+        public_items: PublicList | None = None,
+        max_users: int = DEFAULT_MAX_USERS,
+        max_items: int = DEFAULT_MAX_ITEMS,
+        most_keys: int = 1,
+        hits_per_user: int | None = None,
+        max_items_per_user: int | None = None,
+        threshold: int | None = None,
+    ) -> Plan:
+        """Users pay for hits, charged results about an item that they have. The plan with the least noise.
+
+        counts: publish noisy counts, each of them charged. By default names, which are free far above the threshold.
+        noise: ``exact``, or ``printed``: with the noise and the proof of [KMS21] as printed, for names alone.
+        public_items: a list of all items, `PublicItems`; None where any may come.
+        most_keys: the promise is for users with events under at most so many keys. Counters, items of a window and
+            false reports are those of one key.
+        hits_per_user: after so many a user no longer counts. By default 3, 10 with counts, 20 with printed noise.
+        max_items_per_user: distinct items of a user that count in one window, 3 by default.
+        threshold: by default the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger
+            one leaves more of delta to the noise. With public items every threshold is safe, and the default is the
+            smallest at which the whole run is expected to publish at most 0.05 items that nobody holds.
+
+        Raises ValueError also if the budget is too small for any noise that can be sampled.
+        """
+        mode = stored_mode(noise, counts=counts)
+        budget = checked_budget(epsilon, delta, schedule, public_items, max_users, max_items)
+        found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
         return cls(**budget._asdict(), **found)
 
-    def again(self, mode: str | None = None, **choices: Unpack[Choices]) -> Plan | None:
-        """A plan of the same budget, schedule, domain, keys and bounds on ids: in another mode, or with other choices,
-        named as in `calibrate`. None if the budget is too small for it, or the mode has no keys."""
-        if self.most_keys > 1:
-            choices.setdefault("most_keys", self.most_keys)
+    def again(self, **choices: Any) -> Plan | None:
+        """A plan of the same budget, schedule, charge and public items, and of as many keys, with other choices, named
+        as where it was made. None if the budget is too small for it."""
+        same: dict[str, Any] = {"public_items": self.domain, "max_users": self.max_users, "max_items": self.max_items}
+        if self.hits is not None:
+            noise = EXACT if self.hits.wide is None else PRINTED
+            same |= {"counts": self.counts, "noise": noise, "most_keys": self.most_keys}
+        same |= {"epsilon": self.epsilon, "delta": self.delta, "schedule": self.schedule}
+        make = Plan.for_contributions if self.hits is None else Plan.for_hits
         try:
-            return Plan.calibrate(
-                epsilon=self.epsilon,
-                delta=self.delta,
-                schedule=self.schedule,
-                mode=mode or self.mode,
-                public_items=self.domain,
-                max_users=self.max_users,
-                max_items=self.max_items,
-                **choices,
-            )
+            return make(**{**same, **choices})
         except ValueError:
             return None
 
     @property
-    def mode(self) -> str:
-        """One of `MODES`."""
-        return "looks" if self.looks is not None else self.charged_hits.mode
+    def charge(self) -> str:
+        """What users pay for: ``contributions`` or ``hits``."""
+        return CONTRIBUTIONS if self.hits is None else HITS
+
+    @property
+    def counts(self) -> bool:
+        """Whether noisy counts are published, each a hit."""
+        return self.hits is not None and self.hits.mode == stored_mode(EXACT, counts=True)
+
+    @property
+    def charge_in_words(self) -> str:
+        """The charge, and which results there are for hits."""
+        printed = ", noise as printed" if self.hits is not None and self.hits.wide is not None else ""
+        return f"{self.charge}{' with counts' if self.counts else printed}"
 
     @property
     def paid_looks(self) -> Looks:
         """`looks`. Raises ValueError for a plan without them."""
         if self.looks is None:
-            raise ValueError(f"a plan of mode {self.mode} has no looks. Make one of mode looks.")
+            raise ValueError("in a plan of hits no contribution is paid. Make one with Plan.for_contributions.")
         return self.looks
 
     @property
     def charged_hits(self) -> Hits:
         """`hits`. Raises ValueError for a plan without them."""
         if self.hits is None:
-            raise ValueError("a plan of mode looks charges no hits. Make one of another mode.")
+            raise ValueError("a plan of contributions charges no hits. Make one with Plan.for_hits.")
         return self.hits
 
     @property
@@ -179,7 +215,7 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round; without rounds, a purse."""
+        """What the tests of a user may cost in each round; without rounds, a user budget."""
         return (PURSE_UNITS,) if self.rounds is None else self.rounds.units
 
     @property
@@ -194,29 +230,29 @@ class Plan(Record):
 
     @property
     def domain_size(self) -> int:
-        """How many items a known domain has; 0 in an open domain."""
+        """How many public items there are; 0 without."""
         return 0 if self.domain is None else self.domain.size
 
     @property
     def known_threshold(self) -> int:
-        """Noisy sums of at least this name a known item."""
+        """Noisy sums of at least this name a followed item."""
         return self.threshold if self.known is None else self.known.threshold
 
     @property
     def delta_open(self) -> float:
-        """The share of delta for items with one holder alone; 0 in a known domain."""
+        """The share of delta for items with one holder alone; 0 with public items."""
         return self.shares.open or 0.0
 
     @property
     def known_for(self) -> int:
-        """For so many windows an item is known after it was named, in a known domain for all; 0: no item ever is."""
+        """For so many windows an item is followed after it was named, a public item for all; 0: no item ever is."""
         if self.known is not None:
             return self.known.forget_after
         return self.schedule.horizon if self.looks is not None and self.domain is not None else 0
 
     @property
     def guarantee(self) -> str:
-        """What the plan promises, in one sentence, and for a known domain on which condition."""
+        """What the plan promises, in one sentence, and with public items on which condition."""
         condition = f", if they are under at most {self.most_keys} keys" if self.most_keys > 1 else ""
         condition += ", provided the list of items is public and was not made from the log" if self.domain else ""
         return (
@@ -231,18 +267,18 @@ class Plan(Record):
         return self.most_keys * self.charged_hits.max_items_per_user * self.schedule.horizon
 
     @property
-    def known_error(self) -> float:
-        """The probability with which noise alone names a known item in a window, rounded up."""
+    def false_name_error(self) -> float:
+        """The probability with which noise alone names a followed item in a window, rounded up."""
         noise = self.charged_hits.noise if self.looks is None else self.looks.noise
         return noise.upper_tail(self.known_threshold)
 
     @property
     def expected_false_reports(self) -> float:
-        """How many items of a known domain that nobody holds the run publishes on average under a key; rounded up.
+        """How many public items that nobody holds the run publishes on average under a key; rounded up.
 
-        0 in an open domain, where noise names a known item that nobody holds with `known_error` in each window.
+        0 without public items: then noise names a followed item that nobody holds with `false_name_error` in a window.
         """
-        return self.domain_size * self.schedule.horizon * self.known_error if self.domain else 0.0
+        return self.domain_size * self.schedule.horizon * self.false_name_error if self.domain else 0.0
 
     @functools.cached_property
     def likely_noise(self) -> int:
@@ -262,29 +298,29 @@ class Plan(Record):
 
     @property
     def terms_of_looks(self) -> RoundTerms:
-        """Of looks in one round, at items that are not known."""
+        """Of tests in one round, of items that are not followed."""
         return RoundTerms(self.threshold, self.likely_noise, self.paid_looks.weights[-1])
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
-        """Of a round over blocks in so many windows; a later one draws for so many pairs."""
+        """Of a round over blocks in so many windows; a later one draws for so many items in windows."""
         looks, rounds, parts = self.paid_looks, self.paid_rounds, Fraction(self.schedule.horizon, windows)
         return terms_of_round(looks, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
 
     def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
-        """Of the looks of the last round at so many pairs that are named already, in so many windows."""
+        """Of the sizing round, of so many items in windows that are named already, in so many windows."""
         return second_terms(self.paid_looks, self.paid_rounds, drawn, Fraction(self.schedule.horizon, windows))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
-        """The largest weight that a user can have in each round of looks."""
+        """The largest weight that a user can have in each round."""
         return tuple(self.paid_looks.listed.largest(np.array(self.units_of_rounds))[0].tolist())
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
-        float[hits of a user in all], not decreasing, at most epsilon. But for kms21 it comes from the game accountant,
-        whichever accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        float[hits of a user in all], not decreasing, at most epsilon. But with printed noise it comes from the game
+        accountant, whichever the plan used: that one is never larger. For the running figure, docs/guarantee.md,
         "Claim (running figure)".
         """
         hits = self.charged_hits
@@ -293,7 +329,7 @@ class Plan(Record):
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.
 
-        In mode looks of a new item whose holders have the fewest of the usual looks; in others if none is excluded.
+        Of contributions: of a new item whose holders have the fewest usual ones. Of hits: if no holder is excluded.
         """
         if self.looks is not None:
             return self.found_from(self.looks.usual_looks[0], probability)
@@ -303,19 +339,19 @@ class Plan(Record):
         margin = self.charged_hits.noise.smallest_margin(math.nextafter(probability, 0)) - 1
         return max(1, self.threshold - margin)
 
-    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
-        """From how many users on an item is named in a window with this probability, if each has so many looks.
+    def found_from(self, contributions: int, probability: float = 0.95, *, known: bool = False) -> int:
+        """From how many users on an item is named in a window with this probability, if each has so many contributions.
 
-        looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
+        contributions: of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. With rounds:
         an item that is held in this window alone; known: one that was named in its block.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
-            return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
+            return found_in_rounds(self.paid_looks, self.rounds, first, contributions, probability)
         threshold = self.known_threshold if known else self.threshold
         prices = self.paid_looks.prices
-        return max(1, found_from(prices, threshold, looks, probability))
+        return max(1, found_from(prices, threshold, contributions, probability))
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -346,7 +382,7 @@ class Plan(Record):
         """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
         schedule = self.schedule
         declared = [
-            ("mode", self.mode),
+            ("charge", self.charge_in_words),
             ("start", format_utc(schedule.start_seconds * MICROS_PER_SECOND)),
             ("end", format_utc(schedule.end_seconds * MICROS_PER_SECOND)),
             ("window", f"{schedule.window_seconds:,} s"),
@@ -354,10 +390,3 @@ class Plan(Record):
         ]
         fields = {name: value for name, value in as_fields(self).items() if name != "schedule"}
         return html_table(self.guarantee, (), [*declared, *flat(fields)])
-
-
-def choices_of(mode: str) -> frozenset[str]:
-    """The arguments of `Plan.calibrate` that a mode takes beside the budget. Raises ValueError for another name."""
-    if not isinstance(mode, str) or mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}.")
-    return frozenset((LooksChoices if mode == "looks" else HitsChoices).__annotations__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
 
 MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
-# Items of a known domain that are published although nobody holds them are drawn and sorted one by one: not more.
+# Public items that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
 # An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
@@ -37,7 +37,7 @@ def check_plan(plan: Plan) -> None:
     check_whole("threshold", plan.threshold, 1)
     if plan.domain is not None and plan.domain.size > plan.max_items:
         raise ValueError(
-            f"max_items must be >= {plan.domain.size}, the items of the domain, got {plan.max_items}. Declare more."
+            f"max_items must be >= {plan.domain.size}, the public items, got {plan.max_items}. Declare more."
         )
     _check_records(plan)
     _check_delta_split(plan)
@@ -65,7 +65,7 @@ def check_budget(epsilon: float, delta: float, schedule: WindowSchedule) -> None
 
 def check_most_looks(most_looks: int) -> None:
     """Raises ValueError for more looks than a plan may have."""
-    check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
+    check_whole("most_contributions", most_looks, 1, MOST_LOOKS_OF_PLAN)
 
 
 def _check_records(plan: Plan) -> None:
@@ -75,15 +75,15 @@ def _check_records(plan: Plan) -> None:
     if plan.looks is None and plan.known:
         raise ValueError("known must be left out of a plan without looks.")
     if plan.rounds is not None and (plan.looks is None or plan.known or plan.domain):
-        raise ValueError("rounds need looks, and cannot be used with known items or a known domain.")
+        raise ValueError("rounds need looks, and cannot be used with followed or public items.")
     if plan.domain is not None and plan.known is not None:
-        raise ValueError("known must be left out in a known domain, where every item is known.")
+        raise ValueError("known must be left out with public items, which are all followed.")
 
 
 def _check_delta_split(plan: Plan) -> None:
     shares = {"paid": plan.shares.paid, "sampling": plan.shares.sampling, "hash": plan.shares.hash}
     if (plan.shares.open is None) != (plan.domain is not None):
-        raise ValueError("the share open of delta must be there in an open domain, and left out in a known one.")
+        raise ValueError("the share open of delta must be left out with public items, and be there without them.")
     if plan.shares.open is not None:
         shares["open"] = plan.shares.open
     for name, share in shares.items():
@@ -140,7 +140,7 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
         least = plan.schedule.slide_seconds
         raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")
     if min(plan.units_of_rounds) < looks.units[0]:
-        raise ValueError(f"each round must pay for a look, {looks.units[0]} units. Calibrate the plan again.")
+        raise ValueError(f"each round must pay for a test, {looks.units[0]} units. Calibrate the plan again.")
     check_price_work(looks.noise, looks.order, looks.weights, looks.spacing)
     # The price list is checked when it is built; this checks the rest: budget and threshold.
     units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
@@ -149,12 +149,13 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
 
 def _check_known(plan: Plan) -> None:
     if plan.known is None:
-        return _check_false_reports(plan, plan.threshold, plan.known_error)
+        return _check_false_reports(plan, plan.threshold, plan.false_name_error)
     check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
     if plan.known.threshold > plan.threshold:
-        raise ValueError(f"the threshold of known items must be at most the threshold {plan.threshold}.")
-    if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
+        raise ValueError(f"the threshold of followed items must be at most the threshold {plan.threshold}.")
+    if plan.known.forget_after * plan.false_name_error > _MOST_NAMED_AGAIN:
         raise ValueError(
-            f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "
-            f"noise would name an item that nobody holds again and again. Lower known_error or forget_after."
+            f"a threshold of {plan.known.threshold} for followed items is too low for forget_after = "
+            f"{plan.known.forget_after}: noise would name an item that nobody holds again and again. Lower "
+            "false_name_error or forget_after."
         )

@@ -26,7 +26,7 @@ MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 
 @runtime_checkable
-class KnownDomain(Protocol):
+class PublicList(Protocol):
     """What a plan needs of `PublicItems`: the number of its items, and the hash of the list."""
 
     @property
@@ -38,7 +38,7 @@ class KnownDomain(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Domain(Record):
-    """A known domain, the public list of all items.
+    """The public items, a list of all that count.
 
     size: how many there are. fingerprint: the hex SHA-256 of the list.
     """
@@ -50,7 +50,7 @@ class Domain(Record):
         super().__post_init__()
         check_whole("size", self.size, 1)
         if not re.fullmatch("[0-9a-f]{64}", self.fingerprint):
-            raise ValueError("the fingerprint of a known domain must be its hex SHA-256.")
+            raise ValueError("the fingerprint of public items must be the hex SHA-256 of their list.")
 
 
 class Budget(NamedTuple):
@@ -189,7 +189,7 @@ class Looks(Record):
         if self.units[-1] > PURSE_UNITS:
             raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
-            raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
+            raise ValueError(f"usual_contributions must rise, got {shown(self.usual_looks)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_whole("spacing", self.spacing, 1)
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)

@@ -37,7 +37,7 @@ LIKELY_DRAWN = 10**6  # pairs, in a run
 _LEFT_OUT = 0.05  # of the probability with which a pair is missed
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
-_REFUSED = ("forget_after", "known_error")
+_REFUSED = ("forget_after", "false_name_error")
 _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 
@@ -155,7 +155,7 @@ def _found_from(looks: Looks, units: int, threshold: int, number: int, probabili
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
-    """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
+    """given: choices of `Plan.for_contributions`. Raises ValueError for what rounds cannot be used with."""
     if given.get("block_seconds") is not None and not given.get("rounds"):
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
     if given.get("rounds") and (reason := _why_not(given, has_domain=budget.domain is not None)):
@@ -163,9 +163,9 @@ def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
 
 
 def rounds_suit(schedule: WindowSchedule, given: Mapping[str, Any], *, has_domain: bool) -> bool:
-    """Whether a replay of a whole run finds more by rounds, by what is declared alone. given: `LooksChoices`."""
+    """Whether a replay of a whole run finds more by rounds, by what is declared alone. given: choices."""
     windows = min(schedule.horizon, _block_seconds(schedule) // schedule.slide_seconds)
-    _, most_usual = given.get("usual_looks") or (1, _FEWEST_LOOKS)
+    _, most_usual = given.get("usual_contributions") or (1, _FEWEST_LOOKS)
     has_many: bool = windows >= _FEWEST_WINDOWS and most_usual >= _FEWEST_LOOKS
     return has_many and not _why_not(given, has_domain=has_domain)
 
@@ -173,22 +173,23 @@ def rounds_suit(schedule: WindowSchedule, given: Mapping[str, Any], *, has_domai
 def _why_not(given: Mapping[str, Any], *, has_domain: bool) -> str:
     """What rounds cannot be used with; empty if with all of it."""
     if has_domain:
-        return "rounds cannot be used with a known domain yet. Leave one out."
+        return "rounds cannot be used with public items yet. Leave one out."
     for other in _REFUSED:
         if given.get(other) is not None:
             return f"{other} cannot be used with rounds. Leave one out."
-    most_looks: Any = given.get("most_looks")
+    most_looks: Any = given.get("most_contributions")
     least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units_of_shares(given.get("rounds") or True))))
     if is_whole(most_looks) and most_looks < least:
-        return f"most_looks must be at least {least} with rounds, each of which pays for a look."
+        return f"most_contributions must be at least {least} with rounds, each of which pays for a test."
     return ""
 
 
 def block_rounds(schedule: WindowSchedule, given: Mapping[str, Any]) -> Rounds | None:
-    """None where they are not asked for. given: `LooksChoices`."""
+    """None where they are not asked for. given: choices of `Plan.for_contributions`."""
     if not given.get("rounds"):
         return None
-    seconds = given.get("block_seconds", _block_seconds(schedule))
+    seconds = given["block_seconds"]
+    seconds = _block_seconds(schedule) if seconds is None else seconds
     return Rounds(block_seconds=seconds, units=units_of_shares(given["rounds"]), false_names=FALSE_NAMES)
 
 

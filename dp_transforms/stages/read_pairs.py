@@ -129,13 +129,13 @@ class MergePairs:
 
 def reading_step(
     schedule: WindowSchedule,
-    mode: str,
     fields: EventFields,
     shards: int | None,
     domain: DomainFile | None = None,
+    *,
+    pays_looks: bool,
 ) -> ReadPairsStep:
-    """For a replay of the whole schedule. release: the mode."""
-    pays_looks = mode == "looks"
+    """For a replay of the whole schedule."""
     cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
     packing = PackPairs(schedule, cuts.users, by_item=pays_looks)
     return ReadPairsStep(packing, fields, domain)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Hits, Looks
-from dp_transforms.views.plan_words import CHARGES, FOLLOWED, FOUND, NEW, FoundFrom, in_a_sentence, why
+from dp_transforms.views.plan_words import FOLLOWED, FOUND, NEW, FoundFrom, in_a_sentence, why
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
@@ -35,7 +35,8 @@ def alternatives(chosen: Plan) -> list[Plan]:
 
 def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
     return {
-        "mode": plan.mode,
+        "charge": plan.charge,
+        "counts": plan.counts,
         "hits_per_user": plan.hits_per_user,
         "max_items_per_user": plan.charged_hits.max_items_per_user,
         "epsilon_per_query": plan.charged_hits.epsilon_per_query,
@@ -55,11 +56,11 @@ def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
         table.add_column(title, justify="right")
     for before, plan in zip([None, *plans], plans, strict=False):
-        if before is not None and (before.mode, before.hits_per_user) != (plan.mode, plan.hits_per_user):
+        if before is not None and before.hits_per_user != plan.hits_per_user:
             table.add_section()
         table.add_row(
             ">" if plan is chosen else "",
-            CHARGES[plan.mode],
+            plan.charge_in_words,
             str(plan.hits_per_user),
             str(plan.charged_hits.max_items_per_user),
             f"{plan.charged_hits.noise.scale:,.1f}",
@@ -173,7 +174,7 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
     hits = plan.charged_hits
     return [
-        ("chosen", f"{CHARGES[plan.mode]}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
+        ("chosen", f"{plan.charge_in_words}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
         ("noise", _noise_text(hits)),
         ("threshold", _threshold_text(plan.threshold, hits.zone_width)),
     ]

@@ -12,12 +12,6 @@ from dp_transforms.views.report_words import counted
 FOUND = 0.95  # with this probability
 CONTRIBUTIONS = (1, 10, 100, 1000)  # of each holder in the whole run
 NEW, FOLLOWED = "new_item", "followed_item"
-CHARGES = {
-    "looks": "contributions",
-    "hits": "hits",
-    "hits-with-counts": "hits with counts",
-    "kms21": "hits, noise as printed",
-}
 FoundFrom = dict[str, dict[int, int]]
 
 MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
@@ -61,7 +55,7 @@ def why(plan: Plan) -> str:
     if plan.rounds is not None:
         parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
         return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each user's budget."
-    given = {"usual_looks": plan.looks.usual_looks}
+    given = {"usual_contributions": plan.looks.usual_looks}
     return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
 
 

@@ -35,7 +35,7 @@ _STEPS = (
     ("", ["simulate", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]),
     (
         "Users pay for hits: ThresholdMonitorEvolving, charged by TCT.",
-        [*_REPLAY, "--mode", "hits", "--hits-per-user", "10", "--output", _HITS],
+        [*_REPLAY, "--charge", "hits", "--hits-per-user", "10", "--output", _HITS],
     ),
     ("Users pay for looks, the default.", [*_REPLAY, "--output", _LOOKS]),
     ("", ["show", _LOOKS, "--html", _PAGE]),

@@ -115,7 +115,7 @@ def _run(
             "--out-of-order",
             "1s",
         ],
-        ["--mode", "looks", "--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
+        ["--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
         ["--runner=FlinkRunner", f"--flink_master={cluster.address}", "--checkpointing_interval=2000"],
         ["--environment_type=EXTERNAL", f"--environment_config={pool.address}"],
     )

@@ -105,7 +105,7 @@ def test_a_trial_that_promises_nothing_is_not_a_plan_to_run():
 
 def test_workers_get_the_plan():
     schedule = WindowSchedule.fixed(0, 200 * 60, 60)
-    charged = Plan.calibrate(epsilon=1.0, delta=1e-6, schedule=schedule, mode="hits", hits_per_user=2)
+    charged = Plan.for_hits(epsilon=1.0, delta=1e-6, schedule=schedule, hits_per_user=2)
     for plan in (audited_plan(), audited_plan(domain=("a",)), charged):
         assert _violations(plan) == []
     for plan in (audited_plan(), charged):

@@ -20,7 +20,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
 from tests.helpers.oracle import oracle_reports
@@ -122,15 +122,15 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
     made = {
         "looks": {},
-        "rounds": {"rounds": True, "block_seconds": 86_400, "usual_looks": (1, 10), "most_looks": 20},
-        "hits": {"mode": "hits"},
-        "hits-with-counts": {"mode": "hits-with-counts"},
+        "rounds": {"rounds": True, "block_seconds": 86_400, "usual_contributions": (1, 10), "most_contributions": 20},
+        "hits": {"charge": "hits"},
+        "hits-with-counts": {"charge": "hits", "counts": True},
     }
     pipeline, found = local_pipeline(["--runtime_type_check"]), {}
     stamp = beam.Map(lambda pair: TimestampedValue[Pair](pair, Timestamp(schedule.start_seconds + 60)))
     pairs = pipeline | beam.Create([(f"u{number}", "x") for number in range(900)]) | stamp.with_output_types(Pair)
     for name, choices in made.items():
-        plan = Plan.calibrate(epsilon=4, delta=1e-6, schedule=schedule, **choices)
+        plan = plan_for(epsilon=4, delta=1e-6, schedule=schedule, **choices)
         (tmp_path / f"{name}.json").write_text(plan.to_json())
         released = pairs | name >> ShiftingHeavyHitters(plan, with_blocks=name == "rounds")
         outputs = {"": released.reports, " in blocks": released.blocks} if released.blocks else {"": released.reports}
@@ -343,5 +343,5 @@ def test_other_arguments_are_refused(arguments, message):
 
 
 def test_a_plan_is_a_plan():
-    with pytest.raises(ValueError, match=r"Plan, got a dict.*calibrate"):
+    with pytest.raises(ValueError, match=r"Plan, got a dict.*for_hits"):
         ShiftingHeavyHitters({"epsilon": 2})

@@ -173,6 +173,6 @@ def test_engines_show_what_is_declared_and_nothing_else():
     ):
         shown = {item.key: item.value for item in DisplayData.create_from(transform).items}
         assert shown == {
-            **{"stream": "news", "mode": "looks", "epsilon": 10.0, "delta": 0.1, "windows": 12},
+            **{"stream": "news", "charge": "contributions", "epsilon": 10.0, "delta": 0.1, "windows": 12},
             **{"window_seconds": 60, "slide_seconds": 60, "start_seconds": plan.schedule.start_seconds},
         }

@@ -44,13 +44,13 @@ def noisy_counts(reports):
 @pytest.fixture(scope="module")
 def noisy_log():
     """40 counts of 200 users each, no user in two of them, and a plan with noise of scale 5 or more."""
-    plan = Plan.calibrate(
+    plan = Plan.for_hits(
         epsilon=1,
         delta=1e-3,
         schedule=WindowSchedule(START, START + 60 * 40, 60, 60),
         hits_per_user=1,
         max_items_per_user=1,
-        mode="hits-with-counts",
+        counts=True,
         max_users=10**6,
         max_items=10**6,
     )

@@ -63,7 +63,9 @@ def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
-    rounds = Plan.calibrate(epsilon=2, delta=1e-6, schedule=plan.schedule, usual_looks=(1, 10), rounds=True)
+    rounds = Plan.for_contributions(
+        epsilon=2, delta=1e-6, schedule=plan.schedule, usual_contributions=(1, 10), rounds=True
+    )
     for in_order in (
         lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=CLOCK, run_id="r", noise_key="k"),
         lambda: stages_of(PlannedRun(plan=rounds, stream="events", run_id="r"), None),

@@ -172,7 +172,7 @@ def released(log, **arguments):
 
 def counts_of(log, key):
     """Each item's noisy count."""
-    budget = {**BUDGET, "epsilon": 4, "window": "1d", "mode": "hits-with-counts", "noise_key": key}
+    budget = {**BUDGET, "epsilon": 4, "window": "1d", "charge": "hits", "counts": True, "noise_key": key}
     found = released(log, **budget)
     return {row.item: row.noisy_count for row in found.values}
 
@@ -206,11 +206,11 @@ def order_of_windows(added, key, **arguments):
 
 
 @pytest.mark.usefixtures("same_run")
-@pytest.mark.parametrize("mode", ["looks", "hits"])
-def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path, mode):
+@pytest.mark.parametrize("charge", ["contributions", "hits"])
+def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path, charge):
     """With the same noise the rows are the same; before they were sorted, one more user could change their order."""
-    key, more = key_file(tmp_path), {"mode": mode}
+    key, more = key_file(tmp_path), {"charge": charge}
     alone = order_of_windows(None, key, **more)
     assert alone == sorted(alone)
-    assert len(alone) >= (9 if mode == "looks" else 0)
+    assert len(alone) >= (9 if charge == "contributions" else 0)
     assert order_of_windows("X0", key, **more) == alone

@@ -19,16 +19,17 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import Plan, RejectedEvents, WindowSchedule, read_report, replay
+from dp_transforms import RejectedEvents, WindowSchedule, read_report, replay
 from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
 from tests.helpers import shh_process
+from tests.helpers.modes import plan_of_mode
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = {"start": "2026-01-01", "end": "2026-01-02", "window": "1h", "epsilon": 4.0, "delta": 1e-6}
 COLUMNS = {"user": "who", "item": "what", "time": "when"}
-MODES = {"looks": {"usual_looks": (1, 10), "most_looks": 20}, "hits-with-counts": {"hits_per_user": 5}}
+MODES = {"looks": {"usual_contributions": (1, 10), "most_contributions": 20}, "hits-with-counts": {"hits_per_user": 5}}
 KINDS = (
     *("pandas", "pandas categories", "pandas index", "polars", "pyarrow", "batches", "list of batches"),
     *("list of tables", "duckdb"),
@@ -87,7 +88,7 @@ def folder(tmp_path_factory):
 
 def plan_of(mode):
     schedule = WindowSchedule.fixed(WORDS["start"], WORDS["end"], WORDS["window"])
-    return Plan.calibrate(epsilon=4, delta=1e-6, schedule=schedule, mode=mode, **MODES[mode])
+    return plan_of_mode(mode, epsilon=4, delta=1e-6, schedule=schedule, **MODES[mode])
 
 
 @pytest.mark.parametrize(("kind", "mode"), [*((kind, "looks") for kind in KINDS), ("pandas", "hits-with-counts")])
@@ -119,7 +120,8 @@ def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder)
     """600 users have the largest item, and noise decides about others: two draws are alike in 1e-9 of all cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first, second = (replay(log(), **COLUMNS, **WORDS, mode="hits-with-counts", hits_per_user=5) for _ in range(2))
+        words = {**COLUMNS, **WORDS, "charge": "hits", "counts": True, "hits_per_user": 5}
+        first, second = (replay(log(), **words) for _ in range(2))
     assert first.header.plan == read_report(folder / "hits-with-counts.avro").header.plan
     assert first.header.run_id != second.header.run_id
     assert first.windows != second.windows

@@ -38,13 +38,13 @@ WINDOWS = 120
 @pytest.fixture(scope="module")
 def plan():
     """Real noise: scales of 150 and 7, a cap of 11 and a threshold of 867 users."""
-    return Plan.calibrate(
+    return Plan.for_hits(
         epsilon=40,
         delta=0.5,
         schedule=WindowSchedule(START, START + WINDOWS * 60, 60, 60),
         hits_per_user=2,
         max_items_per_user=len(ITEMS),
-        mode="kms21",
+        noise="printed",
         max_users=100_000,
         max_items=100,
     )
@@ -282,4 +282,4 @@ def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else():
             _ = pairs | ShiftingHeavyHitters(plan)
             seen = DoFnTypes()
             pipeline.visit(seen)
-            assert (ThresholdMonitorEvolvingDoFn in seen.found) == pays_hits, plan.mode
+            assert (ThresholdMonitorEvolvingDoFn in seen.found) == pays_hits, plan.charge

@@ -28,7 +28,7 @@ def lines_of_check(monkeypatch, append_times, *, kind="arrival", only=True, **mo
 
 def request_of(folder, *words: str):
     given = ["--noise-key-file", key_file(folder), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
-    given += ["--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
+    given += ["--epsilon", "2", "--delta", "1e-9", "--charge", "hits"]
     options = fill(StreamOptions, command.make_context("stream", [*words, *given], obj=[]).params)
     return stream_request(options, []).job
 

@@ -26,7 +26,7 @@ Row = tuple[object, object, object]
 # At a delta of 1e-12 for each user, a label that one user holds alone shows in one of 10^9 runs.
 BUDGET = (
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h", "--epsilon", "8", "--delta", "1e-12"),
-    *("--max-users", "10000", "--max-items", "10000", "--mode", "hits"),
+    *("--max-users", "10000", "--max-items", "10000", "--charge", "hits"),
 )
 
 

@@ -25,7 +25,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
     is told how many did not, and not whose."""
     for form in FORMATS:
         shell.home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
-    one_look = ("--mode", "looks", "--usual-looks", "1", "1", "--most-looks", "1")
+    one_look = ("--charge", "contributions", "--usual-contributions", "1", "1", "--most-contributions", "1")
     for output, source, more in (
         ("avro", "logs", ()),
         ("jsonl", "logs/log.csv", one_look),
@@ -33,7 +33,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
         ran = shell.run_clean(*replay(source, output=f"report.{output}", more=more))
         assert ran.code == 0, ran.err
         assert SHARED in ran.out
-        assert ("pairs (window, item) beyond --most-looks" in ran.err) == (more == one_look)
+        assert ("contributions beyond --most-contributions" in ran.err) == (more == one_look)
         assert {"job graph", "options", "metrics"} <= {name.rpartition(" ")[0] for name in ran.places}
         assert f"file work/report.{output}" in ran.places
         (shell.home.work / "bad.jsonl").unlink()
@@ -148,7 +148,7 @@ MISTAKES = {
     "an audited plan": ["audit", "--plan", "LOG"],
     # Of a domain noise alone may name an item: with this threshold it never does.
     "a domain": [
-        *("replay", "LOG", *BUDGET, "--mode", "hits", "--threshold", "1000000", "--domain-file", "LOG"),
+        *("replay", "LOG", *BUDGET, "--charge", "hits", "--threshold", "1000000", "--public-items", "LOG"),
         *("--time-unit", "s", "--output", "r.avro"),
     ],
     "a key": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
@@ -204,7 +204,7 @@ def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries) ->
     """It has hashes of users, and in mode looks labels of items that were named; the other mode: test_ledger."""
     shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
     shell.home.put("noise.key", bytes(range(32)), 0o600)
-    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--mode", "hits")
+    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--charge", "hits")
     ran = shell.run_clean(*words, "--noise-key-file", "noise.key", "--state", "run.state")
     assert ran.code == 0, ran.err
     assert SHARED in ran.out

@@ -21,14 +21,14 @@ def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries) -
     rows = logs.rows_of(canaries)
     shell.home.put("noise.key", bytes(range(32)), 0o600)
     shell.home.put("log.jsonl", logs.file_of("jsonl", [*rows, *[(None, label, at) for _, label, at in rows]]))
-    failed = shell.run_clean(*replay("1.avro", "--mode", "looks", *PART, *CAPS, "--max-bad-fraction", "0"))
+    failed = shell.run_clean(*replay("1.avro", "--charge", "contributions", *PART, *CAPS, "--max-bad-fraction", "0"))
     assert failed.code == 1
     assert "could not be read" in failed.err
     shell.home.put("log.jsonl", logs.file_of("jsonl", rows))
-    taken = shell.run_clean(*replay("1.avro", "--mode", "looks", *PART))
+    taken = shell.run_clean(*replay("1.avro", "--charge", "contributions", *PART))
     assert taken.code == 0, taken.err
     assert SHARED in taken.out
-    whole = shell.run_clean(*replay("2.avro", "--mode", "looks"))
+    whole = shell.run_clean(*replay("2.avro", "--charge", "contributions"))
     assert whole.code == 0, whole.err
     assert {"file work/ledger.db", "file work/ledger.db.counter", "file work/run.state"} <= set(whole.places)
     assert SHARED.encode() in taken.places["file work/run.state"], "labels of items that were named are there"

@@ -17,7 +17,7 @@ from tests.helpers.ledger_runs import CAPS, part
 
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
+    *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits"),
 ]
 IN_ROUNDS = [*BUDGET[:-2], "--rounds"]
 IN_PROCESS = ["--clock", "event", "--idle-timeout", "1s"]
@@ -39,9 +39,9 @@ READ = {
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
     ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
-    ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
+    ("plan", "public_items"): ["plan", *BUDGET, "--public-items", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
-    ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
+    ("replay", "public_items"): ["replay", "log.jsonl", *BUDGET, "--public-items", "PATH", "--output", "out.avro"],
     ("replay", "noise_key_file"): ["replay", "log.jsonl", *BUDGET, "--noise-key-file", "PATH", "--output", "out.avro"],
     ("replay", "state"): [
         *("replay", "log.jsonl", *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out.avro")
@@ -62,7 +62,7 @@ READ = {
         *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "out", "--html", "out.html", "--titles", "PATH.csv")
     ],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
-    ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
+    ("stream", "public_items"): [*STREAM, *IN_PROCESS, *BUDGET, "--public-items", "PATH", "--output", "out"],
     ("stream", "noise_key_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "PATH", "--output", "out"],
     ("stream", "ledger"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out")
@@ -143,7 +143,7 @@ def make_inputs(folder):
     (folder / "logs" / "a.jsonl").write_text(rows + '{"user": "u0", "item": 7.5, "timestamp": 0}\n')
     write_report_file(folder / "report.avro", HEADER, [REPORT])
     Ledger.open(folder / "made.db").reserve(part(run_id="run"), CAPS)
-    plan = Plan.calibrate(epsilon=0.5, delta=1e-9, schedule=PLANNED, mode="hits")
+    plan = Plan.for_hits(epsilon=0.5, delta=1e-9, schedule=PLANNED)
     (folder / "made.json").write_text(plan.to_json())
 
 

@@ -10,7 +10,7 @@ START = 1_577_836_800  # 2020-01-01T00:00:00Z
 HOURS = 6
 PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts"),
+    *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--counts"),
 ]
 FOLDER = ["--input", "logs", "--time-unit", "s"]
 KEY = ["--noise-key-file", "noise.key"]

@@ -16,7 +16,7 @@ from dp_transforms.cli.audit import command, finish
 from dp_transforms.cli.audit_report import HitsReport, LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.plan import Plan, choices_of
+from dp_transforms.plan.charges import choices_of, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 from tests.helpers.shh_here import shh
@@ -24,7 +24,7 @@ from tests.helpers.trial_plan import TrialPlan
 
 HOURS = WindowSchedule.fixed(0, 24 * 3600, 3600)
 
-HITS = {"mode": "hits", "hits_per_user": 2, "epsilon": 1.0, "delta": 1e-6, "max_users": 10_000}
+HITS = {"charge": "hits", "hits_per_user": 2, "epsilon": 1.0, "delta": 1e-6, "max_users": 10_000}
 HITS["schedule"] = WindowSchedule.fixed(0, 200 * 60, 60)
 
 
@@ -34,8 +34,8 @@ def _hits_plan():
 
 
 def _plan(**options):
-    usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "mode": "looks", "max_users": 100_000}
-    return Plan.calibrate(**{**usual, **options})
+    usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "max_users": 100_000}
+    return plan_for(**{**usual, **options})
 
 
 def _audit(plan, folder, *words):
@@ -192,19 +192,23 @@ def test_faults_in_what_workers_get_are_refused(name, tmp_path, monkeypatch):
 
 # Of each option of a plan: what is printed as not tried if it is used; "" if all that it changes is tried.
 IN_ROUNDS = "other counts and weights in rounds"
-LIMITS = dict.fromkeys(("usual_looks", "most_looks", "forget_after", "known_error", "size_error"), "")
+LIMITS = dict.fromkeys(
+    ("usual_contributions", "most_contributions", "forget_after", "false_name_error", "size_error"), ""
+)
 LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
 
 
 def test_each_option_is_tried_or_in_the_list():
     """An option that is new must be put into one of these tables, and so be thought of."""
-    assert set(LIMITS) == choices_of("looks")
-    assert {"hits_per_user", "max_items_per_user", "most_keys", "threshold"} == choices_of("hits")
+    of_contributions, of_hits = choices_of("contributions"), choices_of("hits")
+    assert set(LIMITS) == of_contributions - of_hits
+    own = {"counts", "noise", "hits_per_user", "max_items_per_user", "most_keys", "threshold"}
+    assert own == of_hits - of_contributions
 
 
 @pytest.mark.parametrize(("option", "value"), [("forget_after", 0), ("rounds", True)])
 def test_the_list_names_what_an_option_leaves_untried(option, value):
-    lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]
+    lists = [" ".join(_looks_limits(_plan(most_contributions=20, **more))) for more in ({}, {option: value})]
     for fragment in filter(None, LIMITS.values()):
         assert fragment not in lists[0]
         assert (fragment in lists[1]) == (fragment == LIMITS[option])

@@ -16,7 +16,7 @@ from tests.helpers.small_runs import key_file
 USERS, WINDOWS = 300, 8
 RUN = (
     *("--start", "2026-01-01", "--end", "2026-01-01T08:00:00Z", "--window", "1h", "--epsilon", "8", "--delta", "1e-6"),
-    *("--usual-looks", "1", "20"),
+    *("--usual-contributions", "1", "20"),
 )
 BLOCKS = (*RUN, "--block", "4h")
 OUTPUTS = ("--output", "windows.jsonl", "--block-output", "blocks.jsonl")
@@ -148,7 +148,7 @@ def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder):
 )
 def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, runner, block_output, *, is_private):
     """A run that refuses its log is then not for another one: its account is told so."""
-    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
+    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
     log, output = folder / "log.parquet", folder / "windows.jsonl"
     request = replay_request(log, plan, output, None, block_output=block_output)
     assert drafts_are_private(request, runner) == is_private

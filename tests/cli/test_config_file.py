@@ -13,8 +13,8 @@ delta = 1e-9
 window = "1h"
 start = 2026-01-01
 end = 2026-01-03T00:00:00Z
-usual_looks = [1, 50]
-most_looks = 50
+usual_contributions = [1, 50]
+most_contributions = 50
 forget-after = 0
 
 [replay]
@@ -34,7 +34,7 @@ def folder(tmp_path):
 def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(folder):
     words = [
         *("--epsilon", "1", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-03"),
-        *("--usual-looks", "1", "50", "--most-looks", "50", "--forget-after", "0"),
+        *("--usual-contributions", "1", "50", "--most-contributions", "50", "--forget-after", "0"),
     ]
     by_file = shh("--config", "shh.toml", "plan", "--json", "--epsilon", "1", cwd=folder)
     by_words = shh("plan", *words, "--json")
@@ -80,7 +80,7 @@ def test_an_option_of_the_file_counts_as_given(folder):
         ("epsilon = 2\n", "there is no command 'epsilon'"),
         ("[plan]\nepsillon = 2\n", "[plan] 'epsillon' is no option that a file may set. Do you mean epsilon?"),
         ("[plan]\nepsilon = true\n", "[plan] 'epsilon' must be a text or a number"),
-        ("[plan]\nusual-looks = 5\n", "'usual-looks' must be a list of 2 values"),
+        ("[plan]\nusual-contributions = 5\n", "'usual-contributions' must be a list of 2 values"),
         ("[plan]\njson = 1\n", "'json' must be true or false"),
         (f"[plan]\nepsilon = {'7' * 5000}\n", "has a value that is too large"),
         (f"[plan]\nepsilon = 0x{'7' * 5000}\n", "'epsilon' is too large a number"),

@@ -10,7 +10,6 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.views.page.report_page import plan_facts
-from dp_transforms.views.plan_words import CHARGES
 from tests.cli.shown_reports import HOSTILE, hostile_characters
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, LABELS, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
@@ -90,7 +89,7 @@ def test_what_a_hostile_report_says_is_shown_harmless(explain):
     assert not hostile_characters(out)
 
 
-@pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, IN_DOMAIN], ids=lambda plan: plan.mode)
+@pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, IN_DOMAIN], ids=lambda plan: plan.charge_in_words)
 def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, plan):
     (tmp_path / "plan.json").write_text(plan.to_json())
     words = ("explain", "--plan", "plan.json", "--html", "sheet.html")
@@ -105,7 +104,7 @@ def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, plan):
         "adding or removing a user",
         f"{plan.schedule.horizon:,} windows of 1h",
         plan.fingerprint,
-        f"(users pay for {CHARGES[plan.mode]})",
+        f"(users pay for {plan.charge_in_words})",
     ):
         assert stated in text, stated
     assert ("must be public" in text) == bool(plan.domain_size)
@@ -135,7 +134,7 @@ def test_numbers_are_rounded_towards_less_privacy():
 
 
 def test_no_number_of_the_promise_is_rounded_down():
-    plan = Plan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule)
     assert "(1.2345642, 1.0000004e-09)-differentially private" in plan.guarantee
     assert "e to the power of 1.2345642" in in_three_sentences(Budget(plan.epsilon, plan.delta, 24))[0]
     facts = dict(plan_facts(plan))

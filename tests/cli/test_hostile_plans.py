@@ -14,20 +14,20 @@ from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.modes import words_of_mode
 from tests.helpers.plan_files import changed_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 DAY = ["--window", "1h", "--start", "2017-10-01", "--end", "2017-10-02"]
-LABELS = ["--mode", "hits"]
+LABELS = ["--charge", "hits"]
 EXTREMES = [
     *("nan", "inf", "-0.0", "0", "5e-324", "2.2250738585072014e-308", "1e-160", "1e-16", "1e-4", "0.9999999999999999"),
     *("1", "40", "41", "1e154", "1.7976931348623157e308", "1e309", "-5e-324"),
 ]
-PLAN = Plan.calibrate(
+PLAN = Plan.for_hits(
     epsilon=8,
     delta=1e-6,
     schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600),
-    mode="hits",
     max_users=10_000,
 )
 
@@ -46,7 +46,9 @@ def assert_told(result):
 @pytest.mark.parametrize(("mode", "extremes"), [("hits", EXTREMES[::2]), ("hits-with-counts", EXTREMES[1::4])])
 def test_no_budget_ends_in_a_traceback(mode, extremes):
     for epsilon, delta in [*((e, "1e-9") for e in extremes), *(("2", d) for d in extremes), ("5e-324", "5e-324")]:
-        assert_told(run_plan(*HOURLY, "--mode", mode, "--epsilon", epsilon, "--delta", delta, "--hits-per-user", "1"))
+        assert_told(
+            run_plan(*HOURLY, *words_of_mode(mode), "--epsilon", epsilon, "--delta", delta, "--hits-per-user", "1")
+        )
 
 
 def test_no_whole_number_ends_in_a_traceback():

@@ -91,7 +91,7 @@ def test_a_replay_gives_the_bytes_of_a_log_that_was_joined_beforehand(folder):
 def test_nights_go_on_with_the_same_fields_alone_and_a_list_of_items_has_labels(folder):
     known = LABELS - {"DE / odd"}
     (folder / "items.txt").write_text("\n".join(sorted(known)) + "\n")
-    of_run = ("--domain-file", "items.txt", "--noise-key-file", "noise.key", "--state", "run.state")
+    of_run = ("--public-items", "items.txt", "--noise-key-file", "noise.key", "--state", "run.state")
     night = ("replay", "log.csv", *BUDGET, *of_run)
     first = shh(*night, *FIELDS, "--until", "2026-01-02", "--output", "1.avro", cwd=folder)
     assert first.returncode == 0, first.stderr

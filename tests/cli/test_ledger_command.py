@@ -16,7 +16,7 @@ CAPS_GIVEN = ("--max-epsilon", "4.0", "--max-delta", "1e-8")
 @pytest.fixture
 def folder(tmp_path):
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
-    plan = Plan.calibrate(epsilon=0.5, delta=1e-9, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=0.5, delta=1e-9, schedule=schedule)
     (tmp_path / "plan.json").write_text(plan.to_json())
     return tmp_path
 

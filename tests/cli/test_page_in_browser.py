@@ -81,7 +81,7 @@ def rows(page):
 
 def test_counts_order_what_is_of_one_size(opened):
     """As in a table."""
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=PLAN.schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=PLAN.schedule)
     told = {"little": 40, "none": 30, "much": 165, "also": 40}
     found = [HeavyHitter(item, BETWEEN, count) for item, count in told.items()]
     (report,) = reports_of(plan, {"one": {0: 1}})

@@ -11,13 +11,14 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.modes import words_of_mode
 from tests.helpers.shh_here import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
-HITS = ["--mode", "hits"]
-LOOKS = ["--mode", "looks"]
-SMALL = ["--usual-looks", "1", "10", "--most-looks", "20"]  # quicker than the default
+HITS = ["--charge", "hits"]
+LOOKS = ["--charge", "contributions"]
+SMALL = ["--usual-contributions", "1", "10", "--most-contributions", "20"]  # quicker than the default
 
 
 def _run(*words):
@@ -54,7 +55,7 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
 
 
 def test_the_numbers_in_json():
-    record = _record(*LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--forget-after", "0")
+    record = _record(*LOOKS, "--usual-contributions", "1", "4", "--most-contributions", "5", "--forget-after", "0")
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.looks is not None
     assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
@@ -73,31 +74,29 @@ def test_the_chosen_plan_is_that_of_the_file_and_of_calibrate(tmp_path):
     )
     plan = Plan.from_json(output.read_text())
     schedule = WindowSchedule(plan.schedule.start_seconds, plan.schedule.end_seconds, 3600, 1800)
-    assert plan == Plan.calibrate(
-        epsilon=2, delta=1e-9, schedule=schedule, mode="hits", hits_per_user=7, max_items_per_user=2
-    )
+    assert plan == Plan.for_hits(epsilon=2, delta=1e-9, schedule=schedule, hits_per_user=7, max_items_per_user=2)
     assert Plan.from_json(json.dumps(record["chosen"])) == plan
     (chosen,) = [row for row in record["plans"] if row["chosen"]]
     assert (chosen["hits_per_user"], chosen["max_items_per_user"]) == (7, 2)
     assert chosen["smallest_detectable"] == plan.smallest_detectable(0.95)
-    assert {row["mode"] for row in record["plans"]} == {"hits"}
+    assert {(row["charge"], row["counts"]) for row in record["plans"]} == {("hits", False)}
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_plans_of_kms21_are_for_python_alone(tmp_path):
-    assert _run(*BUDGET, *HOURLY, "--mode", "kms21").exit_code == 2
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=WindowSchedule(0, 7200, 3600, 3600), mode="kms21")
+    assert _run(*BUDGET, *HOURLY, "--charge", "kms21").exit_code == 2
+    plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=WindowSchedule(0, 7200, 3600, 3600), noise="printed")
     (tmp_path / "plan.json").write_text(plan.to_json())
     done = shh("explain", "--plan", "plan.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "plans of mode kms21 run in Python alone" in done.stderr
+    assert "plans with printed noise run in Python alone" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["hits", "looks"])
 def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode):
     items, output = tmp_path / "items.txt", tmp_path / "plan.json"
     items.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(f"item {n}" for n in range(1000)).encode() + b"\n\n\nitem 3\n")
-    words = ["--mode", mode, "--domain-file", str(items), *(SMALL if mode == "looks" else ())]
+    words = [*words_of_mode(mode), "--public-items", str(items), *(SMALL if mode == "looks" else ())]
     _, text = _planned(*words, "--output", str(output))
     assert re.search(r"1,000 items; about 0\.0(49|5) reports of items that nobody holds", text)
     plan = Plan.from_json(output.read_text())
@@ -123,9 +122,12 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
         (["--epsilon", "nan"], "--epsilon must be > 0"),
         (["--delta", "1"], "--delta must lie strictly between 0 and 1"),
         (["--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
-        ([*LOOKS, "--usual-looks", "0", "5"], "each of --usual-looks must be a whole number in 1 .. 3000"),
+        (
+            [*LOOKS, "--usual-contributions", "0", "5"],
+            "each of --usual-contributions must be a whole number in 1 .. 3000",
+        ),
         ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 0 .. 384, got 400."),
-        ([*LOOKS, "--epsilon", "1e-9"], "too small"),
+        ([*LOOKS, "--epsilon", "1e-9"], "cannot pay for --most-contributions = 3000"),
     ],
 )
 def test_errors_name_the_flag(words, message):
@@ -139,6 +141,6 @@ def test_errors_name_the_flag(words, message):
 def test_too_many_false_reports_are_refused(tmp_path):
     path = tmp_path / "items.txt"
     path.write_text("\n".join(map(str, range(300_000))))
-    result = _run(*BUDGET, *HOURLY, *HITS, "--domain-file", str(path), "--threshold", "1")
+    result = _run(*BUDGET, *HOURLY, *HITS, "--public-items", str(path), "--threshold", "1")
     assert isinstance(result.exception, UserError)
     assert str(result.exception).startswith("--threshold = 1 would publish about 1.4")

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import real_logs
 from benchmarks.real_logs import GLOBO_HOURLY, MOVIES_WEEKLY, read_found, recall, share_held
+from tests.helpers.modes import words_of_mode
 from tests.helpers.shh_here import shh
 
 
@@ -38,14 +39,14 @@ def globo_holders():
 
 
 def test_labels_find_hourly_heavy_items_of_a_news_site(globo_holders, tmp_path):
-    found = replay(GLOBO_HOURLY, tmp_path, "--mode", "hits", "--hits-per-user", "3")
+    found = replay(GLOBO_HOURLY, tmp_path, "--charge", "hits", "--hits-per-user", "3")
     assert recall(found, globo_holders, 1000) >= 0.99
     assert recall(found, globo_holders, 500) >= 0.85
     assert share_held(found, globo_holders, 0.9 * found.threshold) >= 0.99
 
 
 def test_counts_find_hourly_heavy_items_of_a_news_site(globo_holders, tmp_path):
-    found = replay(GLOBO_HOURLY, tmp_path, "--mode", "hits-with-counts", "--hits-per-user", "10")
+    found = replay(GLOBO_HOURLY, tmp_path, "--charge", "hits", "--counts", "--hits-per-user", "10")
     assert recall(found, globo_holders, 1000) >= 0.97
     assert share_held(found, globo_holders, 0.9 * found.threshold) >= 0.99
 
@@ -54,7 +55,7 @@ def test_counts_find_hourly_heavy_items_of_a_news_site(globo_holders, tmp_path):
 def test_weekly_movies(mode, tmp_path):
     """One movie of one week has 951 holders and must be found; next come 546, 494 and 416, which chance decides."""
     holders = holders_of(MOVIES_WEEKLY)
-    found = replay(MOVIES_WEEKLY, tmp_path, "--mode", mode)
+    found = replay(MOVIES_WEEKLY, tmp_path, *words_of_mode(mode))
     assert recall(found, holders, 900) == 1
     # A few are reported, so "99 %" would mean all of them: instead the limit lies 7 noise scales below the threshold.
     assert share_held(found, holders, found.threshold - 160) == 1

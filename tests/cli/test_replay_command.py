@@ -15,13 +15,14 @@ from dp_transforms import Plan
 from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.window_report import HeavyHitter
 from tests.helpers import shh_process
+from tests.helpers.modes import words_of_mode
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
 
-LOOKS = ("--usual-looks", 1, 10, "--most-looks", 20)
-IN_LOOKS = (*BUDGET[: BUDGET.index("--mode")], *LOOKS)
+LOOKS = ("--usual-contributions", 1, 10, "--most-contributions", 20)
+IN_LOOKS = (*BUDGET[: BUDGET.index("--charge")], *LOOKS)
 HEAVY = [hour for hour in range(HOURS) if hour not in (2, 4)]
 EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 
@@ -99,7 +100,7 @@ def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path):
     rows = [(f"user-{n}", f"i{n} {item}", START + 60 * item) for n in range(FEW) for item in range(30)]
     write_parquet(tmp_path / "log.parquet", rows)
     _, records, printed, said = replayed(tmp_path, *IN_LOOKS)
-    assert f" {FEW * 10:,} pairs (window, item) beyond --most-looks of a user did not count," in said
+    assert f" {FEW * 10:,} contributions beyond --most-contributions of a user did not count," in said
     assert records == []
     assert "No window had an item held by enough users. An hour's item (a story, a search, an error)" in printed
 
@@ -133,7 +134,7 @@ def test_rounds_are_for_replays(folder):
 def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder):
     """Both again on a log that differs in one user give reports that differ in exactly what that user holds."""
     key = key_file(folder, os.urandom(32))
-    words = ["replay", "log.parquet", *BUDGET, "--mode", "hits-with-counts", "--output"]
+    words = ["replay", "log.parquet", *BUDGET, "--charge", "hits", "--counts", "--output"]
     stderr_text = error_line(shh(*words, "r.jsonl", "--noise-key-file", key, "--run-id", "nightly", cwd=folder))
     assert "--run-id cannot be used with --noise-key-file" in stderr_text
     assert "Leave --run-id out" in stderr_text
@@ -259,8 +260,8 @@ ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number
 @pytest.mark.parametrize("mode", ["hits", "looks"])
 def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     (folder / "items.txt").write_text("\n".join(ITEMS))
-    words = (*IN_LOOKS, "--mode", mode) if mode == "looks" else (*BUDGET, "--threshold", 75)
-    header, records, _, said = replayed(folder, *words, "--domain-file", "items.txt")
+    words = (*IN_LOOKS, *words_of_mode(mode)) if mode == "looks" else (*BUDGET, "--threshold", 75)
+    header, records, _, said = replayed(folder, *words, "--public-items", "items.txt")
     # An item that nobody holds is named in about one run of twenty; these three hours never fail.
     found = items_by_window(records)
     for hour in (0, 1, 3):
@@ -268,20 +269,20 @@ def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     assert sum(map(len, found.values())) <= 2
     assert header["plan"]["domain"] == {"size": len(ITEMS), "fingerprint": PublicItems.of_ids(ITEMS).fingerprint}
     assert "open" not in header["plan"]["shares"], "no budget is kept for items that one user holds alone"
-    assert f"0 outside --start .. --end skipped, {MANY} of other items than --domain-file skipped" in said
+    assert f"0 outside --start .. --end skipped, {MANY} of other items than --public-items skipped" in said
 
 
 def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(folder):
     (folder / "items.txt").write_text("\n".join(ITEMS))
     (folder / "others.txt").write_text("\n".join(ITEMS[1:]))
-    for name, options in (("open", []), ("known", ["--domain-file", "items.txt"])):
+    for name, options in (("open", []), ("known", ["--public-items", "items.txt"])):
         made = shh("plan", *BUDGET, *options, "--output", f"{name}.json", cwd=folder)
         assert made.returncode == 0, made.stderr
-    known, opened, missing = ["--plan", "known.json"], ["--plan", "open.json"], ["--domain-file", "missing.txt"]
+    known, opened, missing = ["--plan", "known.json"], ["--plan", "open.json"], ["--public-items", "missing.txt"]
     for words, said in (
-        (known, "the plan is for a known domain of 104 items. Give the list of them with --domain-file."),
-        ([*opened, "--domain-file", "items.txt"], "the plan is for an open domain. Leave --domain-file out"),
-        ([*known, "--domain-file", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
+        (known, "the plan has 104 public items. Give the list of them with --public-items."),
+        ([*opened, "--public-items", "items.txt"], "the plan has no public items. Leave --public-items out"),
+        ([*known, "--public-items", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
         ([*known, *missing], "missing.txt cannot be read: No such file or directory"),
         ([*BUDGET, *missing], "missing.txt cannot be read: No such file or directory"),
     ):

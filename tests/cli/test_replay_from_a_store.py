@@ -49,7 +49,7 @@ def log(bucket, tmp_path):
 def test_all_files_of_a_replay_by_url(s3, bucket, log, tmp_path):
     labels = sorted({item for _, item, _ in log_rows()})
     remote_files.put_new(f"{bucket}/items.txt", "\n".join(labels).encode())
-    domain = ["--domain-file", f"{bucket}/items.txt"]
+    domain = ["--public-items", f"{bucket}/items.txt"]
     made = shh("plan", *BUDGET, *domain, "--output", f"{bucket}/plan.json", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     s3.forget()

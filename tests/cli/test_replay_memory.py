@@ -17,13 +17,15 @@ from tests.helpers.replay_logs import write_parquet
 from tests.helpers.shh_process import python
 
 _SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
-PLAN = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
-SLIDING = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
+PLAN = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
+SLIDING = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
 ROW = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
 
 
-def request_for(log, plan=PLAN, domain_file=None):
-    return replay_request(log, plan, "report.avro", None, domain_file=None if domain_file is None else str(domain_file))
+def request_for(log, plan=PLAN, public_items=None):
+    return replay_request(
+        log, plan, "report.avro", None, public_items=None if public_items is None else str(public_items)
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def replayed(request, pool):
 
 PLANS = {
     "looks": lambda: looks_plan_of(SCHEDULE, most_ids=5000),
-    "hits-with-counts": lambda: Plan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, mode="hits-with-counts"),
+    "hits-with-counts": lambda: Plan.for_hits(epsilon=6, delta=1e-3, schedule=SCHEDULE, counts=True),
 }
 
 
@@ -299,7 +299,8 @@ def test_long_labels_are_cut_into_more_shards(tmp_path, monkeypatch, label, othe
     columns = {name: [f"{text}{row}" for row in rows] for name, text in (("item", label), ("other", other))}
     pq.write_table(pa.table({"user": ["u"] * 2_000, "timestamp": pa.array(rows, pa.timestamp("s")), **columns}), path)
     chunks = find_log_chunks([str(path)], EventFields())
-    assert home_workers.shards_of_log(chunks, SCHEDULE, "looks", EventFields()) == pytest.approx(shards, abs=1)
+    found = home_workers.shards_of_log(chunks, SCHEDULE, EventFields(), pays_looks=True)
+    assert found == pytest.approx(shards, abs=1)
 
 
 def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_path, monkeypatch):

@@ -318,8 +318,8 @@ def counts(tmp_path):
     same with a probability below 0.3, and 19 of them below 1e-9."""
     nights = Nights(tmp_path, days=3)
     schedule = WindowSchedule(START, START + 3 * DAY, DAY, DAY)
-    plan = Plan.calibrate(
-        epsilon=40, delta=1e-3, schedule=schedule, mode="hits-with-counts", hits_per_user=60, max_items_per_user=ITEMS
+    plan = Plan.for_hits(
+        epsilon=40, delta=1e-3, schedule=schedule, counts=True, hits_per_user=60, max_items_per_user=ITEMS
     )
     (tmp_path / "plan.json").write_text(plan.to_json())
     for number in range(3):

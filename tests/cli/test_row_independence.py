@@ -12,7 +12,7 @@ from tests.helpers.shh_here import shh
 MICROS = 1_577_838_600_000_000
 PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T02:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
+    *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits"),
 ]
 CSV_HEADER = "user,item,timestamp\n"
 

@@ -14,17 +14,17 @@ from tests.helpers.shh_here import shh
 
 REFUSED = {
     "plan": """
-        --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts.
-        --threshold 5: --threshold needs --mode hits or
-        --hits-per-user 3: --hits-per-user needs --mode hits or --mode hits-with-counts.
-        --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
-        --forget-after 0 --mode hits: --forget-after needs --mode looks.
+        --max-items-per-user 5: --max-items-per-user needs --charge hits.
+        --threshold 5: --threshold needs --charge hits.
+        --hits-per-user 3: --hits-per-user needs --charge hits.
+        --usual-contributions 1 2 --charge hits: --usual-contributions needs --charge contributions.
+        --forget-after 0 --charge hits: --forget-after needs --charge contributions.
     """,
     "replay": """
         --plan p --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
         --plan p --max-items-per-user 5: --max-items-per-user cannot be used with --plan
-        --max-items-per-user 5: --max-items-per-user needs --mode hits or
-        --most-looks 5 --mode hits: --most-looks needs --mode looks.
+        --max-items-per-user 5: --max-items-per-user needs --charge hits.
+        --most-contributions 5 --charge hits: --most-contributions needs --charge contributions.
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
         --page-title t: --page-title needs --html.
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
@@ -43,8 +43,8 @@ REFUSED = {
     """,
     "stream": """
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan
-        --input f --output o --threshold 5: --threshold needs --mode hits or
-        --input f --output o --forget-after 5 --mode hits: --forget-after needs --mode looks.
+        --input f --output o --threshold 5: --threshold needs --charge hits.
+        --input f --output o --forget-after 5 --charge hits: --forget-after needs --charge contributions.
         --input f --producer-times --output o: --producer-times needs --input TOPIC.
         --input kafka://h:1/t --csv-separator ; --output o: --csv-separator needs --input PATH: it is for files.
         --input kafka://h:1/t --clock event --producer-times --output o: --producer-times needs --clock arrival.
@@ -64,7 +64,7 @@ ALLOWED = {
         --input kafka://h:1/t --producer-times --output o
     """,
     "plan": """
-        --threshold 5 --mode hits
+        --threshold 5 --charge hits
         --rounds --block 6h --round-shares 10,100
     """,
     "show": "--last 3 --html a.html --force",
@@ -103,7 +103,7 @@ def test_what_no_rule_speaks_of_is_allowed():
         ("replay nowhere.csv --until 2026-01-01", 1, "shh: --until needs --state."),
         ("stream --input nowhere", 2, "Error: Missing option '--output'"),
         ("show nowhere.avro --last 3 --all", 2, "Error: --last cannot be used with --all."),
-        ("plan --threshold 5", 2, "Error: --threshold needs --mode hits"),
+        ("plan --threshold 5", 2, "Error: --threshold needs --charge hits"),
     ],
 )
 def test_a_command_checks_its_rules_before_it_looks_at_anything(tmp_path, words, code, said):

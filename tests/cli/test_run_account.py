@@ -19,7 +19,7 @@ def account(tmp_path):
     options = AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3")
     account = RunAccount.of_options(options)
     schedule = WindowSchedule(0, 3600, 3600, 3600)
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=1, delta=1e-6, schedule=schedule)
     account.reserve_whole(plan, "events", "monday", "input")
     account.start()
     return account
@@ -27,7 +27,7 @@ def account(tmp_path):
 
 def test_a_run_that_could_not_start_is_used_again_for_nothing(account, tmp_path, monkeypatch):
     """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
+    plan = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600))
     account.reserve_whole(plan, "events", "tuesday", "input")
     real, calls = database.settle, []
 
@@ -52,7 +52,7 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(account, tmp_path,
 def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(account, tmp_path, capsys, is_private):
     """Two answers would be published for one price. Where nobody could read it, the price is not lost. None: a stream,
     which has published as it ran."""
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
+    plan = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600))
     account.reserve_whole(plan, "events", "tuesday", "input")
     with pytest.raises(LogError), account.whole(is_private=is_private):
         raise LogError("too many rows could not be read")

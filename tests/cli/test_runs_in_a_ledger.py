@@ -15,7 +15,7 @@ from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
 RANGE = ("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h")
-BUDGET = ("--epsilon", "2", "--delta", "1e-6", "--mode", "hits")
+BUDGET = ("--epsilon", "2", "--delta", "1e-6", "--charge", "hits")
 ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
 CAPS = ("--max-epsilon", "5", "--max-delta", "1e-5")
 PARTS = ("--state", "run.state", "--noise-key-file", "noise.key")

@@ -93,8 +93,8 @@ def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_sto
 def replay(output):
     """Of logs/ by the key and name of the streams here, as the command would not: it wants a fresh name."""
     fields = EventFields(time_unit="s")
-    plan = Plan.calibrate(
-        epsilon=8, delta=1e-6, mode="hits-with-counts", schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
+    plan = Plan.for_hits(
+        epsilon=8, delta=1e-6, counts=True, schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
     )
     header = ReportHeader.of_plan(plan, run_id="run-1", stream="events")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:

@@ -39,12 +39,12 @@ REPEATED = ("--direct_runner_bundle_repeat=1",)
 TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
 
 _LOOKS, _HITS = (TOLD[mode].choices for mode in ("looks", "hits"))
-_NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
-_ROUNDS = {"usual_looks": (1, 16), "most_looks": 40, "rounds": True}
-_KNOWN = {**TOLD["looks-domain"].choices, "known_error": 0.05}
+_NOISE = {**_LOOKS, "forget_after": 4, "false_name_error": 0.12}  # names known items in windows where nobody holds them
+_ROUNDS = {"usual_contributions": (1, 16), "most_contributions": 40, "rounds": True}
+_KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
-    "looks-from-noise": Mode("looks", {**_NOISE, "known_error": 0.124}),
+    "looks-from-noise": Mode("looks", {**_NOISE, "false_name_error": 0.124}),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
@@ -153,7 +153,7 @@ def batch(case: Case) -> list[WindowReport]:
     pipeline.run().wait_until_finish()
     found = seen(reports)
     # Only who pays for hits must be asked window after window.
-    return sorted(found) if case.plan.mode == "looks" else found
+    return sorted(found) if case.plan.looks is not None else found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -52,10 +52,11 @@ _PLANS = 60  # different ones; each is taken again with other logs
 Row = tuple[str | None, str | None, int | None]
 _IS_OLD = not hasattr(dp_transforms, "PublicItems")  # with other names for the same
 PublicItems, _PUBLIC = (dp_transforms.ItemDomain, "domain") if _IS_OLD else (dp_transforms.PublicItems, "public_items")
+_NEW_NAMES = {"usual_looks": "usual_contributions", "most_looks": "most_contributions"}
 
 
 def plan_choices(number: int) -> dict[str, Any]:
-    """Arguments of `Plan.calibrate`; hours: of the run. known: how many items are known, or 0."""
+    """Arguments of `Plan.calibrate` of old code; hours: of the run. known: how many items are known, or 0."""
     draws = random.Random(f"plan {number % _PLANS}")
     kind = ("looks", "looks", "rounds", "hits", "hits-with-counts", "looks-known", "hits-known")[number % _PLANS % 7]
     hours = draws.choice((6, 9, 24, 30))
@@ -90,7 +91,13 @@ def plan_of(number: int) -> tuple[Plan, list[str]]:
     schedule = WindowSchedule(START, START + hours * HOUR, sliding * HOUR, HOUR)
     items = [f"topic-{item}" for item in range(known)]
     choices |= {_PUBLIC: PublicItems.of_ids(items) if known else None, "max_users": 1000, "max_items": 1000}
-    return Plan.calibrate(schedule=schedule, **choices), items
+    if _IS_OLD:
+        return Plan.calibrate(schedule=schedule, **choices), items
+    mode = choices.pop("mode")
+    if mode == "looks":
+        choices = {_NEW_NAMES.get(name, name): choice for name, choice in choices.items()}
+        return Plan.for_contributions(schedule=schedule, **choices), items
+    return Plan.for_hits(schedule=schedule, counts=mode == "hits-with-counts", **choices), items
 
 
 def rows_of(number: int, hours: int) -> list[Row]:
@@ -271,9 +278,9 @@ class Answers:
         told = {name: count for name, count in sorted(self.counts.items()) if count}
         kinds = Counter(each["found"] for each in self.told if isinstance(each, dict) and "found" in each)
         named = sum(found * times for found, times in kinds.items())
-        return json.dumps(
-            {"case": number, "mode": self.plan.mode, "named": named, "digest": _digest([self.told, told])}
-        )
+        mode = "looks" if self.plan.hits is None else self.plan.hits.mode
+        digest = _digest([self.told, told])
+        return json.dumps({"case": number, "mode": mode, "named": named, "digest": digest})
 
 
 class _Charged:

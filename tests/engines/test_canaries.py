@@ -13,6 +13,7 @@ from tests.canaries.search import found_in
 from tests.canaries.traces import quoting_library, run_apart
 from tests.engines import needs, on
 from tests.engines.stream_case import Row
+from tests.helpers.modes import words_of_mode
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 RUNNERS = {"prism": "--runner=PrismRunner", "flink": "--runner=FlinkRunner"}
@@ -21,7 +22,7 @@ RUNNERS = {"prism": "--runner=PrismRunner", "flink": "--runner=FlinkRunner"}
 def run_stream(home, mode, *words: object, checkpoints=False):
     home.put("noise.key", bytes(range(32)), 0o600)
     home.put("names.json", logs.looks_plan().to_json().encode())
-    budget = ("--plan", "names.json") if mode == "looks" else (*BUDGET, "--mode", mode)
+    budget = ("--plan", "names.json") if mode == "looks" else (*BUDGET, *words_of_mode(mode))
     state = f"--state_backend_storage_path={(home.work / 'checkpoints').as_uri()}"
     more = ("--state_backend=filesystem", state, "--checkpointing_interval=1000") if checkpoints else ()
     command = ("stream", *budget, *HISTORY, "--noise-key-file", "noise.key", "--dead-letter", "bad", *words, *more)

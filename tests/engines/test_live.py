@@ -31,11 +31,10 @@ def _plan(mode, start_seconds, seconds):
     schedule = WindowSchedule.fixed(start_seconds, start_seconds + seconds, _WINDOW_SECONDS)
     if mode == "looks":
         return looks_plan_of(schedule)
-    return Plan.calibrate(
+    return Plan.for_hits(
         epsilon=40,
         delta=0.1,
         schedule=schedule,
-        mode="hits",
         hits_per_user=2,
         max_items_per_user=3,
         max_users=1000,

@@ -18,12 +18,12 @@ import pytest
 
 from dp_transforms.cli.replay_run import run_on_runner, run_replay
 from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
-from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
 from examples.engines.flink_cluster import are_at_work
 from examples.engines.flink_rest import ENDED
 from tests.engines import needs
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
+from tests.helpers.modes import plan_of_mode
 from tests.helpers.shh_process import python
 
 # The threads of a worker end with an error when their engine goes away.
@@ -35,7 +35,7 @@ _SECONDS = 400
 
 @functools.cache
 def _plan(mode):
-    return Plan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, mode=mode)
+    return plan_of_mode(mode, epsilon=8, delta=1e-6, schedule=SCHEDULE)
 
 
 def _counts(summary):

@@ -15,7 +15,7 @@ import pytest
 from tests.fuzz.log_samples import csv_samples
 
 _BUDGET = ["--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2017-10-01", "--end", "2017-10-03"]
-_BUDGET += ["--mode", "hits"]
+_BUDGET += ["--charge", "hits"]
 # Mounts a disk of 64 kB, leaves the space of the first argument on it, runs the rest, and says what is there.
 _SCRIPT = """
 set -e

@@ -40,7 +40,7 @@ def plan_in_rounds(most_looks: int = 20) -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
     budget = {"epsilon": 2, "delta": 1e-4, "schedule": schedule, "max_users": 100_000}
-    return Plan.calibrate(**budget, most_looks=most_looks, rounds=True)
+    return Plan.for_contributions(**budget, most_contributions=most_looks, rounds=True)
 
 
 def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:

@@ -78,14 +78,14 @@ def replay_request(
     key_path: str | None,
     run_id: str = "run-1",
     fields: EventFields | None = None,
-    domain_file: str | None = None,
+    public_items: str | None = None,
     shards: int | None = None,
     **asked: Any,
 ) -> ReplayRequest:
     """asked: further fields of `ReplayOptions`."""
     fields = fields or EventFields()
     options = ReplayOptions(
-        logs=(str(log),), plan=PlanOptions(domain_file=domain_file), noise_key_file=key_path, **asked
+        logs=(str(log),), plan=PlanOptions(public_items=public_items), noise_key_file=key_path, **asked
     )
     return ReplayRequest(
         options,

@@ -36,7 +36,7 @@ from tests.helpers.small_runs import SECRET, key_file
 
 WINDOWS = 90
 DAY = 86_400
-PLAN = Plan.calibrate(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY), mode="hits")
+PLAN = Plan.for_hits(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY))
 CAPS = Caps(400, "1e-3")
 _OPEN = ("running", "failed")
 OURS = ("cli/state_part.py", "cli/run_account.py", "cli/replay_run.py", "killed_nights.py", "stores/local_files.py")

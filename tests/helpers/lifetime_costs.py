@@ -13,6 +13,7 @@ from typing import Any
 from dp_transforms.plan.lifetime_cost import NOTHING, BudgetRule, LifetimeCost
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.modes import plan_of_mode
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
 EPSILON = 10**15
@@ -21,7 +22,7 @@ DELTA = 10**30
 
 @functools.cache
 def plan(epsilon: float = 0.5, delta: float = 1e-9, mode: str = "looks", **choices: Any) -> Plan:
-    return Plan.calibrate(epsilon=epsilon, delta=delta, schedule=SCHEDULE, mode=mode, **choices)
+    return plan_of_mode(mode, epsilon=epsilon, delta=delta, schedule=SCHEDULE, **choices)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ _COMMANDS = (
     "doctor clicks.csv",
     f"plan {_RANGE} --output plan.json",
     "replay clicks.csv --plan plan.json --output report.avro --processes 2",
-    f"replay clicks.csv {_RANGE} --mode hits --output hits.jsonl",
+    f"replay clicks.csv {_RANGE} --charge hits --output hits.jsonl",
     "show report.avro --html page.html",
     "explain report.avro",
     "audit --plan plan.json",
@@ -25,7 +25,7 @@ def run() -> None:
         main(words.split())  # raises SystemExit for what fails
     start = 1_767_225_600
     schedule = WindowSchedule.fixed(start, start + 7200, 3600)
-    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=8, delta=1e-6, schedule=schedule)
     with beam.Pipeline("DirectRunner") as pipeline:
         clicks = pipeline | beam.Create([(f"user {number}", "a story") for number in range(400)])
         timed = clicks | beam.Map(lambda click: beam.window.TimestampedValue(click, start + 60))

@@ -132,8 +132,8 @@ def _rules(command: click.Command) -> list[str]:
 
 
 def _names(line: str, needs: str) -> bool:
-    """Whether an option's line names one of these; of a mode its name is enough."""
-    words = [needed.removeprefix("--mode ").split()[0] for needed in needs.split(" | ")]
+    """Whether an option's line names one of these; of a charge its name is enough."""
+    words = [needed.removeprefix("--charge ").split()[0] for needed in needs.split(" | ")]
     return any(re.search(rf"(?<![\w-]){word}(?![\w-])", line) for word in words)
 
 

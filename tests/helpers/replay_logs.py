@@ -14,7 +14,7 @@ START = 1_767_225_600  # 2026-01-01T00:00:00Z
 HOURS = 6
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
+    *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits"),
 ]
 
 

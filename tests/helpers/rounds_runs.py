@@ -16,6 +16,7 @@ from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
 from tests.helpers.naming_runs import naming_settings
@@ -30,7 +31,7 @@ SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
 @functools.cache
 def calibrated(**choices: object) -> Plan:
     """With rounds over blocks."""
-    return Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=True, **choices)
+    return plan_for(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=True, **choices)
 
 
 def at(window: int) -> int:

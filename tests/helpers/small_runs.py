@@ -14,6 +14,7 @@ from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.modes import plan_of_mode
 from tests.helpers.oracle import Event
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
@@ -43,13 +44,13 @@ def small_plan(
     where they are known; then the threshold can be as low as one likes, in kms21 too.
     """
     slide = window_seconds // sliding
-    return Plan.calibrate(
+    return plan_of_mode(
+        mode,
         epsilon=40,
         delta=0.1,
         schedule=WindowSchedule(START, START + windows * slide, window_seconds, slide),
         hits_per_user=hits_per_user,
         max_items_per_user=max_items_per_user,
-        mode=mode,
         threshold=threshold,
         public_items=PublicItems.of_ids(domain) if domain else None,
         max_users=1000,

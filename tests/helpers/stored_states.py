@@ -18,7 +18,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "states_0.1.0"
 HALVES = {"first": range(6), "second": range(6, 12)}  # hours
 CHOICES = {
     "looks": (),
-    "hits-with-counts": ("--mode", "hits-with-counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
+    "hits-with-counts": ("--charge", "hits", "--counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
     "rounds": ("--rounds", "--block", "3h"),
 }
 _USERS = 24

@@ -52,7 +52,7 @@ def make_folder(folder: pathlib.Path) -> None:
     (folder / "clicks").mkdir()
     write_parquet(folder / "clicks" / "a.parquet", sorted(log_rows(), key=lambda row: row[2]), row_group_size=400)
     schedule = WindowSchedule(START, START + 3600 * HOURS, 3600, 3600)
-    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=8, delta=1e-6, schedule=schedule)
     (folder / "plan.json").write_text(plan.to_json())
     key_file(folder)
     (folder / "stop").touch()  # last: what has come by then counts

@@ -82,7 +82,7 @@ def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_added: bool) -
 
 BUDGET = [
     *("--start", iso(START * MICROS), "--end", iso((START + WINDOWS * 60) * MICROS), "--window", "1m"),
-    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts", "--max-items-per-user", "50"),
+    *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--counts", "--max-items-per-user", "50"),
 ]
 
 
@@ -179,11 +179,11 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     stop = tmp_path / "stop"
     around_now = WindowSchedule.fixed(now - 180, now + 180, 60)
     # Its stop is asked for now, so the second half of the log arrives behind it.
-    stopped_plan = Plan.calibrate(
+    stopped_plan = Plan.for_hits(
         epsilon=40,
         delta=0.1,
         schedule=around_now,
-        mode="hits-with-counts",
+        counts=True,
         max_items_per_user=4,
         hits_per_user=24,
         max_users=1000,

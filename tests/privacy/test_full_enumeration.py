@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
@@ -21,6 +20,7 @@ from tests.helpers.exact_monitor import (
     state_with_hits,
     target_probability,
 )
+from tests.helpers.modes import plan_of_mode
 from tests.helpers.trial_plan import TrialPlan
 
 THRESHOLD, ZONE = 4, 2
@@ -168,11 +168,11 @@ def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(mode: str) ->
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("max_items", [1, 3])
 def test_the_plan_pays_for_every_item_of_one_user(mode: str, max_items: int) -> None:
-    plan = Plan.calibrate(
+    plan = plan_of_mode(
+        mode,
         epsilon=2.0,
         delta=1e-9,
         schedule=WindowSchedule.fixed(0, 384 * 3600, 3600),
-        mode=mode,
         hits_per_user=2,
         max_items_per_user=max_items,
     )

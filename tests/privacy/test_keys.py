@@ -224,11 +224,11 @@ def test_a_game_with_limits_of_its_own_under_each_key_is_the_game_of_their_sum()
 def test_the_audit_of_a_plan_for_two_keys(mode: str) -> None:
     """It attains most of what is claimed, and with the noise of a plan for one key more."""
     one, two = (
-        Plan.calibrate(
+        Plan.for_hits(
             epsilon=1.0,
             delta=1e-6,
             schedule=WindowSchedule.fixed(0, 300 * 60, 60),
-            mode=mode,
+            counts=mode == "hits-with-counts",
             hits_per_user=1,
             max_items_per_user=2,
             max_users=10_000,

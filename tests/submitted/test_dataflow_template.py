@@ -30,7 +30,7 @@ EXAMPLES = {
     "noise_key_secret": "projects/p/secrets/s/versions/12",
     "item_field": "page",
     "log": "gs://bucket/clicks/2026-*.parquet",
-    "domain_file": "gs://bucket/items.txt",
+    "public_items": "gs://bucket/items.txt",
     "output": "gs://bucket/reports/january.avro",
     "dead_letter": "s3://bucket/bad.jsonl",
 }

@@ -34,7 +34,7 @@ TOPICS = ["--input", "kafka://b:9/t", "--output", "kafka://b:9/r", "--plan", "pl
 ELSEWHERE = ["--runner=PortableRunner", "--job_endpoint=localhost:9"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 CLOUD = ["--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
-DATAFLOW = ["--runner=DataflowRunner", *CLOUD, "--dry_run=true"]
+DATAFLOW = ["--runner=DataflowRunner", *CLOUD]
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
 
 def test_blocks_of_a_plan_with_rounds_have_a_report_of_their_own(folder: pathlib.Path) -> None:
     schedule = WindowSchedule(START, START + 3600 * HOURS, 3600, 3600)
-    plan = Plan.calibrate(epsilon=16, delta=1e-4, schedule=schedule, usual_looks=(1, 20), rounds=True)
+    plan = Plan.for_contributions(epsilon=16, delta=1e-4, schedule=schedule, usual_contributions=(1, 20), rounds=True)
     (folder / "plan.json").write_text(plan.to_json())
     before = {path.name for path in folder.iterdir()}
     script(REPLAY).run([*LOG, "--block-output", "blocks.jsonl"])

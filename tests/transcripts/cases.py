@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dp_transforms import Plan, PublicItems, WindowSchedule
+from tests.helpers.modes import plan_of_mode
 
 START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
 READERS = ("parquet", "avro", "csv", "jsonl")
@@ -29,7 +30,7 @@ Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a 
 
 
 class Mode(NamedTuple):
-    """windows: hours of a window. choices: arguments of `Plan.calibrate`. domain: whether the items are known.
+    """windows: hours of a window. choices: arguments of the plan. domain: whether the items are known.
     drivers: the only ones that take such a plan; all of them if empty."""
 
     mode: str
@@ -39,12 +40,12 @@ class Mode(NamedTuple):
     drivers: tuple[str, ...] = ()
 
 
-_LOOKS = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 3}
+_LOOKS = {"usual_contributions": (1, 16), "most_contributions": 40, "forget_after": 3}
 _HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 3, "max_items_per_user": 2}
 MODES = {
     "looks": Mode("looks", _LOOKS),
     "looks-sliding": Mode("looks", _LOOKS, window_hours=3),
-    "looks-domain": Mode("looks", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
+    "looks-domain": Mode("looks", {"usual_contributions": (1, 16), "most_contributions": 40}, domain=True),
     "hits": Mode("hits", _HITS),
     "hits-sliding": Mode("hits", _HITS, window_hours=3),
     "hits-domain": Mode("hits", _HITS, domain=True),
@@ -70,7 +71,7 @@ def _calibrate(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
     known = PublicItems.of_ids(DOMAIN) if mode.domain else None
-    return Plan.calibrate(schedule=schedule, mode=mode.mode, public_items=known, **arguments)
+    return plan_of_mode(mode.mode, schedule=schedule, public_items=known, **arguments)
 
 
 def rows_of(night: int) -> list[Row]:

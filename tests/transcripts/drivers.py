@@ -89,7 +89,7 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
 
 def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
-    more.update(domain_file=str(run.domain) if run.domain else None, dead_letter=str(bad))
+    more.update(public_items=str(run.domain) if run.domain else None, dead_letter=str(bad))
     request = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
     summary = dataclasses.asdict(replay(request))
     counts = {name: count for name, count in summary.items() if name != "seconds"}
@@ -125,7 +125,7 @@ def _parts(run: Run) -> Left:
         words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
         words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name, "--max-bad-fraction", "0.5"]
         words += ["--ledger", "ledger.db", "--population", "all", "--max-epsilon", "100", "--max-delta", "0.01"]
-        words += ["--domain-file", run.domain.name] if run.domain else []
+        words += ["--public-items", run.domain.name] if run.domain else []
         with mock.patch.object(replay, "_print_summary") as told:
             done = shh(*words, cwd=run.folder)
         assert done.returncode == 0, done.stderr

@@ -277,7 +277,7 @@ def test_caps_are_rounded_down():
 
 
 def test_renyi_needs_an_order():
-    with pytest.raises(ValueError, match="looks"):
+    with pytest.raises(ValueError, match="a first plan of contributions"):
         BudgetRule.declare(4, 1e-8, cost(mode="hits"), RENYI)
 
 

@@ -115,7 +115,7 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has():
 @pytest.mark.parametrize("name", ["paid", "open", "sampling", "hash"])
 def test_no_share_of_delta_is_nothing_or_all_of_it(name):
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
-    plan = Plan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.for_hits(epsilon=2.0, delta=1e-6, schedule=schedule)
     for share in (0.0, 1e-6):
         with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):
             with_changes(plan, {f"shares.{name}": share})

@@ -10,9 +10,10 @@ import scipy.stats
 
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
-from dp_transforms.plan.plan import MODES, Plan
+from dp_transforms.plan.charges import plan_for
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, LABELS, looks_plan, short_looks_plan
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, KMS21, LABELS, looks_plan, short_looks_plan
 from tests.helpers.plan_files import with_changes
 
 LONG = WindowSchedule.fixed(0, 10**8, 1000)
@@ -28,7 +29,7 @@ def tail(noise, margin):
 
 def test_hourly_example():
     plan = looks_plan()
-    assert (plan.mode, plan.looks.usual_looks, plan.looks.most_looks) == ("looks", (1, 1000), 3000)
+    assert (plan.charge, plan.looks.usual_looks, plan.looks.most_looks) == ("contributions", (1, 1000), 3000)
     assert plan.schedule.horizon == 384
     assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
     assert [plan.found_from(looks, known=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
@@ -85,10 +86,10 @@ def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
     plan = short_looks_plan()
     assert tail(plan.looks.noise, plan.known_threshold) <= 1e-5 < tail(plan.looks.noise, plan.known_threshold - 1)
     assert plan.known_threshold < plan.threshold
-    assert plan.known_error == pytest.approx(float(tail(plan.looks.noise, plan.known_threshold)))
-    rarer = short_looks_plan(known_error=1e-9)
+    assert plan.false_name_error == pytest.approx(float(tail(plan.looks.noise, plan.known_threshold)))
+    rarer = short_looks_plan(false_name_error=1e-9)
     assert tail(rarer.looks.noise, rarer.known_threshold) <= 1e-9 < tail(rarer.looks.noise, rarer.known_threshold - 1)
-    never_above = short_looks_plan(known_error=1e-25)
+    never_above = short_looks_plan(false_name_error=1e-25)
     assert never_above.known_threshold == never_above.threshold
 
 
@@ -119,7 +120,7 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
 
 
 def test_a_known_domain_with_another_rate_of_false_names():
-    plan = short_looks_plan(public_items=DOMAIN, known_error=1e-3)
+    plan = short_looks_plan(public_items=DOMAIN, false_name_error=1e-3)
     assert tail(plan.looks.noise, plan.threshold) <= 1e-3 < tail(plan.looks.noise, plan.threshold - 1)
     assert plan.expected_false_reports == pytest.approx(384, rel=1e-3)
     assert plan.found_from(5) < short_looks_plan(public_items=DOMAIN).found_from(5)
@@ -191,26 +192,34 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
 
 
 def test_a_small_epsilon_has_a_finer_grid():
-    plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
+    plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_contributions=3000)
     assert plan.looks.scale > short_looks_plan().paid_looks.scale
     assert plan.looks.weights[0] >= 8
-    with pytest.raises(ValueError, match=r"too small to pay for most_looks = 100000 looks .* lower most_looks"):
-        short_looks_plan(epsilon=0.02, delta=1e-6, most_looks=100_000)
+    with pytest.raises(ValueError, match=r"cannot pay for most_contributions = 100000 .* lower most_contributions"):
+        short_looks_plan(epsilon=0.02, delta=1e-6, most_contributions=100_000)
 
 
 def test_a_run_names_no_more_than_can_be_drawn():
     with pytest.raises(ValueError, match="would publish about 500 items that nobody holds"):
-        looks_plan(most_looks=20, usual_looks=(1, 10), public_items=DOMAIN, known_error=0.5, schedule=LONG)
+        looks_plan(
+            most_contributions=20, usual_contributions=(1, 10), public_items=DOMAIN, false_name_error=0.5, schedule=LONG
+        )
 
 
-def test_the_default_mode_is_looks():
-    assert MODES == ("hits", "hits-with-counts", "kms21", "looks")
-    small = {"usual_looks": (1, 10), "most_looks": 20}
-    assert Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan()
-    assert [plan.mode for plan in (LABELS, COUNTS, short_looks_plan())] == ["hits", "hits-with-counts", "looks"]
-    with pytest.raises(ValueError, match="a plan of mode hits has no looks"):
+def test_users_pay_for_contributions_by_default():
+    small = {"usual_contributions": (1, 10), "most_contributions": 20}
+    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan()
+    assert plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, charge=None, rounds=None, **small) == short_looks_plan()
+    plans = (LABELS, COUNTS, KMS21, short_looks_plan())
+    assert [(plan.charge, plan.counts) for plan in plans] == [
+        *(("hits", False), ("hits", True), ("hits", False), ("contributions", False)),
+    ]
+    assert [plan.charge_in_words for plan in plans] == [
+        *("hits", "hits with counts", "hits, noise as printed", "contributions"),
+    ]
+    with pytest.raises(ValueError, match="in a plan of hits no contribution is paid"):
         _ = LABELS.paid_looks
-    with pytest.raises(ValueError, match="a plan of mode looks charges no hits"):
+    with pytest.raises(ValueError, match="a plan of contributions charges no hits"):
         _ = short_looks_plan().charged_hits
     with pytest.raises(TypeError, match=r"has no argument 'surprise'\. There are: "):
-        Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, surprise=1)
+        plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, surprise=1)

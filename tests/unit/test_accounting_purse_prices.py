@@ -310,13 +310,13 @@ def test_a_forged_plan_is_refused_at_once(changes):
 
 
 @pytest.mark.parametrize(("epsilon", "most_looks"), [(2.0, 20), (0.2, 20), (40.0, 3000)])
-def test_plans_of_calibrate_are_far_below_the_limit(epsilon, most_looks):
-    plan = small_looks_plan().calibrate(
+def test_plans_for_contributions_are_far_below_the_limit(epsilon, most_looks):
+    plan = Plan.for_contributions(
         epsilon=epsilon,
         delta=1e-6,
         schedule=small_looks_plan().schedule,
-        usual_looks=(1, most_looks),
-        most_looks=most_looks,
+        usual_contributions=(1, most_looks),
+        most_contributions=most_looks,
         max_users=1000,
         max_items=1000,
     )

@@ -20,7 +20,7 @@ from tests.helpers.plan_files import with_changes
 
 def test_hourly_example():
     assert LABELS.schedule.horizon == 384
-    assert (LABELS.mode, LABELS.hits_per_user, LABELS.charged_hits.max_items_per_user) == ("hits", 3, 3)
+    assert (LABELS.charge, LABELS.hits_per_user, LABELS.charged_hits.max_items_per_user) == ("hits", 3, 3)
     assert LABELS.charged_hits.noise.scale == pytest.approx(17.58, abs=0.01)
     assert (LABELS.threshold, LABELS.charged_hits.zone_width) == (490, 36)
     assert (COUNTS.hits_per_user, COUNTS.charged_hits.zone_width, COUNTS.threshold) == (10, 0, 620)
@@ -101,9 +101,8 @@ def test_which_plans_take_keys():
     plan = calibrated_plan(most_keys=2)
     assert plan.guarantee.endswith("over the whole run of 384 windows, if they are under at most 2 keys.")
     assert plan.again(hits_per_user=1).most_keys == 2
-    assert plan.again("looks") is None
     assert calibrated_plan(most_keys=None) == LABELS
-    with pytest.raises(ValueError, match="most_keys cannot be used with mode 'looks': it belongs to hits"):
+    with pytest.raises(ValueError, match="most_keys cannot be used with charge 'contributions': it belongs to hits"):
         calibrated_plan(mode="looks", most_keys=1)
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(ValueError, match="most_keys must be a whole number >= 1"):
@@ -130,7 +129,7 @@ def test_epsilon_after_hits(plan):
     for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
         if not 1 <= hits <= plan.hits_per_user:
             continue
-        q = RELEASE_MODES[plan.mode].target_probability(plan.charged_hits.epsilon_per_query)
+        q = RELEASE_MODES[plan.charged_hits.mode].target_probability(plan.charged_hits.epsilon_per_query)
         delta = charging_game_delta(plan.charged_hits.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.shares.paid * (1 + 1e-9)
         exact = GameAccountant(plan.charged_hits.epsilon_per_query, q, hits).epsilon(plan.shares.paid)

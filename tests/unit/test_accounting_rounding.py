@@ -23,8 +23,8 @@ from dp_transforms.accounting.release_modes import (
     smallest_safe_threshold,
     solve_target_charging,
 )
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.modes import plan_of_mode
 from tests.helpers.plan_files import with_changes
 
 # The digits that are at stake are the last ones: without them no other test would notice.
@@ -84,7 +84,7 @@ OPTIONS = {"hits": {}, "hits-with-counts": {"hits_per_user": 2}, "kms21": {"hits
 @functools.cache
 def plan_of(mode):
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
-    return Plan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, mode=mode, **OPTIONS[mode])
+    return plan_of_mode(mode, epsilon=1.0, delta=1e-8, schedule=schedule, **OPTIONS[mode])
 
 
 @pytest.mark.parametrize("mode", OPTIONS)

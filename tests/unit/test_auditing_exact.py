@@ -13,20 +13,20 @@ from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, probability
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.charging_bounds import static_adversary_delta
+from tests.helpers.modes import plan_of_mode
 
 
 @functools.cache
 def _plan(mode="hits", hits=None, epsilon=1.0, windows=300):
-    return Plan.calibrate(
+    return plan_of_mode(
+        mode,
         epsilon=epsilon,
         delta=1e-6,
         schedule=WindowSchedule.fixed(0, windows * 60, 60),
         hits_per_user=hits,
         max_items_per_user=2,
-        mode=mode,
         max_users=10_000,
     )
 
@@ -165,7 +165,7 @@ def test_lone_items_by_the_definition():
 def _short_plan(mode="hits"):
     """A day of hours, three items of a user in each: 72 calls, where about 140 exclude the user."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    return Plan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, mode=mode)
+    return plan_of_mode(mode, epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3)
 
 
 def test_in_a_short_run_the_adversary_uses_several_items_of_a_window():
@@ -226,7 +226,7 @@ def test_a_known_domain_has_no_lone_items():
 
 
 def test_there_is_no_audit_of_kms21():
-    with pytest.raises(ValueError, match="no audit of plans of mode kms21"):
+    with pytest.raises(ValueError, match="no audit of plans with printed noise"):
         Mechanism.of_plan(_plan("kms21"))
 
 

@@ -1,4 +1,4 @@
-"""A plan from plain values is the one that `Plan.calibrate` makes; which windows are declared, who counts in them."""
+"""A plan from plain values is the one that `Plan.for_hits` makes; which windows are declared, who counts in them."""
 
 import dataclasses
 import datetime
@@ -14,7 +14,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-03T00:00:00Z", "window": "1h"}
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
-PLAN = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
+PLAN = Plan.for_hits(epsilon=2, delta=1e-9, schedule=SCHEDULE)
 
 
 def declared_plan(plan=None, **budget):
@@ -36,20 +36,20 @@ def budget(**changes):
     ],
 )
 def test_all_ways_to_write_a_budget_make_one_plan(changes):
-    assert declared_plan(**budget(mode="hits", **changes)).fingerprint == PLAN.fingerprint
+    assert declared_plan(**budget(charge="hits", **changes)).fingerprint == PLAN.fingerprint
 
 
-def test_slide_and_mode_are_those_of_the_plan():
-    assert declared_plan(**budget()).mode == "looks"
-    plan = declared_plan(**budget(slide="30m", mode="hits"))
-    assert (plan.schedule.window_seconds, plan.schedule.slide_seconds, plan.mode) == (3600, 1800, "hits")
+def test_slide_and_charge_are_those_of_the_plan():
+    assert declared_plan(**budget()).charge == "contributions"
+    plan = declared_plan(**budget(slide="30m", charge="hits"))
+    assert (plan.schedule.window_seconds, plan.schedule.slide_seconds, plan.charge) == (3600, 1800, "hits")
 
 
 def test_a_file_has_all_of_it(tmp_path):
     (tmp_path / "plan.json").write_text(PLAN.to_json())
     assert declared_plan(tmp_path / "plan.json") == declared_plan(str(tmp_path / "plan.json")) == PLAN
-    with pytest.raises(ValueError, match=r"^epsilon, mode cannot be given beside plan"):
-        declared_plan(tmp_path / "plan.json", epsilon=2, mode="looks")
+    with pytest.raises(ValueError, match=r"^epsilon, charge cannot be given beside plan"):
+        declared_plan(tmp_path / "plan.json", epsilon=2, charge="contributions")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_file_has_all_of_it(tmp_path):
         ({"window": 1.5}, r"^window_seconds must be a whole number of seconds, got 1.5"),
         ({"window": 0}, r"window_seconds must be >= 1"),
         ({"slide": "7m"}, r"slide_seconds must divide"),
-        ({"mode": "all"}, r"^mode must be one of"),
+        ({"charge": "all"}, r"^charge must be one of"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(changes, words):

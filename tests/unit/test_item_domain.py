@@ -20,7 +20,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 def plan_of(domain):
     schedule = WindowSchedule.fixed(0, 3600, 60)
-    return Plan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", public_items=domain)
+    return Plan.for_hits(epsilon=2, delta=1e-6, schedule=schedule, public_items=domain)
 
 
 def keys(run_id="run", secret=bytes(32)):

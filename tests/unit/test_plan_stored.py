@@ -115,12 +115,16 @@ REFUSED = [
     (LABELS, {"schedule": None}, "missing or unknown fields: schedule"),
     (LABELS, {"shares.open": LABELS.delta_open * 1.5}, "shares of delta must add up"),
     (LABELS, {"shares.open": 0.0}, "the share open must lie strictly"),
-    (LABELS, {"shares.open": None}, "the share open of delta must be there in an open domain"),
+    (LABELS, {"shares.open": None}, "the share open of delta must be left out with public items"),
     (LABELS, {"shares.hash": LABELS.shares.hash / 2}, "the share hash must be >="),
     (LABELS, {"shares.sampling": 1e-40}, "the share sampling must be >="),
     (LABELS, {"max_users": 10**9}, "the share hash must be >="),
-    (LABELS, {"domain": {"size": 10, "fingerprint": "ab" * 32}}, "the share open of delta must be there in an open"),
-    (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be its hex SHA-256"),
+    (
+        LABELS,
+        {"domain": {"size": 10, "fingerprint": "ab" * 32}},
+        "the share open of delta must be left out with public items",
+    ),
+    (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be the hex SHA-256 of their list"),
     # Users are charged for hits
     (TWO_KEYS, {"hits.most_keys": 3}, "threshold must be >="),
     (TWO_KEYS, {"hits.most_keys": 3, "threshold": 10**4}, "is too little noise: .* share paid >="),
@@ -148,11 +152,11 @@ REFUSED = [
     (KMS21, {"hits.mode": "hits", "hits.accountant": "game"}, "it belongs to kms21"),
     (KMS21, {"hits.accountant": "game"}, "accountant must be threshold_monitor for mode 'kms21'"),
     (KMS21, {"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
-    (IN_DOMAIN, {"domain": None}, "the share open of delta must be there in an open domain"),
+    (IN_DOMAIN, {"domain": None}, "the share open of delta must be left out with public items"),
     (IN_DOMAIN, {"domain.size": 0}, "size must be a whole number >= 1"),
     (IN_DOMAIN, {"domain.size": 2 * 10**9}, "max_items must be >="),
     (IN_DOMAIN, {"domain.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
-    (IN_DOMAIN, {"shares.open": 1e-11}, "left out in a known one"),
+    (IN_DOMAIN, {"shares.open": 1e-11}, "left out with public items"),
     (IN_DOMAIN, {"shares.sampling": 1e-36}, "the share sampling must be >="),
     (IN_DOMAIN, {"threshold": 0}, "threshold must be a whole number >= 1"),
     # Users pay for looks
@@ -176,11 +180,15 @@ REFUSED = [
     (LOOKS, lambda p: {"looks.weights": p.looks.weights[1:]}, "weights and units must have one length"),
     (LOOKS, {"looks.weights": list(range(1, 1002))}, "weights must be at most 1,000 whole numbers"),
     (LOOKS, lambda p: {"looks.units": [*p.looks.units[:-1], 10**12 + 1]}, "must cost at most a purse"),
-    (LOOKS, lambda p: {"looks.units": [1, *p.looks.units[1:]]}, "most_looks must be a whole number in 1 .. 100000"),
+    (
+        LOOKS,
+        lambda p: {"looks.units": [1, *p.looks.units[1:]]},
+        "most_contributions must be a whole number in 1 .. 100000",
+    ),
     (LOOKS, lambda p: {"looks.spacing": round(4 * p.looks.noise.standard_deviation)}, "weight .* costs"),
     (LOOKS, {"looks.spacing": 0}, "spacing must be a whole number >= 1"),
-    (LOOKS, {"looks.usual_looks": [1, 21]}, "each of usual_looks"),
-    (LOOKS, {"looks.usual_looks": [10, 1]}, "usual_looks must rise"),
+    (LOOKS, {"looks.usual_looks": [1, 21]}, "each of usual_contributions"),
+    (LOOKS, {"looks.usual_looks": [10, 1]}, "usual_contributions must rise"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (LOOKS, {"looks": None, "known": None}, "a plan must have looks or hits, and not both"),
@@ -190,8 +198,8 @@ REFUSED = [
     (LOOKS, {"known.threshold": 1}, "noise would name an item that nobody holds again and again"),
     (LOOKS, {"known.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
     (LOOKS, {"known.forget_after": 0}, "forget_after must be a whole number >= 1"),
-    (LOOKS_IN_DOMAIN, {"known": {"threshold": 5, "forget_after": 5}}, "every item is known"),
-    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out in a known one"),
+    (LOOKS_IN_DOMAIN, {"known": {"threshold": 5, "forget_after": 5}}, "which are all followed"),
+    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out with public items"),
 ]
 
 
@@ -206,7 +214,7 @@ def test_a_tampered_plan_is_refused(plan, change, said):
 
 
 def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window():
-    """What a purse pays for does not depend on the number of windows, in an open domain."""
+    """What a purse pays for does not depend on the number of windows, without public items."""
     longer = WindowSchedule.fixed(START, START + 5000 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
         with_changes(LABELS, {"schedule": dataclasses.asdict(longer)})

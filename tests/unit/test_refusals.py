@@ -73,7 +73,13 @@ PRICES = {
 PURSE = {"noise": ExponentialPower(2.5, 100), "order": 17.0, "budget": 0.9, "most_looks": 10}
 LOOK = {"order": 17.0, "weight": 10}
 LOOKS = {"order": [1.0, NAN, 1001.0], "weight": [0]}
-OF_OTHERS = {"usual_looks": 1, "most_looks": 1, "forget_after": 1, "known_error": 1, "size_error": 1}
+OF_OTHERS = {
+    "usual_contributions": 1,
+    "most_contributions": 1,
+    "forget_after": 1,
+    "false_name_error": 1,
+    "size_error": 1,
+}
 PROVED = {"wide_epsilon": 0.0016, "narrow_epsilon": 0.1, "cap": 60, "hits": 1, "grid": 5}
 CALL = {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 3}
 CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE], "hits": WHOLE}
@@ -137,7 +143,7 @@ CASES = [
         {
             **{"epsilon": [0.0, -1.0, INFINITE, NAN, 40.1], "delta": [0.0, 1.0, NAN, 1e-12]},
             **{"hits_per_user": [0, 20_000], "max_items_per_user": [0], "threshold": [0], "max_users": [0]},
-            **{"max_items": [-1], "mode": ["histogram"], "public_items": ["items.txt"], "schedule": [384]},
+            **{"max_items": [-1], "noise": ["histogram"], "public_items": ["items.txt"], "schedule": [384]},
         },
     ),
     (functools.partial(calibrated_plan, public_items=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
@@ -154,13 +160,21 @@ CASES = [
         looks_plan.__wrapped__,
         {},
         {
-            **{"hits_per_user": [3], "max_items_per_user": [3], "threshold": [500], "most_looks": [0]},
-            **{"usual_looks": [100, (0, 10), ("a", "b")], "forget_after": [-1, 385], "known_error": [0.0, 0.01]},
+            **{"hits_per_user": [3], "max_items_per_user": [3], "threshold": [500], "most_contributions": [0]},
+            **{
+                "usual_contributions": [100, (0, 10), ("a", "b")],
+                "forget_after": [-1, 385],
+                "false_name_error": [0.0, 0.01],
+            },
             **{"size_error": [1.0], "epsilon": [41.0, 1e-9], "delta": [1e-12]},
         },
     ),
-    (functools.partial(looks_plan.__wrapped__, most_looks=5), {"usual_looks": (1, 5)}, {"usual_looks": [(1, 9)]}),
-    (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"known_error": [1e-5]}),
+    (
+        functools.partial(looks_plan.__wrapped__, most_contributions=5),
+        {"usual_contributions": (1, 5)},
+        {"usual_contributions": [(1, 9)]},
+    ),
+    (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"false_name_error": [1e-5]}),
     (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
     # Accountants.
     (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN
+from dp_transforms.plan.charges import plan_for
 from dp_transforms.reports import ReportFileError, ReportHeader, write_report_file
 from dp_transforms.reports.trends import TrendRule, trends
 from tests.helpers.audited_names import plan_in_rounds
@@ -19,7 +20,7 @@ from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN
 from tests.helpers.page_reports import hourly_plan, reports_of
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
-PLAN = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+PLAN = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
 HEADER = ReportHeader.of_plan(PLAN, "run", "events")
 
 
@@ -135,7 +136,7 @@ def test_a_label_stays_text_on_one_line(tmp_path, label):
     report = report_of(0, [label])
     one = Table(report._repr_html_())
     path = tmp_path / "report.jsonl"
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=TWO_DAYS, mode="hits")
+    plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=TWO_DAYS)
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
     whole = Table(read_report(path)._repr_html_())
     assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
@@ -146,7 +147,7 @@ def test_a_label_stays_text_on_one_line(tmp_path, label):
 
 
 def test_a_report_shows_the_largest_items_of_its_latest_window():
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=TWO_DAYS)
+    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=TWO_DAYS)
     header = ReportHeader.of_plan(plan, "run", "events")
     sizes = [40, 9000, *range(300, 310)]
     found = [HeavyHitter(f"item-{size}", None, None, 1, size) for size in sizes]
@@ -167,15 +168,15 @@ def test_a_report_shows_the_largest_items_of_its_latest_window():
     assert Table(later).cells == table.cells
 
 
-@pytest.mark.parametrize("mode", ["looks", "hits"])
-def test_a_plan_shows_what_it_promises_and_declares(mode):
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=TWO_DAYS, mode=mode)
+@pytest.mark.parametrize("charge", ["contributions", "hits"])
+def test_a_plan_shows_what_it_promises_and_declares(charge):
+    plan = plan_for(charge, epsilon=2, delta=1e-9, schedule=TWO_DAYS)
     table = Table(plan._repr_html_())
     assert table.caption == plan.guarantee
     facts = dict(zip(table.cells[::2], table.cells[1::2], strict=True))
     assert facts["start"] == "2026-01-01T00:00:00Z"
     assert facts["end"] == "2026-01-03T00:00:00Z"
-    assert (facts["window"], facts["mode"], facts["epsilon"]) == ("3,600 s", mode, "2.0")
+    assert (facts["window"], facts["charge"], facts["epsilon"]) == ("3,600 s", charge, "2.0")
     assert facts["threshold"] == f"{plan.threshold:,}"
 
 

@@ -36,7 +36,7 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
     assert plan.paid_looks.most_looks == 30_000  # of all rounds
     reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
     assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
-    days = Plan.calibrate(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
+    days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
     assert days.paid_rounds.block_seconds == 30 * 86_400
 
 
@@ -53,16 +53,18 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
     ],
 )
 def test_the_shares_of_rounds_can_be_declared(shares, words):
-    declared = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
+    declared = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
     assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
     with pytest.raises(ValueError, match=re.escape(words)):
-        Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+        Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
 
 
 def test_each_round_pays_for_a_look():
-    assert calibrated(usual_looks=(1, 3), most_looks=3).paid_rounds.units == calibrated().paid_rounds.units
-    with pytest.raises(ValueError, match="most_looks must be at least 3 with rounds"):
-        calibrated(usual_looks=(1, 2), most_looks=2)
+    assert (
+        calibrated(usual_contributions=(1, 3), most_contributions=3).paid_rounds.units == calibrated().paid_rounds.units
+    )
+    with pytest.raises(ValueError, match="most_contributions must be at least 3 with rounds"):
+        calibrated(usual_contributions=(1, 2), most_contributions=2)
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
@@ -102,13 +104,13 @@ def test_a_purse_that_is_spent_twice_is_refused():
     with pytest.raises(ValueError, match="the rounds must cost at most a purse together"):
         dataclasses.replace(plan.paid_rounds, units=tuple(units))
     small = (plan.paid_looks.units[0] - 1, *units[2:])
-    with pytest.raises(ValueError, match="each round must pay for a look"):
+    with pytest.raises(ValueError, match="each round must pay for a test"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
     with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
 
 
-@pytest.mark.parametrize("choices", [{"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}])
+@pytest.mark.parametrize("choices", [{"forget_after": 3}, {"forget_after": 0}, {"charge": "hits"}])
 def test_what_rounds_do_not_go_with_yet_is_refused(choices):
     with pytest.raises(ValueError, match="cannot be used with"):
         calibrated(**choices)
@@ -118,9 +120,9 @@ def test_what_rounds_do_not_go_with_yet_is_refused(choices):
     ("schedule", "given", "suit"),
     [
         (SCHEDULE, {}, True),
-        (SCHEDULE, {"usual_looks": (1, 3)}, True),
-        (SCHEDULE, {"usual_looks": (1, 2)}, False),
-        (SCHEDULE, {"most_looks": 2}, False),
+        (SCHEDULE, {"usual_contributions": (1, 3)}, True),
+        (SCHEDULE, {"usual_contributions": (1, 2)}, False),
+        (SCHEDULE, {"most_contributions": 2}, False),
         (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
         (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
         (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
@@ -154,7 +156,7 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
     with less than a fifth of what the last one has."""
     choices = {True: {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
     for shares, leaves_out in choices.items():
-        plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+        plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
         for number in range(len(plan.paid_rounds.units)):
             terms = plan.terms_of_round(number, 1000, 24)
             below = terms.threshold - plan.paid_looks.spacing
@@ -179,7 +181,7 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
 @pytest.mark.parametrize("shares", [True, (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
 @pytest.mark.parametrize("looks", [10, 100])
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
     users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
@@ -192,7 +194,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
-    one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 

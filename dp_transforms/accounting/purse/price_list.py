@@ -92,7 +92,7 @@ def check_price_work(noise: ExponentialPower, order: float, weights: Sequence[in
     if work > MOST_WORK:
         raise ValueError(
             f"weights, scale, order and spacing make {work:.2g} steps to check the prices, more than {MOST_WORK:.2g}. "
-            "No plan of Plan.calibrate takes so many: write one with `shh plan --output`."
+            "No plan of Plan.for_contributions takes so many: write one with `shh plan --output`."
         )
 
 

@@ -269,8 +269,8 @@ def choose_purse(
     best = best_terms(Terms(epsilon, delta, usual, most_looks, known_error), shapes)
     if best is None:
         raise ValueError(
-            f"epsilon = {epsilon:g} with delta = {delta:g} is too small to pay for most_looks = {most_looks} looks at "
-            f"any order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_looks."
+            f"epsilon = {epsilon:g} with delta = {delta:g} cannot pay for most_contributions = {most_looks} at any "
+            f"order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_contributions."
         )
     budget = order_budget(best.order, epsilon, delta * (1 - best.share_open))
     noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_looks))
@@ -286,6 +286,6 @@ def choose_purse(
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
     """The pair, the smaller one first. Raises ValueError."""
     if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_looks must be a pair such as (1, 1000), got {shown(usual_looks)}.")
-    first, last = sorted(check_whole("each of usual_looks", looks, 1, most_looks) for looks in usual_looks)
+        raise ValueError(f"usual_contributions must be a pair such as (1, 1000), got {shown(usual_looks)}.")
+    first, last = sorted(check_whole("each of usual_contributions", looks, 1, most_looks) for looks in usual_looks)
     return first, last

@@ -24,7 +24,6 @@ from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.plan_words import CHARGES
 
 _MOST_EPSILON = 700.0  # e to a larger one is no float
 
@@ -117,13 +116,12 @@ def must_not_be_concluded(plan: Plan | None) -> list[str]:
         "How many different users there were in several windows together: the same user may be in all of them.",
         "How many events there were: a user counts once for an item in a window.",
     ]
-    mode = None if plan is None else plan.mode
-    if mode in (None, "looks"):
+    if plan is None or plan.looks is not None:
         found.append(
             "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
             " may only be less active, so that each adds more."
         )
-    if mode in (None, "hits-with-counts", "hits") or (plan is not None and plan.hits is not None):
+    if plan is None or plan.hits is not None:
         found.append(
             "That an item lost its users where its size falls: some of them may be used up, and no longer count."
         )
@@ -202,8 +200,8 @@ def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], pl
             "No window is there twice, and all are of the stream that the report names.",
         ),
         Finding(
-            all(_is_of_mode(entry, plan) for report in reports for entry in report.heavy_hitters),
-            f"What is said of items is what a plan of {CHARGES[plan.mode]} publishes.",
+            all(_is_of_charge(entry, plan) for report in reports for entry in report.heavy_hitters),
+            f"What is said of items is what a plan of {plan.charge_in_words} publishes.",
         ),
     ]
 
@@ -223,11 +221,11 @@ def _is_of_schedule(report: WindowReport, plan: Plan, *, of_blocks: bool) -> boo
     return len(set(schedule.blocks_of(np.array([first, last]), plan.rounds.block_seconds).tolist())) == 1
 
 
-def _is_of_mode(entry: HeavyHitter, plan: Plan) -> bool:
+def _is_of_charge(entry: HeavyHitter, plan: Plan) -> bool:
     if plan.looks is not None:
         return entry.level is not None and entry.noisy_count is None
     if entry.level is not None:
         return False
-    if plan.mode == "hits":
+    if plan.charged_hits.mode == "hits":
         return entry.zone is not None
-    return entry.zone is None and (entry.noisy_count is None) == (plan.mode == "kms21")
+    return entry.zone is None and (entry.noisy_count is not None) == plan.counts

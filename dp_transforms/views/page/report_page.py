@@ -34,7 +34,7 @@ from dp_transforms.views.page.promise import (
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
-from dp_transforms.views.plan_words import CHARGES, CONTRIBUTIONS, FOLLOWED, FOUND, found_from, in_a_sentence
+from dp_transforms.views.plan_words import CONTRIBUTIONS, FOLLOWED, FOUND, found_from, in_a_sentence
 from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, local_text, shown_text
 
 # HTML out of values: everything is escaped, and a document names by hash what its browser may run.
@@ -116,10 +116,10 @@ _MADE = (
 _UNNAMED = "events"  # what a stream is called without --stream
 _RHYTHMS = {"1h": "hour by hour", "1d": "day by day", "1w": "week by week", "1m": "minute by minute"}
 _PUBLISHED = {
-    "looks": "names of items that many users have, with sizes: at least so many users",
+    "contributions": "names of items that many users have, with sizes: at least so many users",
     "hits": "names of items that many users have; near the threshold with a noisy number of users",
-    "hits-with-counts": "names of items that many users have, with noisy numbers of users",
-    "kms21": "names of items that many users have",
+    "hits with counts": "names of items that many users have, with noisy numbers of users",
+    "hits, noise as printed": "names of items that many users have",
 }
 
 
@@ -350,7 +350,7 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
         ("range (UTC)", f"{_range(schedule)}, the end excluded"),
-        ("what is published", f"{_PUBLISHED[plan.mode]} (users pay for {CHARGES[plan.mode]})"),
+        ("what is published", f"{_PUBLISHED[plan.charge_in_words]} (users pay for {plan.charge_in_words})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
     if plan.domain is not None:
