@@ -31,42 +31,23 @@ Nothing here imports Beam.
 
 from __future__ import annotations
 
-from dp_transforms.logs.discovery import (
-    JoinedChunks,
-    cut_chunks,
-    ending_of_log,
-    find_log_chunks,
-    read_joined,
-    read_log_chunk,
-    spread_chunks,
-)
-from dp_transforms.logs.estimate import (
-    LogEstimate,
-    count_unless_inside,
-    estimate_log,
-    hint_of_log,
-    most_label_bytes,
-    unit_hint,
-)
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, check_unchanged
+from dp_transforms.logs.discovery import JoinedChunks, ending_of_log, find_log_chunks, read_joined, spread_chunks
+from dp_transforms.logs.estimate import count_unless_inside, estimate_log, hint_of_log, most_label_bytes, unit_hint
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, check_unchanged
 
 __all__ = [
     "EventFields",
     "EventFileError",
     "JoinedChunks",
     "LogChunk",
-    "LogEstimate",
-    "ReadBlock",
     "check_unchanged",
     "count_unless_inside",
-    "cut_chunks",
     "ending_of_log",
     "estimate_log",
     "find_log_chunks",
     "hint_of_log",
     "most_label_bytes",
     "read_joined",
-    "read_log_chunk",
     "spread_chunks",
     "unit_hint",
 ]

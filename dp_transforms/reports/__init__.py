@@ -25,48 +25,34 @@ from __future__ import annotations
 from dp_transforms.checks import shown
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.files import (
-    read_report_file,
-    read_report_files,
-    report_file_bytes,
-    report_files_in,
-    report_format,
-    write_report_file,
-)
-from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
+from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, report_format
+from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader
 from dp_transforms.reports.report_topic import ReportTopic
-from dp_transforms.reports.report_writer import ReportSink, ReportWriter
+from dp_transforms.reports.report_writer import ReportSink
 from dp_transforms.stores.kafka_client import TOPIC, is_topic, topic_of
 
 __all__ = [
-    "HEADER_KEY",
     "TABLE_FORMATS",
     "Report",
     "ReportFileError",
     "ReportFolder",
     "ReportHeader",
     "ReportSink",
-    "ReportTopic",
-    "ReportWriter",
     "decode_report",
     "encode_report",
     "encode_trend",
     "flat_table",
-    "is_topic",
     "read_report",
     "read_report_file",
     "read_report_files",
     "read_run",
-    "report_file_bytes",
     "report_files_in",
     "report_format",
-    "report_of_json",
     "sink_of",
     "write_flat",
-    "write_report_file",
 ]
 
 

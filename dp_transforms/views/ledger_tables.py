@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.plan.lifetime_cost import from_delta_units, from_epsilon_units
-from dp_transforms.runs.ledger import Balance
-from dp_transforms.runs.records import Part, Run, Status, amount
+from dp_transforms.runs.records import Balance, Part, Run, Status, amount
 from dp_transforms.views.report_words import is_ascii_only, label_text
 
 _ANY_WIDTH = 1_000_000  # what a table would take if the terminal were so wide

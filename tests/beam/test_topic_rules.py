@@ -12,7 +12,7 @@ from dp_transforms.cli.stream_request import stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic
-from dp_transforms.reports import ReportTopic
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.small_runs import key_file
 from tests.helpers.submitted_jobs import STREAM, script
 

@@ -7,7 +7,8 @@ import pathlib
 
 import pytest
 
-from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs.discovery import read_log_chunk
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.tokens import Canaries

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
-from dp_transforms.logs import EventFields, EventFileError, LogChunk, ReadBlock, discovery
+from dp_transforms.logs import EventFields, EventFileError, LogChunk, discovery
+from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.workers import ProcessPool
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET

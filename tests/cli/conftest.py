@@ -2,7 +2,7 @@
 
 import pytest
 
-from dp_transforms.reports import write_report_file
+from dp_transforms.reports.files import write_report_file
 from tests.cli.shown_reports import HEADER
 from tests.helpers.shh_here import said
 

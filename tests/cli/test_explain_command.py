@@ -7,7 +7,8 @@ import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.files import write_report_file
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.views.page.report_page import plan_facts
 from tests.cli.shown_reports import HOSTILE, hostile_characters

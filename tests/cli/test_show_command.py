@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.reports import decode_report, write_report_file
+from dp_transforms.reports import decode_report
+from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
 from tests.helpers.calibrated_plans import calibrated_plan

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from dp_transforms.cli import simulate
-from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs.discovery import read_log_chunk
 from tests.helpers.shh_here import shh
 
 START = 1_767_225_600_000_000

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
 from dp_transforms.monitor.window_report import HeavyHitter
-from dp_transforms.reports import report_file_bytes
+from dp_transforms.reports.files import report_file_bytes
 from tests.fuzz.big_binary_cases import MB, BigCase, as_file, avro_cases, parquet_cases
 from tests.fuzz.format_mutators import sealed
 from tests.fuzz.log_samples import csv_samples, json_samples

@@ -16,16 +16,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.runs.ledger import (
-    BudgetExceededError,
-    Caps,
-    Ledger,
-    LedgerDamagedError,
-    LedgerError,
-    RunRefusedError,
-    book,
-)
+from dp_transforms.runs.ledger import Ledger, book
 from dp_transforms.runs.ledger.book import Actor
+from dp_transforms.runs.records import BudgetExceededError, Caps, LedgerDamagedError, LedgerError, RunRefusedError
 from dp_transforms.views.ledger_tables import json_of
 from tests.fuzz import format_mutators
 from tests.fuzz.mutators import flip_bits

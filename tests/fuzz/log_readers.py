@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.errors import StreamError
-from dp_transforms.logs import EventFields, EventFileError, ReadBlock, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
+from dp_transforms.logs.discovery import read_log_chunk
+from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.monitor.event_batch import EventBatch

@@ -24,7 +24,8 @@ from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run, report_file_bytes
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run
+from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.fuzz import avro_mutators, format_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file

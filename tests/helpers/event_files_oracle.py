@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.logs import EventFields, LogChunk, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, LogChunk, find_log_chunks
+from dp_transforms.logs.discovery import read_log_chunk
 
 Event = tuple[str, str, int]
 NAMES = ("user", "item", "timestamp")

@@ -25,10 +25,11 @@ from dp_transforms.cli.state_part import open_part
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.reports import read_report_file, write_report_file
+from dp_transforms.reports import read_report_file
+from dp_transforms.reports.files import write_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, sealing_key
-from dp_transforms.runs.ledger import Caps, Ledger
-from dp_transforms.runs.records import VerdictKind
+from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.records import Caps, VerdictKind
 from dp_transforms.runs.state_cells import Kind, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, hold_state, write_state
 from tests.helpers.report_samples import HEADER, HOUR, START, report

@@ -6,7 +6,8 @@ import multiprocessing
 import pathlib
 from collections.abc import Callable
 
-from dp_transforms.runs.ledger import BudgetExceededError, Caps, Ledger, LedgerBusyError, VerdictKind
+from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.records import BudgetExceededError, Caps, LedgerBusyError, VerdictKind
 from tests.helpers.ledger_runs import part
 
 

@@ -7,8 +7,9 @@ import pathlib
 from typing import Any
 
 from dp_transforms.plan.lifetime_cost import LifetimeCost, delta_units, epsilon_units
-from dp_transforms.runs.ledger import Caps, Ledger, PartRequest
+from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.ledger.book import Actor
+from dp_transforms.runs.records import Caps, PartRequest
 
 PLAN, KEY = "a" * 64, "b" * 64
 CAPS = Caps("4.0", "1e-8")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, write_report_file
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.reports.files import write_report_file
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z

@@ -7,7 +7,8 @@ import pathlib
 
 import pytest
 
-from dp_transforms.runs.ledger import Caps, Ledger
+from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.records import Caps
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, cost, part
 

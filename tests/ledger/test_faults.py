@@ -21,17 +21,16 @@ from unittest import mock
 
 import pytest
 
-from dp_transforms.runs.ledger import (
+from dp_transforms.runs.ledger import Ledger, book
+from dp_transforms.runs.records import (
     BudgetExceededError,
     Caps,
-    Ledger,
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
     RunRefusedError,
     StateMark,
     VerdictKind,
-    book,
 )
 from tests.helpers.killed_nights import Lines, in_a_process
 from tests.helpers.ledger_copies import (

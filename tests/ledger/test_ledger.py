@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.runs.ledger import (
+from dp_transforms.runs.ledger import Ledger, book
+from dp_transforms.runs.ledger.book import Actor, Entry, is_gone
+from dp_transforms.runs.records import (
     BudgetExceededError,
     Caps,
-    Ledger,
     LedgerBusyError,
     LedgerDamagedError,
     RunRefusedError,
     StateMark,
     Verdict,
     VerdictKind,
-    book,
+    amount,
 )
-from dp_transforms.runs.ledger.book import Actor, Entry, is_gone
-from dp_transforms.runs.records import amount
 from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, living, of, part, spent
 
 NEW, CONTINUES, RESUMES, DONE = VerdictKind

@@ -17,14 +17,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import (
-    EventFields,
-    EventFileError,
-    cut_chunks,
-    find_log_chunks,
-    hint_of_log,
-    text_files,
-)
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
+from dp_transforms.logs.discovery import cut_chunks
 from dp_transforms.logs.estimate import sample_file
 from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact, pack_rejected, write_rejected_lines
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_csv
@@ -345,7 +339,8 @@ def test_members_are_joined_and_garbage_behind_them_ends_the_reading(tmp_path, n
 
 _READ = """
 import sys
-from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs.discovery import read_log_chunk
 (chunk,) = find_log_chunks([sys.argv[1]], EventFields())
 rows = [(block.rows, len(block.batch)) for block in read_log_chunk(chunk, EventFields())]
 with open("/proc/self/status") as status:  # what getrusage tells begins with the memory of the parent

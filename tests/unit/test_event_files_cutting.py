@@ -18,10 +18,8 @@ from dp_transforms.logs import (
     EventFields,
     EventFileError,
     JoinedChunks,
-    ReadBlock,
     avro,
     count_unless_inside,
-    cut_chunks,
     discovery,
     find_log_chunks,
     parquet,
@@ -29,8 +27,9 @@ from dp_transforms.logs import (
     spread_chunks,
     text_files,
 )
-from dp_transforms.logs.discovery import join_blocks
+from dp_transforms.logs.discovery import cut_chunks, join_blocks
 from dp_transforms.logs.id_columns import empty_batch
+from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs

@@ -8,15 +8,8 @@ import subprocess
 
 import pytest
 
-from dp_transforms.logs import (
-    EventFields,
-    EventFileError,
-    check_unchanged,
-    estimate_log,
-    find_log_chunks,
-    hint_of_log,
-    read_log_chunk,
-)
+from dp_transforms.logs import EventFields, EventFileError, check_unchanged, estimate_log, find_log_chunks, hint_of_log
+from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.log_chunk import FileState
 from tests.helpers import shh_process
 from tests.helpers.event_files_oracle import SECRET, read_all, write_csv, write_json

@@ -14,15 +14,8 @@ import pytest
 
 from dp_transforms.beam.replay_table import read_table
 from dp_transforms.cli.log_glance import glance_at
-from dp_transforms.logs import (
-    EventFields,
-    EventFileError,
-    estimate_log,
-    find_log_chunks,
-    id_columns,
-    parquet,
-    read_log_chunk,
-)
+from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, id_columns, parquet
+from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.estimate import sample_file, sample_log
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 

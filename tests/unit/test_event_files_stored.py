@@ -16,16 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import (
-    EventFields,
-    EventFileError,
-    cut_chunks,
-    estimate_log,
-    find_log_chunks,
-    hint_of_log,
-    read_log_chunk,
-)
-from dp_transforms.logs.discovery import list_stored_logs
+from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, hint_of_log
+from dp_transforms.logs.discovery import cut_chunks, list_stored_logs, read_log_chunk
 from dp_transforms.logs.estimate import sample_log
 from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks

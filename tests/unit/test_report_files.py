@@ -12,16 +12,9 @@ import fastavro
 import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
-from dp_transforms.reports import (
-    HEADER_KEY,
-    ReportFileError,
-    ReportHeader,
-    decode_report,
-    encode_report,
-    report_format,
-    write_report_file,
-)
-from dp_transforms.reports.report_records import MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
+from dp_transforms.reports import ReportFileError, ReportHeader, decode_report, encode_report, report_format
+from dp_transforms.reports.files import write_report_file
+from dp_transforms.reports.report_records import HEADER_KEY, MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
 from tests.fuzz.avro_mutators import PACK
 from tests.fuzz.mutators import zigzag
 from tests.helpers.report_samples import (

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import Report, ReportFileError, read_report, read_report_file, read_run, report_file_bytes
+from dp_transforms.reports import Report, ReportFileError, read_report, read_report_file, read_run
+from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES
 from tests.helpers.killed_nights import in_a_process

@@ -18,34 +18,6 @@ Each module imports only those above it:
 
 from __future__ import annotations
 
-from dp_transforms.runs.ledger.doctor import Finding
 from dp_transforms.runs.ledger.ledger import Ledger
-from dp_transforms.runs.records import (
-    Balance,
-    BudgetExceededError,
-    Caps,
-    LedgerBusyError,
-    LedgerDamagedError,
-    LedgerError,
-    PartRequest,
-    RunRefusedError,
-    StateMark,
-    Verdict,
-    VerdictKind,
-)
 
-__all__ = [
-    "Balance",
-    "BudgetExceededError",
-    "Caps",
-    "Finding",
-    "Ledger",
-    "LedgerBusyError",
-    "LedgerDamagedError",
-    "LedgerError",
-    "PartRequest",
-    "RunRefusedError",
-    "StateMark",
-    "Verdict",
-    "VerdictKind",
-]
+__all__ = ["Ledger"]
