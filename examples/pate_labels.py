@@ -10,13 +10,14 @@ Run it: ``python examples/pate_labels.py``. The votes are made up by arithmetic;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import OptimalComposition
+from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.papers.noise_source import Halted, NoiseSource
 from dp_transforms.papers.pate import TeacherVotes
 from dp_transforms.papers.private_computation import BOUNDARY
@@ -59,10 +60,10 @@ def teachers(picture: int) -> TeacherVotes:
     return TeacherVotes(tuple(range(LABELS)), counts, EPSILON_PER_LABEL)
 
 
-def affordable(cost: type[GameAccountant] | type[OptimalComposition], *fixed: float) -> int:
-    """The largest number, of hits or of calls, whose epsilon at DELTA is at most EPSILON."""
+def affordable(delta_of: Callable[[int], float]) -> int:
+    """The largest number, of hits or of calls, whose delta at EPSILON is at most DELTA."""
     number = 0
-    while cost(*fixed, number + 1).epsilon(DELTA) <= EPSILON:  # type: ignore[arg-type]
+    while delta_of(number + 1) <= DELTA:
         number += 1
     return number
 
@@ -70,7 +71,7 @@ def affordable(cost: type[GameAccountant] | type[OptimalComposition], *fixed: fl
 def main(noise: NoiseSource | None = None) -> Summary:
     truth, votes = made_up_votes()
     wrapped, boundary = teachers(0).agreed()
-    hits = affordable(GameAccountant, wrapped.epsilon, boundary.q)
+    hits = affordable(lambda hits: GameAccountant(wrapped.epsilon, boundary.q, hits).delta(EPSILON))
     limit = HitLimit(hits, epsilon=wrapped.epsilon, target_probability=boundary.q)
     charging = TargetCharging(votes, limit, noise=noise)
     labels = correct = 0
@@ -83,7 +84,7 @@ def main(noise: NoiseSource | None = None) -> Summary:
             break
         labels += answer != BOUNDARY
         correct += answer == truth[picture]
-    by_composition = affordable(OptimalComposition, EPSILON_PER_LABEL)
+    by_composition = affordable(lambda calls: optimal_composition_delta(EPSILON_PER_LABEL, calls, EPSILON))
     print(f"({EPSILON:g}, {DELTA:g})-differentially private for every user, {TEACHERS} teachers:")
     print(f"  {labels} labels for {labels + limit.used} pictures, {correct / labels:.1%} of them right;")
     print(f"  {limit.used} answers were 'boundary', and paid for, of {limit.hits} that the budget allows;")

@@ -11,7 +11,6 @@ last few digits of a float, and the solver returns an argument at which the boun
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -66,40 +65,6 @@ def check_calls(calls: int, at_least: int = 0) -> None:
     check_whole("calls", calls, at_least)
     if calls > MOST_CALLS:
         raise ValueError(f"calls must be at most {MOST_CALLS:,}, got {calls!r}.")
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimalComposition:
-    """Guarantee: `calls` adaptive epsilon_per_query-DP mechanisms are (epsilon, delta(epsilon))-DP; tight, see below.
-
-    Unit of privacy: that of the mechanisms. An `Accountant`. Source: [KOV15] Theorem 3.3.
-
-    >>> two = OptimalComposition(epsilon_per_query=1.0, calls=2)
-    >>> two.delta(2.0)  # basic composition
-    0.0
-    >>> print(f"{two.delta(1.0):.4f}, {two.epsilon(0.01):.4f}")
-    0.3378, 1.9811
-    """
-
-    epsilon_per_query: float
-    calls: int
-
-    def __post_init__(self) -> None:
-        check_epsilon_per_query(self.epsilon_per_query)
-        check_calls(self.calls, at_least=1)
-
-    def delta(self, epsilon: float) -> float:
-        return optimal_composition_delta(self.epsilon_per_query, self.calls, epsilon)
-
-    def epsilon(self, delta: float) -> float:
-        check_delta(delta)
-        return smallest_safe_argument(
-            self.delta,
-            delta,
-            guess=advanced_composition_epsilon(self.epsilon_per_query, self.calls, delta),
-            lowest=0.0,
-            highest=self.calls * self.epsilon_per_query * (1 + 1e-9),
-        )
 
 
 def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:

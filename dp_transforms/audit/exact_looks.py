@@ -112,7 +112,7 @@ def audit_looks_exactly(
     """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
     largest = mechanism.looks_list.weights[-1]
     reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
-    law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.boundaries[0]) + largest + 1)
+    law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.threshold) + largest + 1)
     on_step("prices")
     worst_price = worst_price_of(law, mechanism, claim, reach)
     on_step("few looks")
@@ -170,7 +170,7 @@ def _numbers(most: int) -> list[int]:
 
 def _few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -> FewLooks:
     """The worst of both directions."""
-    adversary = functools.partial(FewLooksAdversary, law, mechanism.looks_list, mechanism.boundaries[0], epsilon)
+    adversary = functools.partial(FewLooksAdversary, law, mechanism.looks_list, mechanism.threshold, epsilon)
     return max((adversary(adds_user=adds_user).play(looks) for adds_user in (True, False)), key=lambda each: each.delta)
 
 
@@ -198,7 +198,7 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     listed = mechanism.purses[0]  # in rounds the first one alone makes such looks
     looks = np.arange(1, listed.most_looks + 1)
     places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
-    log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
+    log_tails = law.log_tail(mechanism.threshold - np.array(listed.weights)[places])
     deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
     worst = int(np.argmax(deltas))
     return float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])
@@ -208,7 +208,7 @@ def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float
     """Some looks of the smallest weight at items of the user alone, and then one at an item of others."""
     if not mechanism.tests_lone_items:
         return 0.0
-    each = law.tail(mechanism.boundaries[0] - mechanism.looks_list.weights[0])
+    each = law.tail(mechanism.threshold - mechanism.looks_list.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
         looks = mechanism.looks_list.most_looks * part // _SPLITS
@@ -220,7 +220,7 @@ def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float
 
 
 def _one_look(law: NoiseLaw, mechanism: LooksMechanism, weight: int, epsilon: float) -> float:
-    margins = np.arange(weight, min(mechanism.boundaries[0], math.ceil(4 * law.scale)) + 1, max(1, law.scale // 1000))
+    margins = np.arange(weight, min(mechanism.threshold, math.ceil(4 * law.scale)) + 1, max(1, law.scale // 1000))
     if not len(margins):
         return 0.0
     p, q = law.log_tail(margins - weight), law.log_tail(margins)

@@ -192,8 +192,8 @@ class PricesOfUser:
 class LooksMechanism:
     """shape, scale: of the noise. looks_list: with a full purse.
 
-    boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not known and if it is; in
-    rounds, of the first round and of later ones, the highest ones that these can have.
+    threshold, known_threshold: noisy sums from which an item has level 1, if it is not known and if it is; in rounds,
+    of the first round and of later ones, the highest one that these can have. spacing: from one level to the next.
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). rounds: of each round of
     looks, the looks list with its own purse. size_error: with which a size that is stated is wrong in one round, or by
     second looks. most_of_second: units that one of these costs at most.
@@ -202,8 +202,9 @@ class LooksMechanism:
     shape: float
     scale: int
     looks_list: PricesOfUser
-    boundaries: tuple[int, ...]
-    known_boundaries: tuple[int, ...]
+    threshold: int
+    known_threshold: int
+    spacing: int
     tests_lone_items: bool = True
     rounds: tuple[PricesOfUser, ...] = ()
     size_error: float = 0.01
@@ -211,8 +212,7 @@ class LooksMechanism:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
-        looks, levels = plan.paid_looks, range(_LEVELS)
-        known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
+        looks, known_threshold, horizon = plan.paid_looks, plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
         rounds = plan.rounds
@@ -221,8 +221,9 @@ class LooksMechanism:
             looks.shape,
             looks.scale,
             PricesOfUser(looks.weights, looks.units, PURSE_UNITS),
-            boundaries=tuple(plan.threshold + level * looks.spacing for level in levels),
-            known_boundaries=tuple(known_threshold + level * looks.spacing for level in levels),
+            plan.threshold,
+            known_threshold,
+            looks.spacing,
             tests_lone_items=plan.domain is None,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
             size_error=looks.size_error / (1 + len(units_of_rounds)),
@@ -257,8 +258,7 @@ class LooksMechanism:
     @property
     def highest_margins(self) -> tuple[int, ...]:
         """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
-        later = self.known_boundaries if self.rounds else self.boundaries
-        return (self.boundaries[0], *later[:1] * (len(self.purses) - 1))
+        return (self.threshold, *[self.known_threshold] * (len(self.purses) - 1))
 
     @property
     def units_of_user(self) -> int:
@@ -281,10 +281,6 @@ class LooksMechanism:
         return min((listed.most_looks for listed in self.rounds), default=0)
 
     @property
-    def spacing(self) -> int:
-        return self.boundaries[1] - self.boundaries[0]
-
-    @property
     def distances(self) -> tuple[int, ...]:
-        """Of the boundaries from the first one, those of known items alike. What a look shows depends on these."""
-        return tuple(bound - self.boundaries[0] for bound in self.boundaries)
+        """Of the levels from the first one, those of known items alike. What a look shows depends on these."""
+        return tuple(level * self.spacing for level in range(_LEVELS))

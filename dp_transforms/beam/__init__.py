@@ -7,11 +7,11 @@ where users pay for looks, as they do by default. The way of an event:
 
 read_events                      a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users
-run_stages                       pairs -> reports, through the three stages of `dp_transforms.stages`
+run_stages                       pairs -> reports, through the three stages of `dp_transforms.stages`; `ReleasePart`:
+                                 events -> reports of one part of a run; write_state: what the next part needs
 write_files                      reports -> one file, and its name when all is done; rejected rows -> another file, for
                                  the operator
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps; `ReleaseLog`, by worker processes
-release_part                     `ReleasePart`: the same for one part of a run; write_state: what the next part needs
 release_rows                     `HeavyHitterRows`, declared by plain values: rows -> rows with a schema, in order
 
 Two drivers run the stages:

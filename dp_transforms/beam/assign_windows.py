@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
@@ -44,7 +45,7 @@ def assign_windows_of_keys(
     keys: Collection[str] | None = None,
 ) -> beam.ParDo:
     """``(key, EventBatch)`` -> ``((key, slab, shard), packed pairs)``. keys: others are left out; None: any."""
-    do_fn = _PackPairsOfKeysDoFn(run, step, noise_key, public_items, keys)
+    do_fn = _PackPairsOfKeysDoFn(keys, run, step, noise_key, public_items)
     return beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
 
 
@@ -89,15 +90,8 @@ class PackPairsDoFn(KeyedDoFn):
 
 
 class _PackPairsOfKeysDoFn(PackPairsDoFn):
-    def __init__(
-        self,
-        run: PlannedRun,
-        step: PackPairs,
-        noise_key: beam.Secret,
-        public_items: DomainSource | None,
-        keys: Collection[str] | None,
-    ) -> None:
-        super().__init__(run, step, noise_key, public_items)
+    def __init__(self, keys: Collection[str] | None, *of_run: Any) -> None:
+        super().__init__(*of_run)
         self._of_keys = None if keys is None else frozenset(keys)
         self._of_others = operator_counter(EVENTS_OF_OTHER_KEYS)
 

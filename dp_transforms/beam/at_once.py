@@ -68,10 +68,10 @@ def run_at_once(
 
 
 def run_for_keys(
-    groups: beam.PCollection, label: str, step: AtOnceStep, noise_key: beam.Secret, pool: str | None = None
+    groups: beam.PCollection, label: str, step: EachKeyStep, noise_key: beam.Secret, pool: str | None = None
 ) -> beam.PCollection:
     """The same for ``((key, slab, shard), all packed columns)``, also of a stream."""
-    do_fn = _do_fn_of(EachKeyStep(step), noise_key, pool, len(_keys(step)))
+    do_fn = _do_fn_of(step, noise_key, pool, len(_keys(step)))
     return groups | label >> beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
 
 

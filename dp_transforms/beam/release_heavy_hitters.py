@@ -253,31 +253,14 @@ class ReleaseLog(ShiftingHeavyHitters):
     The steps that need most time are done by the processes of ``pool``, in this process remains what is left. What they
     hand to each other does not pass through Beam, whose shuffle would copy it four times.
 
-    noise_key: a `beam.Secret` of the key that the pool has. public_items: the file of a plan with public items.
+    public_items: the file of a plan with public items. of_run: as in `ShiftingHeavyHitters`, with a noise_key that is a
+    `beam.Secret` of the key that the pool has.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        fields: EventFields,
-        pool: ProcessPool,
-        *,
-        noise_key: beam.Secret,
-        run_id: str,
-        stream: str,
-        shards: int | None,
-        public_items: str | None,
-        with_blocks: bool = False,
+        self, plan: Plan, fields: EventFields, pool: ProcessPool, *, public_items: str | None, **of_run: Any
     ) -> None:
-        super().__init__(
-            plan,
-            noise_key=noise_key,
-            run_id=run_id,
-            stream=stream,
-            shards=shards,
-            public_items=public_items,
-            with_blocks=with_blocks,
-        )
+        super().__init__(plan, public_items=public_items, **of_run)
         file = (
             None
             if public_items is None or plan.domain is None

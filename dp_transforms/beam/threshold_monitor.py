@@ -46,7 +46,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, hit_bound_cell, pack_by_bucket
 from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.stages.stage import DomainOfRun, EachKeyStep, Sharding, Stage, shards_of_items
 from dp_transforms.stages.users import BoundUsers, FindCandidates
 
 KeyedReport = tuple[str, WindowReport]
@@ -159,9 +159,9 @@ class MonitorPairs(beam.PTransform):
     ) -> None:
         super().__init__()
         self._noise_key, self._keys, self._pool, self._schedule = noise_key, keys, pool, run.plan.schedule
-        self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
+        self._bound = EachKeyStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
         to = Sharding(cut.windows_per_slab, 1)
-        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to, part)
+        self._find = EachKeyStep(Stage(FindCandidates, run, public_items), cut, to, part)
         self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key, part)
 
     @staticmethod
@@ -317,7 +317,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         if self._part.state_path is not None:
             holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
             before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
-        return ContributionCounters([*stored, *before], are_noted=True)
+        return ContributionCounters([*stored, *before])
 
     def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
         """What a part of a replay hands to the next: all counters of its users, and the bound."""

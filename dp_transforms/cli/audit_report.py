@@ -218,7 +218,7 @@ class HitsReport(AuditReport):
 
     def _side_record(self, side: ChargedAudit) -> dict[str, Any]:
         return {
-            "stream": self._stream_record(side.stream),
+            "stream": {**dataclasses.asdict(side.stream), "in_words": _stream_text(side.stream, self.plan)},
             "delta_at_claimed_epsilon": side.delta,
             "epsilon_at_delta_accounting": side.epsilon,
             "best_adaptive_delta": side.best_delta,
@@ -227,9 +227,6 @@ class HitsReport(AuditReport):
             "best_static": {"distance": side.static_distance, "delta_at_claimed_epsilon": side.static_delta},
             "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in side.curve],
         }
-
-    def _stream_record(self, stream: AttackStream) -> dict[str, Any]:
-        return {**dataclasses.asdict(stream), "in_words": _stream_text(stream, self.plan)}
 
 
 def _stream_text(stream: AttackStream, plan: Plan) -> str:

@@ -74,7 +74,8 @@ def command(options: ExplainOptions) -> None:
         _say_report(header, windows, state)
     _say_promise(plan, windows, header)
     if findings:
-        _say("Does the report agree with its plan?", [f"{_mark(each)} {each.sentence}" for each in findings])
+        marks = {True: "yes:", False: "NO, this does not hold:"}
+        _say("Does the report agree with its plan?", [f"{marks[each.holds]} {each.sentence}" for each in findings])
     if html is not None:
         if plan is None:
             raise UserError(
@@ -84,10 +85,6 @@ def command(options: ExplainOptions) -> None:
         click.echo(f"\nFact sheet written to {html}.")
     if not all(each.holds for each in findings):
         raise UserError("the report and its plan do not agree: see the points marked NO. Do not rely on its guarantee.")
-
-
-def _mark(finding: Finding) -> str:
-    return "yes:" if finding.holds else "NO, this does not hold:"
 
 
 def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult
@@ -13,7 +13,7 @@ from apache_beam.runners.runner import PipelineResult
 from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
-from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, local_options, runner_options
 from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
 from dp_transforms.beam.write_files import WriteRejected, WriteReports
@@ -35,64 +35,10 @@ from dp_transforms.monitor.operator_counts import (
     PAIRS_UNPAID,
 )
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.reports import read_report_file
-from dp_transforms.runs.records import VerdictKind
-from dp_transforms.stores.local_files import remove_dead_drafts
-from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 
 
-class ReplayPart(StatePart):
-    """A part that is taken from a log: its report and its new state appear together, after all is drawn.
-
-    A part that was killed between its intent and the new state *resumes*: noise is a function of the key, the run id,
-    the window, the item and who held it, so the same input gives the same bytes. A part that failed before it began to
-    publish takes its intent back where the log alone was the reason, also if it resumed: nobody has read anything of
-    it. Afterwards the same command finds that the part is done.
-    """
-
-    def _is_of_the_log(self, error: BaseException) -> bool:
-        return isinstance(error, LogError)
-
-    def find_done(self, block_output: str | None) -> None:
-        """Removes the drafts that a process left which was killed after it had published. Raises UserError for blocks
-        that are not there: they cannot be drawn again."""
-        for path in filter(None, (self.facts.record.output, self.facts.state_path, block_output)):
-            if not is_remote(path):
-                remove_dead_drafts(pathlib.Path(path))
-        if block_output is not None and not is_taken(block_output):
-            raise UserError(
-                f"{block_output} is not there, and cannot be had any more: this part is done. It was published without"
-                " it, or the file was moved since. Leave --block-output out."
-            )
-
-    def has_dead_letter(self, path: str) -> bool:
-        """Whether the process that was killed has written it already: the same input has the same bad rows."""
-        return self.facts.how == VerdictKind.RESUMES and is_taken(path)
-
-    def publish(self, reports: Mapping[str, str], state: str) -> None:
-        """Gives the reports their names, then the new state. reports: finished drafts, by their outputs. state: one."""
-        self._announce(state)
-        for output, report in reports.items():
-            if self.facts.how == VerdictKind.RESUMES and is_taken(output):
-                if not _are_same_reports(report, output):
-                    raise UserError(
-                        f"{output} exists, and is not the report of this part. Move it away, and run the same command"
-                        " again."
-                    )
-            else:
-                publish_output(report, output)
-        self._replace_state(state)
-
-
-def _are_same_reports(draft: str, published: str) -> bool:
-    (header, reports), (other_header, other_reports) = read_report_file(draft), read_report_file(published)
-    return header == other_header and list(reports) == list(other_reports)
-
-
-def run_replay(
-    request: ReplayRequest, part: ReplayPart | None = None, pool: ProcessPool | None = None
-) -> ReplaySummary:
+def run_replay(request: ReplayRequest, part: StatePart | None = None, pool: ProcessPool | None = None) -> ReplaySummary:
     """Runs the pipeline and publishes its files, the report last; none of them if anything fails before.
 
     part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
@@ -130,7 +76,7 @@ def run_replay(
         with errors_in_one_line("nothing was published"):
             check_unchanged(request.chunks)
         is_empty = not part and not request.options.allow_empty and summary.events == summary.outside_range
-        has_list = part and request.options.dead_letter and part.has_dead_letter(request.options.dead_letter)
+        has_list = part and request.options.dead_letter and part.has_published(request.options.dead_letter)
         if rejected and request.options.dead_letter and not has_list and (summary.rejected or not is_empty):
             publish_output(rejected, request.options.dead_letter)
         check_bad_fraction(request, summary.events, summary.rejected)
@@ -203,17 +149,17 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
     return summary
 
 
+def _of_run(request: ReplayRequest) -> dict[str, Any]:
+    """What each transform is told of the run, beside its plan and key."""
+    with_blocks = request.options.block_output is not None
+    of_run = {"run_id": request.run_id, "stream": request.stream, "public_items": request.public_items}
+    return {**of_run, "shards": request.shards, "with_blocks": with_blocks}
+
+
 def _release_whole(batches: beam.PCollection, request: ReplayRequest) -> ReleaseOutput:
     """All windows of the plan -> their reports."""
-    transform = ShiftingHeavyHitters(
-        request.plan,
-        noise_key=request.options.noise_key_file,
-        run_id=request.run_id,
-        stream=request.stream,
-        public_items=request.public_items,
-        shards=request.shards,
-        with_blocks=request.options.block_output is not None,
-    )
+    key = request.options.noise_key_file
+    transform = ShiftingHeavyHitters(request.plan, noise_key=key, **_of_run(request))
     released: ReleaseOutput = batches | "ShiftingHeavyHitters" >> transform
     return released
 
@@ -222,35 +168,17 @@ def _release_by(pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayReque
     """The same by worker processes, and the rows that cannot be read."""
     spread = spread_chunks(request.chunks, request.fields, pool.processes)
     chunks = pipeline | "Chunks" >> beam.Create(spread, reshuffle=False)  # the pool has begun with the first
-    release = ReleaseLog(
-        request.plan,
-        request.fields,
-        pool,
-        noise_key=FreshKey(pool.secret),
-        run_id=request.run_id,
-        stream=request.stream,
-        shards=request.shards,
-        public_items=request.public_items,
-        with_blocks=request.options.block_output is not None,
-    )
+    release = ReleaseLog(request.plan, request.fields, pool, noise_key=FreshKey(pool.secret), **_of_run(request))
     released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
     return released
 
 
 def _release_part(
-    batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str
+    batches: beam.PCollection, request: ReplayRequest, part: StatePart, state: str
 ) -> tuple[beam.PCollection, beam.PCollection | None]:
     """The reports of windows and of blocks. state: the path where workers write the new state."""
     noise_key, shown_name = part.facts.noise_key, part.facts.state_path
-    transform = ReleasePart(
-        request.plan,
-        part.run_part,
-        noise_key=noise_key,
-        run_id=request.run_id,
-        stream=request.stream,
-        public_items=request.public_items,
-        with_blocks=request.options.block_output is not None,
-    )
+    transform = ReleasePart(request.plan, part.run_part, noise_key=noise_key, **_of_run(request))
     released = batches | "ReleasePart" >> transform
     _ = released.state | "WriteState" >> WriteState(
         state, part.begun, part.run_part, request.plan.known_for, shown_name, noise_key

@@ -17,9 +17,9 @@ from dp_transforms.cli.operator_log import operator_progress, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_on_runner, run_replay
+from dp_transforms.cli.replay_run import check_bad_fraction, nothing_found, run_on_runner, run_replay
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import PartFacts, open_part, part_is_done, part_is_taken, secret_of_run
+from dp_transforms.cli.state_part import PartFacts, StatePart, open_part, part_is_done, part_is_taken, secret_of_run
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
@@ -85,7 +85,7 @@ def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | Non
             account=account,
             check=check,
         )
-        part = ReplayPart(facts)
+        part = StatePart(facts)
         if part.facts.how == VerdictKind.DONE:
             part.find_done(request.options.block_output)
             account.finish(part.facts, part.facts.state_fingerprint)
@@ -132,7 +132,7 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
 def _run(
     request: ReplayRequest,
     runner: Sequence[str] = (),
-    part: ReplayPart | None = None,
+    part: StatePart | None = None,
     pool: ProcessPool | None = None,
 ) -> ReplaySummary:
     console = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -9,7 +9,10 @@ At most one answer exists for each window, and the same command repairs a run th
 4. The state and `RunAccount.publishing` say which state is to follow: from here on the report may be read.
 5. The report is published, then the new state, without the intent. `RunAccount.finish`.
 
-`replay_run` has how a report is published.
+A part that was killed between 2 and 5 *resumes*: noise is a function of the key, the run id, the window, the item and
+who held it, so the same input gives the same bytes. A part that failed before 4 takes its intent back where the log
+alone was the reason, also if it resumed: nobody has read anything of it. Afterwards the same command finds that the
+part is done.
 """
 
 from __future__ import annotations
@@ -19,24 +22,26 @@ import dataclasses
 import importlib.metadata
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from dp_transforms.beam.set_up_workers import KeyFile
-from dp_transforms.cli.options import user_errors
-from dp_transforms.cli.output_file import output_draft, write_errors
+from dp_transforms.cli.options import LogError, user_errors
+from dp_transforms.cli.output_file import is_taken, output_draft, publish_output, write_errors
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import key_fingerprint, part_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.stores.local_files import publish
+from dp_transforms.stores.local_files import publish, remove_dead_drafts
+from dp_transforms.stores.remote_files import is_remote
 
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
 
@@ -72,7 +77,8 @@ class PartFacts:
 
 
 class StatePart:
-    """A part that may be taken. Use it while the state is held (`hold_state`)."""
+    """A part that may be taken from a log: its report and its new state appear together, after all is drawn. Use it
+    while the state is held (`hold_state`)."""
 
     def __init__(self, facts: PartFacts) -> None:
         self.facts = facts
@@ -109,7 +115,7 @@ class StatePart:
                 if may_have_drawn:
                     # A process that was killed may have published something of this part.
                     was_publishing = bool(facts.header.next_fingerprint) or account.was_publishing
-                    forget = self._is_of_the_log(error) and not was_publishing
+                    forget = isinstance(error, LogError) and not was_publishing
                 else:
                     forget = facts.how != VerdictKind.RESUMES and not account.resumes
                 if forget:
@@ -119,29 +125,46 @@ class StatePart:
             raise
         account.finish(self.facts, StateFile(facts.state_path).fingerprint)
 
-    def _is_of_the_log(self, error: BaseException) -> bool:
-        """Whether the log alone is why the part failed, and this process has published nothing."""
-        return False
+    def find_done(self, block_output: str | None) -> None:
+        """Removes the drafts that a process left which was killed after it had published. Raises UserError for blocks
+        that are not there: they cannot be drawn again."""
+        for path in filter(None, (self.facts.record.output, self.facts.state_path, block_output)):
+            if not is_remote(path):
+                remove_dead_drafts(pathlib.Path(path))
+        if block_output is not None and not is_taken(block_output):
+            raise UserError(
+                f"{block_output} is not there, and cannot be had any more: this part is done. It was published without"
+                " it, or the file was moved since. Leave --block-output out."
+            )
 
-    def _announce(self, draft: str | os.PathLike[str]) -> None:
-        """Call it when all is drawn and before anything of it is published. draft: the new state.
+    def has_published(self, output: str) -> bool:
+        """Whether the process that was killed has: a report, or the list of bad rows, of which the same input has the
+        same."""
+        return self.facts.how == VerdictKind.RESUMES and is_taken(output)
 
-        Raises UserError if the noise key was exchanged, or the account cannot be told.
-        """
+    def publish(self, reports: Mapping[str, str], draft: str) -> None:
+        """Gives the reports their names, then the new state. reports: finished drafts, by their outputs. draft: of the
+        state. Raises UserError also if the noise key was exchanged, or the account cannot be told."""
         state = StateFile(draft)
         state.check_seal(self._sealing_key())
         self._write_header(self.begun.publishing(state.fingerprint))
         self._account.publishing(self.facts, state.fingerprint)
         self._publishes = True
+        for output, report in reports.items():
+            if not self.has_published(output):
+                publish_output(report, output)
+            elif not _are_same_reports(report, output):
+                raise UserError(
+                    f"{output} exists, and is not the report of this part. Move it away, and run the same command"
+                    " again."
+                )
+        with _write_errors(self.facts.state_path):
+            replace_state(draft, self.facts.state_path)
 
     def _sealing_key(self) -> bytes:
         """Raises UserError if the file holds another key than that of the run."""
         with user_errors(ValueError):
             return sealing_key(self.facts.noise_key.get_secret_bytes())
-
-    def _replace_state(self, draft: str | os.PathLike[str]) -> None:
-        with _write_errors(self.facts.state_path):
-            replace_state(draft, self.facts.state_path)
 
     def _write_header(self, header: StateHeader) -> None:
         state, key = StateFile(self.facts.state_path), self._sealing_key()
@@ -150,6 +173,11 @@ class StatePart:
         with _state_draft(self.facts.state_path) as draft:
             write_state(draft, header, cells, key)
             replace_state(draft, self.facts.state_path)
+
+
+def _are_same_reports(draft: str, published: str) -> bool:
+    (header, reports), (other_header, other_reports) = read_report_file(draft), read_report_file(published)
+    return header == other_header and list(reports) == list(other_reports)
 
 
 def open_part(

@@ -66,10 +66,8 @@ class StreamStatus:
 
     def show_reports(self, reports: Sequence[WindowReport]) -> None:
         """reports: none that was shown before."""
-        if reports:
-            self._show(reports)
-
-    def _show(self, reports: Sequence[WindowReport]) -> None:
+        if not reports:
+            return
         self._clear()
         if self._out.is_terminal:
             self._with_epsilon = self._with_epsilon or tells_epsilon(reports)  # rows must not lose a column again
@@ -93,10 +91,8 @@ class StreamStatus:
 
     def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         """Nothing while the engine has none."""
-        if counts or gauges:
-            self._show_line(counts, gauges)
-
-    def _show_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
+        if not counts and not gauges:
+            return
         now = time.monotonic()
         line = self._operator_line(counts, gauges, now)
         if self._err.is_terminal:

@@ -65,14 +65,10 @@ class ExponentialPower:
 
     def log_upper_tail(self, margins: npt.NDArray[np.int64]) -> Floats:
         """``ln Pr[Z >= m]``, within ``LOG_TAIL_ERROR * max(1, |value|)``. margins: int64[n]. Returns float64[n]."""
-        return self.log_upper_tail_at((margins - 0.5) / self.scale)
-
-    def log_upper_tail_at(self, points: Floats) -> Floats:
-        """``ln Pr[X >= point * scale]``, with the same errors. points: float64[...]. Returns float64[...]."""
-        return self.log_tails_at(points)[0]
+        return self.log_tails_at((margins - 0.5) / self.scale)[0]
 
     def log_tails_at(self, points: Floats) -> tuple[Floats, Floats]:
-        """The same, and ``ln Pr[X <= point * scale]``."""
+        """``ln Pr[X >= point * scale]`` and ``ln Pr[X <= point * scale]``, alike. points: float64[...]."""
         smaller = _log_upper_tail(self.shape, np.abs(points))
         larger = np.log1p(-np.exp(smaller))
         return np.where(points >= 0, smaller, larger), np.where(points <= 0, smaller, larger)

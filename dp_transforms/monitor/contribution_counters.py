@@ -39,14 +39,12 @@ class ContributionCounters:
     Stored as blobs, byte strings under 10 MB. A user may be in several, and its highest counter counts: hits are never
     taken back. So what a window charges is appended, without rewriting what is there, and a blob that is stored twice
     charges nobody twice.
-
-    are_noted: whether `charged_blobs` will be asked for. A replay never does, and saves the memory.
     """
 
-    def __init__(self, blobs: Iterable[Packed] = (), *, are_noted: bool = False) -> None:
+    def __init__(self, blobs: Iterable[Packed] = ()) -> None:
         stored = Hits.of_messages(blobs)
         self._users, self._hits = stored.users, stored.hits.copy()
-        self._charged = np.zeros(0, dtype=np.uint64) if are_noted else None
+        self._charged = np.zeros(0, dtype=np.uint64)
 
     def __len__(self) -> int:
         return len(self._users)
@@ -75,8 +73,7 @@ class ContributionCounters:
         O(counters + n)."""
         places = self.places(users) if places is None else places
         is_here = self._are_at(places, users)
-        if self._charged is not None:
-            self._charged = np.union1d(self._charged, users)
+        self._charged = np.union1d(self._charged, users)
         self._hits[places[is_here]] += hits[is_here]
         if not is_here.all():
             self._insert(users[~is_here], hits[~is_here], places[~is_here])
@@ -103,7 +100,6 @@ class ContributionCounters:
 
     def charged_blobs(self) -> list[bytes]:
         """The counters of those that were charged since the blobs were read, as blobs to append to them."""
-        assert self._charged is not None
         return Hits(self._charged, self.hits(self._charged)).to_cells()
 
     def to_blobs(self) -> list[bytes]:
@@ -137,9 +133,7 @@ class HolderCounters:
         """The same counters, for these rows alone."""
         return dataclasses.replace(self, user_of_row=self.user_of_row[low:high])
 
-    def charge(self, budgets: ContributionCounters) -> Hits:
+    def charge(self, budgets: ContributionCounters) -> None:
         """Adds to the budgets what was added to the counters. Once, and to the budgets that these were made of."""
         changed = np.flatnonzero(self.hits != self.paid)
-        charges = Hits(self.users[changed], self.hits[changed] - self.paid[changed])
-        budgets.charge(charges.users, charges.hits, self.places[changed])
-        return charges
+        budgets.charge(self.users[changed], self.hits[changed] - self.paid[changed], self.places[changed])

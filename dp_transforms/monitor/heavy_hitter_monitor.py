@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.contribution_counters import ContributionCounters, Hits, HolderCounters
+from dp_transforms.monitor.contribution_counters import ContributionCounters, HolderCounters
 from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
 from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.query_noise import (
@@ -162,23 +162,13 @@ class HeavyHitterMonitor:
         self._noise = query_noise(plan, keys)
         self._rule = release_rule(plan)
 
-    def close_window(
-        self, window: int, candidates: ItemHolders, state: MonitorState
-    ) -> tuple[WindowReport | None, Hits]:
-        """Tests the candidates of a window in keyed-hash order and updates the state; no report if none is heavy.
-
-        Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
-        """
-        self._check_order([window], state)
-        counters = HolderCounters.of([candidates], state.budgets)
-        report = self._close(window, candidates, counters, state)
-        return report, counters.charge(state.budgets)
-
     def close_windows(self, parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[tuple[int, WindowReport]]:
-        """The same for all windows that these candidates have. parts: in the order of their windows, each with all
-        candidates of its windows. Yields the windows with a report; all that is yielded is in the state.
+        """Tests the candidates of each window in keyed-hash order and updates the state. parts: in the order of their
+        windows, each with all candidates of its windows. Yields the windows with a report, those with heavy items; all
+        that is yielded is in the state.
 
         The counters of many windows are found at once: what does not depend on charges is not done window by window.
+        Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
         """
         for group in _in_groups(parts, state):
             yield from self._close_group(group, state)

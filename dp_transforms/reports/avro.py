@@ -122,7 +122,7 @@ def _counted(stream: IO[bytes]) -> Iterator[None]:
 @functools.cache
 def _parts() -> tuple[Any, Any, Any]:
     """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields after them."""
-    schema = _plain_times(WINDOW_REPORT_AVRO_SCHEMA)
+    schema = _without(WINDOW_REPORT_AVRO_SCHEMA, "logicalType")  # a long may hold times that datetime cannot
     fields = schema["fields"]
     place = [field["name"] for field in fields].index("heavy_hitters")
     before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
@@ -142,8 +142,3 @@ def _without(schema: Any, *keys: str) -> Any:
 def _shape(schema: Any) -> Any:
     """What decoding needs of a schema, to compare."""
     return _without(schema, "doc", "namespace", "default")
-
-
-def _plain_times(schema: Any) -> Any:
-    """The same schema with times as microseconds: a long may hold times that datetime cannot."""
-    return _without(schema, "logicalType")

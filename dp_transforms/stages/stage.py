@@ -230,22 +230,15 @@ class AtOnceStep:
 
 
 @dataclasses.dataclass(frozen=True)
-class EachKeyStep:
+class EachKeyStep(AtOnceStep):
     """The same for many keys, each of which takes the place of the stream: groups, and what is sent, are of
     ``(key, slab, shard)``."""
-
-    step: AtOnceStep
-
-    @property
-    def stores(self) -> bool:
-        return self.step.stores
 
     def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]:
         @functools.lru_cache(maxsize=256)
         def of_key(key: str) -> Callable[[Any, Counter[str]], Iterator[Any]]:
-            stage = self.step.stage
-            of_one = dataclasses.replace(stage, run=stage.run.of_key(key))
-            return dataclasses.replace(self.step, stage=of_one).start(secret)
+            stage = dataclasses.replace(self.stage, run=self.stage.run.of_key(key))
+            return AtOnceStep.start(dataclasses.replace(self, stage=stage), secret)
 
         def run(group: Any, counts: Counter[str]) -> Iterator[Any]:
             (key, *cell), *blobs = group
@@ -253,6 +246,3 @@ class EachKeyStep:
                 yield (key, *to), blob
 
         return run
-
-    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
-        return self.step.fetched(element, get)

@@ -24,6 +24,7 @@ from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import FIRST_OTHER
 from tests.audit.statistics import NamedPValue, binomial_p_value, multinomial_p_value
+from tests.helpers.core_runs import close_window
 from tests.helpers.trial_plan import TrialPlan
 
 VALUE_REACH = 2048  # published values up to this far from the count have a bin of their own
@@ -91,7 +92,7 @@ def run_stream(
     adversaries = _Adversaries(mechanism, stream, trial.threshold, table, with_user)
     running, state = HeavyHitterMonitor(trial, keys), MonitorState()
     for window in range(stream.rounds + 1):
-        report, _ = running.close_window(window, find_candidates(adversaries.cells(window), trial, keys), state)
+        report = close_window(running, window, find_candidates(adversaries.cells(window), trial, keys), state)
         adversaries.read([] if report is None else report.heavy_hitters)
     return adversaries.observed()
 

@@ -218,7 +218,7 @@ def scene_of(
     name: str, cells: Iterable[Cell], mechanism: LooksMechanism, *, threshold: int, known: int | None = None
 ) -> Scene:
     """A scene with the rules of a mechanism. known: the threshold of known items; None: as far below as in the plan."""
-    gap = mechanism.boundaries[0] - mechanism.known_boundaries[0]
+    gap = mechanism.threshold - mechanism.known_threshold
     is_domain = not mechanism.tests_lone_items
     return Scene(
         name,

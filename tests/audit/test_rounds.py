@@ -57,7 +57,7 @@ def test_all_rounds_together_show_what_the_definition_says():
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
-    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), most_of_second=32)
+    mechanism = LooksMechanism(2.0, 20, listed[0], 60, 50, 140, rounds=tuple(listed), most_of_second=32)
     epsilon, steps = 0.3, 4
     highest = mechanism.highest_margins
     grid = [[int(-60 + part * (high + 60) / steps) for part in range(steps + 1)] for high in highest]
@@ -123,7 +123,7 @@ PURSE, MOST, ALONE, LOOKS = "a full budget of", "a user budget pays for", "holds
 
 def _threshold_of_a_smaller_purse():
     mechanism, _ = mechanism_and_claim(plan_in_rounds())
-    return _changed(boundaries=tuple(bound - 600 for bound in mechanism.boundaries))
+    return _changed(threshold=mechanism.threshold - 600)
 
 
 def _rounds_that_cost(*shares):

@@ -4,7 +4,7 @@ import pytest
 
 from dp_transforms import Plan
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
 from dp_transforms.monitor.planned_run import PlannedRun

@@ -23,12 +23,12 @@ OUTPUTS = ("--output", "windows.jsonl", "--block-output", "blocks.jsonl")
 # What happens when the first of two reports has its name.
 THEN = """
 import os, signal
-from dp_transforms.cli import replay_run
+from dp_transforms.cli import replay_run, state_part
 publish = replay_run.publish_output
 def and_then(*arguments):
     publish(*arguments)
     {}
-replay_run.publish_output = and_then
+replay_run.publish_output = state_part.publish_output = and_then
 from dp_transforms.cli.main import main
 main()
 """

@@ -85,12 +85,12 @@ main()
 # Killed when the report has its name, and the state has not.
 KILLED_THEN = """
 import os, signal
-from dp_transforms.cli import replay_run
-publish = replay_run.publish_output
+from dp_transforms.cli import state_part
+publish = state_part.publish_output
 def and_die(*arguments):
     publish(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-replay_run.publish_output = and_die
+state_part.publish_output = and_die
 from dp_transforms.cli.main import main
 main()
 """

@@ -25,8 +25,10 @@ from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import (
     ROUNDING,
     advanced_composition_epsilon,
+    check_calls,
     check_delta,
     check_epsilon,
+    check_epsilon_per_query,
     optimal_composition_delta,
     smallest_safe_argument,
 )
@@ -233,3 +235,28 @@ def chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability:
     """
     alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
     return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimalComposition:
+    """`calls` adaptive epsilon_per_query-DP mechanisms, by optimal composition, as an `Accountant`."""
+
+    epsilon_per_query: float
+    calls: int
+
+    def __post_init__(self) -> None:
+        check_epsilon_per_query(self.epsilon_per_query)
+        check_calls(self.calls, at_least=1)
+
+    def delta(self, epsilon: float) -> float:
+        return optimal_composition_delta(self.epsilon_per_query, self.calls, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        check_delta(delta)
+        return smallest_safe_argument(
+            self.delta,
+            delta,
+            guess=advanced_composition_epsilon(self.epsilon_per_query, self.calls, delta),
+            lowest=0.0,
+            highest=self.calls * self.epsilon_per_query * (1 + 1e-9),
+        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trials import hits_trial
 
@@ -44,6 +46,14 @@ def monitor_settings(
         noise_cap=2 if is_kms21 else 0,
         domain_size=len(domain),
     )
+
+
+def close_window(monitor: HeavyHitterMonitor, window: int, candidates: ItemHolders, state: MonitorState):
+    """The report of one window with these candidates; None without heavy items. It is closed even if it has none."""
+    found = dict(monitor.close_windows([candidates], state))
+    state.next_window = max(state.next_window, window + 1)
+    assert set(found) <= {window}
+    return found.get(window)
 
 
 def busy_log(seed, events=400):

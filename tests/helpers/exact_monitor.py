@@ -25,6 +25,7 @@ from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.window_report import WindowReport, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.core_runs import close_window
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import hits_trial
 
@@ -232,7 +233,7 @@ class WindowProbe:
                 after = copy_state(state)
                 if passes not in known:
                     known[passes] = find_candidates(cells, self._settings, self._keys)  # type: ignore[arg-type]
-                report, _ = self._monitor.close_window(window, known[passes], after)
+                report = close_window(self._monitor, window, known[passes], after)
                 transcript, budgets = transcript_of(report, cap), after.budgets.to_blobs()
                 if end == 0:
                     first_end = transcript

@@ -18,10 +18,9 @@ from typing import Any
 
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.output_file import output_draft_file
-from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.cli.state_part import open_part
+from dp_transforms.cli.state_part import StatePart, open_part
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -40,7 +39,7 @@ DAY = 86_400
 PLAN = Plan.for_hits(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY))
 CAPS = Caps(400, "1e-3")
 _OPEN = ("running", "failed")
-OURS = ("cli/state_part.py", "cli/run_account.py", "cli/replay_run.py", "killed_nights.py", "stores/local_files.py")
+OURS = ("cli/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("ledger/ledger.py", "ledger/database.py", "ledger/copy_file.py", "ledger/doctor.py", "runs/state_file.py")
 _READERS = {"__init__", "_batch", "_read_rows", "_open", "open_regular", "<genexpr>", "_fingerprint", "read_copy"}
 _READERS |= {"remove_dead_drafts", "mode_for_others", "cell", "_row_batch", "add", "digest", "_locked", "_errors"}
@@ -127,7 +126,7 @@ class NightFolder:
             facts = open_part(
                 PLAN, options, stream="events", input_fingerprint=read.text, account=account, check=lambda facts: facts
             )
-            part = ReplayPart(facts)
+            part = StatePart(facts)
             if facts.how == VerdictKind.DONE:
                 part.find_done(None)
                 account.finish(facts, facts.state_fingerprint)
@@ -170,7 +169,7 @@ class NightFolder:
     def _account(self) -> RunAccount:
         return RunAccount(Ledger.open(self.folder / "ledger.db"), "news", CAPS) if self.has_ledger else RunAccount()
 
-    def _draw(self, part: ReplayPart, log: str, is_bad: bool) -> None:
+    def _draw(self, part: StatePart, log: str, is_bad: bool) -> None:
         facts = part.facts
         record, run_id = facts.record, facts.header.run_id
         drawn = [

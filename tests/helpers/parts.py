@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.monitor.event_batch import EventBatch

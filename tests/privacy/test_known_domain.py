@@ -21,6 +21,7 @@ from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.query_noise import query_noise
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.helpers.core_runs import close_window
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
@@ -157,7 +158,7 @@ class DomainProbe(WindowProbe):
                 after = copy_state(state)
                 if passes not in known:
                     known[passes] = find_candidates(merged, self._settings, self._keys)  # type: ignore[arg-type]
-                report, _ = self._monitor.close_window(window, known[passes], after)
+                report = close_window(self._monitor, window, known[passes], after)
                 transcript = transcript_of(report, cap)
                 if end == 0:
                     first_end = transcript

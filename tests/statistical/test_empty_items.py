@@ -20,6 +20,7 @@ from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_namer import EmptyItemDraws, EmptyItems, binomial_integers
 from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.core_runs import close_window
 from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import hits_trial
@@ -199,10 +200,10 @@ def false_reports(mode: str, **changes: object) -> list[tuple[str | None, int | 
         cells = empty_items.without_holders(window, window + 1)
         if not len(cells):
             continue
-        report, charges = monitor.close_window(window, cells, state)
+        report = close_window(monitor, window, cells, state)
         assert report is not None
         assert len({hitter.item for hitter in report.heavy_hitters}) == len(report.heavy_hitters) == len(cells)
-        assert len(charges.users) == 0, "nobody is charged"
+        assert len(state.budgets) == 0, "nobody is charged"
         found += [(hitter.zone, hitter.noisy_count) for hitter in report.heavy_hitters]
     return found
 

@@ -80,7 +80,7 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
 def _small_game(step=1):
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
     prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
-    mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), (120,), (120,))
+    mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), 120, 120, 60)
     options = []
     for weight, units in zip(prices.weights, prices.units, strict=True):
         bits = [[purse_oracle.bit(2.5, 30, m - moved) for m in range(-80, 101, step)] for moved in (weight, 0)]
@@ -89,7 +89,7 @@ def _small_game(step=1):
 
 
 def _best_of_few(law, mechanism, looks, epsilon, adds_user):
-    listed, threshold = mechanism.looks_list, mechanism.boundaries[0]
+    listed, threshold = mechanism.looks_list, mechanism.threshold
     return FewLooksAdversary(law, listed, threshold, epsilon, adds_user=adds_user).play(looks)
 
 
@@ -151,8 +151,7 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
 def test_a_smaller_threshold_attains_more_than_is_set_aside():
     """One integer: the threshold of a plan is the smallest that is safe."""
     mechanism, claim = mechanism_and_claim(audited_plan())
-    lower = tuple(bound - 12 for bound in mechanism.boundaries)
-    (violation,) = _audit(dataclasses.replace(mechanism, boundaries=lower), claim).violations
+    (violation,) = _audit(dataclasses.replace(mechanism, threshold=mechanism.threshold - 12), claim).violations
     assert "holds alone" in violation
 
 
@@ -174,9 +173,7 @@ def _price_of_a_smaller_weight(mechanism, claim):
 
 def _narrow_levels(mechanism, claim):
     """Three standard deviations apart, with the prices of five and a half."""
-    spacing = (mechanism.boundaries[1] - mechanism.boundaries[0]) * 3 // 5
-    bounds = tuple(mechanism.boundaries[0] + level * spacing for level in range(len(mechanism.boundaries)))
-    return dataclasses.replace(mechanism, boundaries=bounds), claim
+    return dataclasses.replace(mechanism, spacing=mechanism.spacing * 3 // 5), claim
 
 
 def _no_floor(mechanism, claim):
@@ -184,8 +181,9 @@ def _no_floor(mechanism, claim):
     but the threshold is the old one."""
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
     weight = mechanism.looks_list.weights[0] // 2
-    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
-    units = math.ceil(level_price(noise, claim.order, weight, spacing) / claim.budget * mechanism.purse * (1 + 1e-9))
+    units = math.ceil(
+        level_price(noise, claim.order, weight, mechanism.spacing) / claim.budget * mechanism.purse * (1 + 1e-9)
+    )
     weights, prices = (weight, *mechanism.looks_list.weights), (units, *mechanism.looks_list.units)
     found = with_prices(mechanism, weights=weights, units=prices)
     return found, dataclasses.replace(claim, most_looks=found.most_looks)
@@ -197,10 +195,9 @@ def _more_looks_than_declared(mechanism, claim):
 
 def _prices_of_another_order(mechanism, claim):
     """Priced at order 5, spent from the budget of order 8."""
-    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
     units = [
-        max(math.ceil(level_price(noise, 5.0, weight, spacing) / claim.budget * mechanism.purse), least)
+        max(math.ceil(level_price(noise, 5.0, weight, mechanism.spacing) / claim.budget * mechanism.purse), least)
         for weight, least in zip(
             mechanism.looks_list.weights,
             range(mechanism.looks_list.units[0], mechanism.looks_list.units[0] + len(mechanism.looks_list.weights)),
@@ -222,7 +219,7 @@ def _budget_of_another_order(mechanism, claim):
 
 def _with_threshold_raised(mechanism):
     """So that items of one user are safe at any prices."""
-    return dataclasses.replace(mechanism, boundaries=tuple(bound + 100 for bound in mechanism.boundaries))
+    return dataclasses.replace(mechanism, threshold=mechanism.threshold + 100)
 
 
 def _weights_not_charged(mechanism, claim):
@@ -264,12 +261,12 @@ def test_prices_that_stop_at_a_finite_tail_are_found():
     claim = LooksClaim(
         epsilon=2.0, delta=1e-9, delta_looks=0.9, delta_open=1e-9, order=order, budget=finite, most_looks=1
     )
-    bounds = (10_000, 20_000)
-    mechanism = LooksMechanism(shape, scale, PricesOfUser((weight,), (PURSE_UNITS,), PURSE_UNITS), bounds, bounds)
+    listed, bound = PricesOfUser((weight,), (PURSE_UNITS,), PURSE_UNITS), 10_000
+    mechanism = LooksMechanism(shape, scale, listed, bound, bound, spacing=bound)
     audit = _audit(mechanism, claim)
     assert any(PRICE in text for text in audit.violations)
     assert audit.worst_price.ratio > 1.3
-    assert min(abs(audit.worst_price.look.margin + bound - bounds[0]) for bound in bounds) > reach
+    assert min(abs(audit.worst_price.look.margin + distance) for distance in mechanism.distances) > reach
     # As the package prices it, the same mechanism passes.
-    whole = level_price(noise, order, weight, bounds[0])
+    whole = level_price(noise, order, weight, bound)
     assert not any(PRICE in text for text in _audit(mechanism, dataclasses.replace(claim, budget=whole)).violations)

@@ -16,7 +16,7 @@ from dp_transforms.monitor.item_sums import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.core_runs import monitor_settings
+from tests.helpers.core_runs import close_window, monitor_settings
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import changed, hits_trial
 
@@ -66,13 +66,13 @@ def _close(window, state, holders=40, chosen=None):
     chosen = chosen or news_settings(epsilon_per_query=8.0)
     keys = keys_of(chosen)
     cells = cells_of({window: {"a": set(range(1000 * abs(window), 1000 * abs(window) + holders))}}, keys)
-    return HeavyHitterMonitor(chosen, keys).close_window(window, cells, state)
+    return close_window(HeavyHitterMonitor(chosen, keys), window, cells, state)
 
 
 def test_windows_close_once_and_in_order():
     state = MonitorState()
     for window in (0, 1, 5):
-        assert _close(window, state)[0] is not None
+        assert _close(window, state) is not None
         assert state.next_window == window + 1
     before = state.budgets.to_blobs()
     for window in (5, 4, 0, -1):
@@ -88,14 +88,14 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
     """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md, "Claim (running figure)"."""
     chosen = news_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
     state = MonitorState()
-    assert [_close(window, state, chosen=chosen)[0].epsilon_spent for window in range(5)] == [1.7, 2.3, 3.0, 3.0, 3.0]
+    assert [_close(window, state, chosen=chosen).epsilon_spent for window in range(5)] == [1.7, 2.3, 3.0, 3.0, 3.0]
     assert state.hit_bound == 5
     # A window adds at most max_items_per_user, however many of its results are charged.
     keys = keys_of(chosen)
     log = {5: {item: set(range(40)) for item in "abcdefgh"}}
     state = MonitorState()
     one_item = changed(chosen, max_items_per_user=2)
-    report, _ = HeavyHitterMonitor(one_item, keys).close_window(5, cells_of(log, keys), state)
+    report = close_window(HeavyHitterMonitor(one_item, keys), 5, cells_of(log, keys), state)
     assert len(report.heavy_hitters) == 4, "then all holders have paid"
     assert state.hit_bound == 2
     assert report.epsilon_spent == 2.3
@@ -209,7 +209,7 @@ def test_what_each_window_charges_is_appended_and_counts_once(charges):
     """Without rewriting what is there, in any order, and also where a blob is there twice."""
     blobs = []
     for charge in charges:
-        budgets = ContributionCounters(blobs, are_noted=True)
+        budgets = ContributionCounters(blobs)
         budgets.charge(*arrays(charge))
         appended = budgets.charged_blobs()
         assert len(appended) == bool(charge)
@@ -290,7 +290,7 @@ def one_by_one(chosen, keys, parts):
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
     for part in parts:
         for window, cells in part.by_window():
-            report, _ = monitor.close_window(window, part.select_range(cells), state)
+            report = close_window(monitor, window, part.select_range(cells), state)
             reports += [] if report is None else [(window, report)]
     return outcome(reports, state)
 

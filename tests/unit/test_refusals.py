@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
-from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition
+from dp_transforms.accounting.composition import MOST_CALLS
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
@@ -46,6 +46,7 @@ from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, T
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.lifetime_cost import delta_units, epsilon_units
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
+from tests.helpers.charging_bounds import OptimalComposition
 from tests.helpers.refusals import (
     COUNT,
     DELTA,
