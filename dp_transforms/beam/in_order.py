@@ -33,7 +33,6 @@ from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
 
 ENDED, REPORTS = "ended", "reports"
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
-Windows = list[tuple[int, list[bytes]]]  # without a gap, each with all its blobs
 
 
 @dataclasses.dataclass
@@ -77,7 +76,6 @@ class InOrderDoFn(beam.DoFn):
         self._shards = shards
         self._senders = senders
         self._to = Sharding(1, to)
-        self._first = 0
         self._counters = Counters()
         self._late = operator_counter(LATE_BATCHES)
 
@@ -95,16 +93,12 @@ class InOrderDoFn(beam.DoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
         shard, message = element
-        waiting = Turns(self._senders, self._first, turns, (pending, soon, far))
+        waiting = Turns(self._senders, turns, (pending, soon, far))
         windows = waiting.add(Message(*message))
-        self.note(len(windows), waiting.dropped)
-        if windows:
-            yield from self.close(shard, windows, cells, progress)
-
-    def close(self, shard: int, windows: Windows, cells: Any, progress: Any) -> Iterator[object]:
-        """Advances the stage through windows whose turn has come. cells, progress: its state."""
-        now = self._progress(progress)
-        span = self._span(windows, shard)
+        self._late.inc(waiting.dropped)
+        if not windows:
+            return
+        now, span = self._progress(progress), Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
         blobs = [blob for _, of_window in windows for blob in of_window]
         if blobs or self._work.acts_alone:
             yield from self._advance(blobs, span, cells, now)
@@ -124,13 +118,6 @@ class InOrderDoFn(beam.DoFn):
     def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
         """What follows the windows that had their turn."""
         return iter(())
-
-    def note(self, closed: int, dropped: int) -> None:
-        """For the operator. closed: windows whose turn has come. dropped: messages."""
-        self._late.inc(dropped)
-
-    def _span(self, windows: Windows, shard: int) -> Span:
-        return Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
 
     def _progress(self, progress: Any) -> StageProgress:
         stored = progress.read()
@@ -186,18 +173,18 @@ class ReleaseInOrderDoFn(InOrderDoFn):
             yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
 
     def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
+        self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
         if span.end == self._stage.run.plan.schedule.horizon:
             ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
             yield beam.pvalue.TaggedOutput(ENDED, ended)
 
-    def note(self, closed: int, dropped: int) -> None:
-        super().note(closed, dropped)
-        self._closed.inc(closed)
-
 
 class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
-    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer."""
+    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer.
+
+    Stateful, with one key: what users have paid goes from each window to the next.
+    """
 
     close_windows = None
 
@@ -216,7 +203,7 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
         counters: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.CONTRIBUTION_COUNTERS),
         progress: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.PROGRESS),
     ) -> Iterator[object]:
-        waiting = Turns(self._senders, self._part.first, turns, (pending, soon, far))
+        waiting = Turns(self._senders, turns, (pending, soon, far))
         windows = waiting.add(Message(*element[1]))
         self._late.inc(waiting.dropped)
         if not windows:

@@ -27,8 +27,8 @@ TURNS = ReadModifyWriteStateSpec("turns", BytesCoder())
 class Turns:
     """Which window of a shard is next, and the messages that wait for their turn.
 
-    senders: how many announce their messages for each window. first: the first window of all. stored: the state
-    `TURNS`. bags: the states of messages, from near to far.
+    senders: how many announce their messages for each window. stored: the state `TURNS`. bags: the states of messages,
+    from near to far.
 
     In the first bag are the windows whose number differs from that of the next window in the last hexadecimal digit
     alone, in the second one those that differ in the last two, and in the last one all others. So a message is read
@@ -36,9 +36,9 @@ class Turns:
     that completes nothing reads and writes itself, and the counts of at most 16 windows.
     """
 
-    def __init__(self, senders: int, first: int, stored: Any, bags: tuple[Any, ...]) -> None:
+    def __init__(self, senders: int, stored: Any, bags: tuple[Any, ...]) -> None:
         self._senders, self._stored, self._bags = senders, stored, bags
-        data = stored.read() or _packed([first, *(0 for _ in bags)])
+        data = stored.read() or _packed([0] * (1 + len(bags)))
         self.next_window, *numbers = struct.unpack(f"<{len(data) // 8}q", data)
         self._held, rows = numbers[: len(bags)], iter(numbers[len(bags) :])
         # Of windows in the first bag: how many messages have come, how many were announced, by how many senders.

@@ -1,8 +1,9 @@
 """The plan of a run: a privacy budget turned into the plain numbers that the mechanisms run on.
 
-Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events, over
-the whole declared schedule; with public items, provided their list is public and was not made from the log. A plan
-that breaks the first part cannot be built: construction checks it again. Every rounding goes toward more noise.
+Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events,
+under at most `most_keys` keys, over the whole declared schedule; with public items, provided their list is public and
+was not made from the log. A plan that breaks the first part cannot be built: construction checks it again. Every
+rounding goes toward more noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``make demo``: simulates a log and replays it twice, for hits and for looks, as a user would type it.
+"""``make demo``: the Beam job of README.md, charged for hits, then a log and its replay, as a user would type them.
 
 Also what the demos on engines share with it: a command that runs beside them, signals, and what they print.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import signal
@@ -23,23 +24,13 @@ from examples.engines.engine_process import EngineError
 from examples.engines.flink import WorkerPool
 from examples.engines.flink_cluster import worker_pids
 
-_FOLDER = pathlib.Path("demo")
-_LOG, _HITS, _LOOKS, _PAGE = (
-    str(_FOLDER / name) for name in ("clicks.parquet", "hits.avro", "looks.avro", "looks.html")
-)
-_REPLAY = (
+_FOLDER, _README = pathlib.Path("demo"), pathlib.Path(__file__).parents[2] / "README.md"
+_JOB, _LOG, _REPORT, _PAGE = (str(_FOLDER / name) for name in ("job.py", "clicks.parquet", "report.avro", "page.html"))
+_SIMULATE = ["simulate", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]
+_REPLAY = [
     *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
-    *("--epsilon", "2", "--delta", "1e-9"),
-)
-_STEPS = (
-    ("", ["simulate", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]),
-    (
-        "Users pay for hits: ThresholdMonitorEvolving, charged by TCT.",
-        [*_REPLAY, "--charge", "hits", "--hits-per-user", "10", "--output", _HITS],
-    ),
-    ("Users pay for looks, the default.", [*_REPLAY, "--output", _LOOKS]),
-    ("", ["show", _LOOKS, "--html", _PAGE]),
-)
+    *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT, "--html", _PAGE),
+]
 
 
 def fresh_folder(folder: pathlib.Path) -> None:
@@ -55,17 +46,18 @@ def demo() -> None:
     """Starts from nothing: what an earlier demo made is removed."""
     fresh_folder(_FOLDER)
     console = Console(highlight=False, soft_wrap=True)
-    for title, words in _STEPS:
-        console.print(f"\n[bold]{title}[/]" if title else "")
-        console.print(f"[bold cyan]$ shh {' '.join(words)}[/]")
-        sys.stdout.flush()
+    (job,) = re.findall(r"```python\n(.*?)```", _README.read_text(encoding="utf-8"), re.DOTALL)
+    pathlib.Path(_JOB).write_text(job, encoding="utf-8")
+    console.print("\n[bold]Users pay for hits: ThresholdMonitorEvolving on Beam's DirectRunner, as in README.md.[/]")
+    print_command(console, f"python {_JOB}")
+    if subprocess.run([sys.executable, _JOB], check=False).returncode:
+        sys.exit(1)
+    console.print("\n[bold]A log, in which users pay for contributions, the default of the command.[/]")
+    for words in (_SIMULATE, _REPLAY):
+        print_command(console, f"shh {' '.join(words)}")
         main(words)
-    hits, looks = (sum(len(window.heavy_hitters) for window in read_report(path).windows) for path in (_HITS, _LOOKS))
-    console.print(
-        f"\nThe same log, users and budget: for hits, a user paid only where an item of its own came out near the "
-        f"threshold, and {hits:,} pairs (window, item) were named; for looks, it paid for every item that it had, so "
-        f"that users with few of them weigh more, and {looks:,} were named."
-    )
+    named = sum(len(window.heavy_hitters) for window in read_report(_REPORT).windows)
+    console.print(f"\n{named:,} pairs (window, item) were named.")
     console.print(f"Open {pathlib.Path(_PAGE).absolute()} in a browser: it needs no network.")
 
 

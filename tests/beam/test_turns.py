@@ -35,14 +35,14 @@ class CountingCell(Cell):
 class Shard:
     """The state of one shard, and what has come out of it: the blobs of each window, sorted."""
 
-    def __init__(self, senders, bags=3, first=0):
-        self.senders, self.first = senders, first
+    def __init__(self, senders, bags=3):
+        self.senders = senders
         self.bags, self.stored = tuple(CountingBag() for _ in range(bags)), CountingCell()
         self.windows, self.dropped = [], 0
 
     def take(self, messages):
         for message in messages:
-            turns = Turns(self.senders, self.first, self.stored, self.bags)
+            turns = Turns(self.senders, self.stored, self.bags)
             self.windows += [(window, sorted(blobs)) for window, blobs in turns.add(message)]
             self.dropped += turns.dropped
         return self.windows
@@ -66,12 +66,12 @@ def test_whatever_the_order_a_window_has_its_turn_when_it_is_next_and_whole(wind
     """Beside a model that holds everything."""
     for seed in range(60 if windows < 100 else 4):
         source = random.Random(f"{seed} {windows}")
-        senders, first = source.randrange(1, 5), source.choice((0, 7, 250))
+        senders = source.randrange(1, 5)
         sent = {
             window: [
                 [f"{window}.{sender}.{at}".encode() for at in range(source.randrange(4))] for sender in range(senders)
             ]
-            for window in range(first, first + windows)
+            for window in range(windows)
         }
         messages = [
             message
@@ -83,12 +83,12 @@ def test_whatever_the_order_a_window_has_its_turn_when_it_is_next_and_whole(wind
         if source.random() < 0.5:  # senders are not far apart
             messages.sort(key=lambda message: message.window + 20 * source.random())
         missing = {window: sum(len(blobs or [0]) for blobs in sent[window]) for window in sent}
-        shard, next_window = Shard(senders, bags, first), first
+        shard, next_window = Shard(senders, bags), 0
         for message in messages:
             missing[message.window] -= 1
             while missing.get(next_window) == 0:
                 next_window += 1
-            assert len(shard.take([message])) == next_window - first
+            assert len(shard.take([message])) == next_window
         assert shard.windows == [
             (w, sorted(blob for blobs in of_window for blob in blobs)) for w, of_window in sent.items()
         ]
