@@ -115,13 +115,13 @@ def audit_looks_exactly(
     law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.threshold) + largest + 1)
     on_step("prices")
     worst_price = worst_price_of(law, mechanism, claim, reach)
-    on_step("few looks")
+    on_step("few tests")
     tried = mechanism.most_paid if most_looks is None else min(mechanism.most_paid, most_looks)
     most_few = 0 if mechanism.rounds else min(MOST_FEW, tried)
     few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, most_few + 1)]
     of_rounds = sorted({min(number, tried, mechanism.pairs_in_rounds) for number in _PAIRS_IN_ROUNDS} - {0})
     in_rounds = [worst_in_rounds(law, mechanism, pairs, claim.epsilon) for pairs in of_rounds]
-    on_step("many looks")
+    on_step("many tests")
     numbers = [looks for looks in _numbers(min(tried, _MOST_STATIC)) if looks not in of_rounds]
     static = [_static(law, mechanism, looks, claim.epsilon) for looks in numbers]
     on_step("items of one user alone")

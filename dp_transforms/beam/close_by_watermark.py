@@ -58,8 +58,8 @@ class CloseByWatermark(beam.PTransform):
 
 
 class CloseByWatermarkDoFn(beam.DoFn):
-    """Stateful, keyed by shard of users. Passes pairs on at once, and announces their number when the watermark passes
-    the end of their window. What comes after that is dropped and counted.
+    """Stateful, keyed by shard of users, since it counts what it has sent. Passes pairs on at once, and announces their
+    number when the watermark passes the end of their window. What comes after that is dropped and counted.
 
     One event-time timer announces a window and is set again for the next one, whether anybody is there or not: so no
     user can decide whether late events of others count.

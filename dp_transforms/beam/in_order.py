@@ -181,7 +181,10 @@ class ReleaseInOrderDoFn(InOrderDoFn):
 
 
 class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
-    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer."""
+    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer.
+
+    Stateful, with one key: what users have paid goes from each window to the next.
+    """
 
     close_windows = None
 

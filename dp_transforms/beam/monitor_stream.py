@@ -40,8 +40,8 @@ class MonitorStream(beam.PTransform):
 
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
     `ShiftingHeavyHitters` returns for a stream with the events that came in time. Bounded input gives the same ones,
-    but not in mode looks: a stream does not know what a user will do later, so each user spends its purse at
-    its own pace (`monitor.purses`).
+    but not where users pay for contributions: a stream does not know what a user will do later, so each user spends its
+    budget at its own pace (`monitor.purses`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
     "Streams and parts"): not on watermarks, not on the engine, and not on restarts from the stored state.

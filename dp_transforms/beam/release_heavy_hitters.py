@@ -74,7 +74,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         over the same input. A pipeline object or template that runs twice repeats its noise: build it again.
     stream: name in the reports. The budgets of streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it. A stream that continues from
-        stored state must have the same number, else it stops: users would have full purses in other shards.
+        stored state must have the same number, else it stops: users would have full budgets in other shards.
     public_items: of a plan with public items, these: the path of their file, which every worker must be able to read,
         or `PublicItems` of at most 5 MB, which travel in the job graph. Events with other items are left out
         and counted.
@@ -83,8 +83,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, "Which events of a
     stream are in time").
 
-    In mode looks, bounded input and a stream give different reports: a stream does not know what a user will do
-    later, so each user spends its purse at its own pace (`monitor.purses`), as in `MonitorStream`. A plan with
+    Where users pay for contributions, bounded input and a stream give different reports: a stream does not know what a
+    user will do later, so each spends its budget at its own pace (`monitor.purses`), as in `MonitorStream`. A plan with
     ``rounds=True`` names far more in bounded input; a stream refuses it.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for

@@ -177,10 +177,10 @@ class ReleasePart(beam.PTransform):
     """`EventBatch` -> `PartOutput`: the windows of one part of a run; bounded input only.
 
     Guarantee: the reports of all parts of a run together have the law of those of `ShiftingHeavyHitters` for the whole
-    range; in mode looks, of those of a stream, where each user spends its purse at its own pace. With the same key, run
-    id and plan, and without `RunPart.draws_as`, they are the same reports. So they are (plan.epsilon, plan.delta)-DP
-    together. Condition: each window is taken once, with one input, by the part that begins where the one before it
-    ended (`runs` and `cli` see to it).
+    range; of contributions, of those of a stream, where each user spends its budget at its own pace. With the same key,
+    run id and plan, and without `RunPart.draws_as`, they are the same reports. So they are together (plan.epsilon,
+    plan.delta)-DP. Condition: each window is taken once, with one input, by the part that begins where the one before
+    it ended (`runs` and `cli` see to it).
 
     plan, noise_key, run_id, stream, public_items: as in `ShiftingHeavyHitters`, and the same in all parts; the key is
         a file.

@@ -205,12 +205,12 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
 
 
 class DomainSource:
-    """The domain of a plan. Its table is built once per process and run, by the first step that needs it.
+    """The public items of a plan. Their table is built once per process and run, by the first step that needs it.
 
     domain: the path of a file that every worker can read: local, a URL of `dp_transforms.stores.remote_files`, or
         another one that Beam's file systems know. Only the path travels. Or `PublicItems` of at most 5 MB, which are
-        pickled with its items into the job graph.
-    Raises ValueError unless it is the domain that the plan was made for; workers check it again.
+        pickled into the job graph.
+    Raises ValueError unless they are those that the plan was made for; workers check it again.
     """
 
     def __init__(self, domain: PublicItems | str | os.PathLike[str], plan: Plan) -> None:
@@ -247,7 +247,7 @@ class DomainSource:
 
 
 def domain_of_plan(domain: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> DomainSource | None:
-    """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
+    """The public items that workers use; None without. Raises ValueError unless they are the plan's."""
     if domain is None and plan.domain_size:
         raise ValueError(f"the plan has {plan.domain_size:,} public items. Give public_items=PATH.")
     return None if domain is None else DomainSource(domain, plan)
@@ -272,7 +272,7 @@ def read_domain(path: str) -> PublicItems:
 class KeyedDoFn(beam.DoFn):
     """Holds the run and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
 
-    domain: for steps that need the items of a known domain, which are then in ``self._domain``."""
+    domain: for steps that need the public items, which are then in ``self._domain``."""
 
     _run: PlannedRun
 

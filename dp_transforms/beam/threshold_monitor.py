@@ -61,7 +61,7 @@ _NEVER = 1 << 62
 
 class ThresholdMonitorEvolving(beam.PTransform):
     """Which items are held by many users in each window, for each key by itself; assumes that no user has events under
-    more than ``plan.most_keys`` keys, which is enforced where ``keys`` names no more than that.
+    more keys than the plan's ``most_keys``, which is enforced where ``keys`` names no more than that.
 
     ``(key, (user, item))`` with timestamps, or ``(key, EventBatch)`` -> ``(key, WindowReport)``, one for each key and
     window with heavy items, at the maximal timestamp of the window, in the GlobalWindow, in no order.

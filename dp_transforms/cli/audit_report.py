@@ -98,7 +98,7 @@ def _table_of(title: str, columns: Sequence[str]) -> Table:
 def _add_claim(table: Table, name: str, claimed: float, attained: float, *more: str, error: float = 0.0) -> None:
     """A row of what is attained against what is claimed, and a ratio. more: further cells. error: relative.
 
-    Nothing is claimed, nor attained, of items that one user holds alone in a public domain.
+    Nothing is claimed, nor attained, of items that one user holds alone among public items.
     """
     if not claimed:
         table.add_row(name, "0", "0", "", *more)

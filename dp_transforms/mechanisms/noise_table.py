@@ -106,7 +106,7 @@ class TailTable:
         if not possible.all():
             raise ValueError(
                 f"margins must be at most {self.reach}, the largest noise, got {int(margins.max())}. "
-                "Draw only for looks that passed the first stage."
+                "Draw only for tests that passed the first stage."
             )
         tails = np.stack([self._table.high[index], self._table.low[index]], axis=1)
         certain = margins <= -self.reach

@@ -180,7 +180,7 @@ class ItemNamer:
         if self._plan.domain_size:
             return self._name_in_domain(sums)
         if len(sums) and not sums.sums.min() > 0:
-            raise ValueError("a cell without a sum belongs to a known domain, and the domain is open.")
+            raise ValueError("a cell without a sum is a public item, and the plan has none.")
         return self._name_in_open_domain(sums, known, first, end)
 
     def _name_in_domain(self, sums: ItemSums) -> NamedItems:

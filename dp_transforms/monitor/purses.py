@@ -53,8 +53,8 @@ class Pace:
         looks = plan.paid_looks
         if looks.most_looks > MOST_LOOKS:
             raise ValueError(
-                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {looks.most_looks:,}. Make"
-                " a plan for fewer looks of a user."
+                f"a user budget must pay for at most {MOST_LOOKS:,} contributions, got {looks.most_looks:,}. Make a"
+                " plan with a smaller most_contributions."
             )
         self._listed = looks.listed
         self._horizon = plan.schedule.horizon

@@ -20,13 +20,12 @@ class HeavyHitter(NamedTuple):
     """One item that many users hold in one window.
 
     item: its label, as the log spells it.
-    zone: in mode `hits` ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
-        None in `hits-with-counts` and kms21.
-    noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
-        theorem; and in mode `looks`.
-    level: in mode `looks` the boundaries that the noisy sum of its holders' weights reaches, from 1. Else
-        None.
-    at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run
+    zone: of hits ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged); None with
+        counts, and with noise as printed.
+    noisy_count: users that hold it, with noise; None for ``above``, with noise as printed, where publishing it would
+        break the theorem, and where users pay for contributions.
+    level: of contributions the boundaries that the noisy sum of its holders' weights reaches, from 1. Else None.
+    at_least_users: of contributions at least so many users hold it; 0 says nothing. That any of these numbers of a run
         is wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
     """
 
@@ -58,7 +57,7 @@ class WindowReport(NamedTuple):
     epsilon_total, delta: the guarantee of the whole run, for each user, over all its windows.
     epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, "The running
     figure epsilon_spent").
-        In mode `looks` epsilon_total: a user may have spent all of it, and what is published does not tell.
+        Of contributions epsilon_total: a user may have spent all of it, and what is published does not tell.
     """
 
     stream: str

@@ -72,8 +72,8 @@ class Budget(NamedTuple):
 class Shares(Record):
     """How delta was split.
 
-    paid: for what users pay for, looks or charged results. open: for items with one holder alone; none in a known
-    domain. sampling: for the distance of the sampled noise from its law. hash: for collisions of keyed hashes.
+    paid: for what users pay for, contributions or charged results. open: for items with one holder alone; none with
+    public items. sampling: for the distance of the sampled noise from its law. hash: for collisions of keyed hashes.
     """
 
     paid: float
@@ -84,7 +84,7 @@ class Shares(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WideNoise(Record):
-    """The second noise of mode `kms21`: ``W + min(V, cap)`` is added to a count, W of scale 1 / epsilon_per_query."""
+    """The second noise of [KMS21] as printed: ``W + min(V, cap)`` in all, W of scale 1 / epsilon_per_query."""
 
     epsilon_per_query: float
     cap: int
@@ -157,12 +157,12 @@ class Hits(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looks(Record):
-    """Users pay for looks out of a purse: mode `looks`. A *look* is a pair (window, item) in which a user counts.
+    """Users pay for contributions, each with one test, called a look here, out of a budget, the purse of a user.
 
-    usual_looks: the noise was chosen for users with between so many looks in the run; the guarantee is for all.
+    usual_looks: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
     shape, scale: the noise of one sum, an `ExponentialPower`.
-    order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
-    weights, units: what a user may add to an item, rising, and what a look with each costs of a purse.
+    order, budget: the Renyi order, and the divergence of this order that a full budget stands for.
+    weights, units: what a user may add to an item, rising, and what a test with each costs of a budget.
     spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
     size_error: the probability that any size that the run states is larger than the number of users.
 
@@ -187,7 +187,7 @@ class Looks(Record):
             if any(low >= high for low, high in itertools.pairwise(values)):
                 raise ValueError(f"{name} must rise.")
         if self.units[-1] > PURSE_UNITS:
-            raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")
+            raise ValueError(f"the largest weight must cost at most a user budget, {PURSE_UNITS} units.")
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
             raise ValueError(f"usual_contributions must rise, got {shown(self.usual_looks)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
@@ -201,12 +201,12 @@ class Looks(Record):
 
     @property
     def purse(self) -> int:
-        """Units of a full purse."""
+        """Units of a full user budget."""
         return PURSE_UNITS
 
     @property
     def most_looks(self) -> int:
-        """A purse pays for at most so many looks; a user's further ones do not count."""
+        """A user budget pays for at most so many tests; a user's further ones do not count."""
         return PURSE_UNITS // self.units[0]
 
     @functools.cached_property
@@ -238,12 +238,12 @@ class Known(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
-    """The looks of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
-    later one draws for all pairs (window, item) of these that are not named yet or left out. The last one looks at what
-    is named, too, for its size.
+    """The tests of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
+    later one draws for all pairs (window, item) of these that are not named yet or left out. The last one tests what is
+    named, too, for its size: the sizing round.
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
-    units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
+    units: what the tests of a user in each round cost of a budget together, at most.
     false_names: on average noise alone names at most so many pairs in each later round.
     """
 
@@ -257,7 +257,7 @@ class Rounds(Record):
         if not 2 <= len(self.units) <= MOST_ROUNDS:
             raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
         if sum(self.units) > PURSE_UNITS:
-            raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
+            raise ValueError(f"the rounds must cost at most a user budget together, {PURSE_UNITS} units.")
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
 
 

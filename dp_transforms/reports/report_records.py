@@ -255,7 +255,7 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
             raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
         if level is not None and count is not None and count < 0:
             raise ReportFileError(
-                "noisy_count must be at least 0 beside a level: another one is not a count of mode looks."
+                "noisy_count must be at least 0 beside a level: another one is not a count of contributions."
             )
         item, item_bytes = _text(item, "item")
         heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
@@ -264,7 +264,7 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
 
 
 def _size(level: Any, at_least_users: Any) -> tuple[int | None, int | None]:
-    """Level and number of users of a heavy hitter of mode `looks`; both None in the other modes."""
+    """Level and number of users of a heavy hitter where users pay for contributions; else both None."""
     if level is not None:
         level = _whole(level, "level", 1, _MAX_LONG)
     if at_least_users is not None:

@@ -50,7 +50,7 @@ class _RoundWork(StageWork):
     def told(self, columns: Columns, *named: Sequence[bytes]) -> InRound:
         """Raises ValueError for a later round without names: it would spend its purse on blocks."""
         if bool(named) != bool(self.round):
-            raise ValueError(f"round {self.round} of looks must be told what earlier rounds have named.")
+            raise ValueError(f"round {self.round} must be told what earlier rounds have named.")
         in_blocks, in_windows = (*named, (), ())[:2]
         return InRound(columns, NamedItems.of_messages(in_blocks), NamedItems.of_messages(in_windows))
 

@@ -52,7 +52,6 @@ def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
 def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     table = Table()
     table.add_column("")
-    table.add_column("charge")
     for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
         table.add_column(title, justify="right")
     for before, plan in zip([None, *plans], plans, strict=False):
@@ -60,7 +59,6 @@ def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
             table.add_section()
         table.add_row(
             ">" if plan is chosen else "",
-            plan.charge_in_words,
             str(plan.hits_per_user),
             str(plan.charged_hits.max_items_per_user),
             f"{plan.charged_hits.noise.scale:,.1f}",

@@ -282,7 +282,7 @@ def test_cells_that_are_not_of_the_windows_asked_for_or_have_no_sum_are_refused(
     for window in (1, 4):
         with pytest.raises(ValueError, match=r"must be of the windows 2 \.\. 3"):
             names_of([(window, "a", 5)], naming_settings(6), 2, 4)
-    with pytest.raises(ValueError, match="the domain is open"):
+    with pytest.raises(ValueError, match="is a public item, and the plan has none"):
         names_of([(0, "a", 0)], naming_settings(6))
 
 

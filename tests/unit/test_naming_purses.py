@@ -292,7 +292,7 @@ def test_what_cannot_be_paid_or_read_is_an_error():
     ):
         with pytest.raises(ValueError, match="damaged"):
             Purses(chosen, keys, damaged.to_cells())
-    with pytest.raises(ValueError, match="at most 4,294,967,295 looks"):
+    with pytest.raises(ValueError, match="at most 4,294,967,295 contributions"):
         Purses(changed(chosen, weights=(1,), units=(1,)), keys)
 
 

@@ -179,7 +179,7 @@ REFUSED = [
     (LOOKS, lambda p: {"looks.weights": list(reversed(p.looks.weights))}, "weights must rise"),
     (LOOKS, lambda p: {"looks.weights": p.looks.weights[1:]}, "weights and units must have one length"),
     (LOOKS, {"looks.weights": list(range(1, 1002))}, "weights must be at most 1,000 whole numbers"),
-    (LOOKS, lambda p: {"looks.units": [*p.looks.units[:-1], 10**12 + 1]}, "must cost at most a purse"),
+    (LOOKS, lambda p: {"looks.units": [*p.looks.units[:-1], 10**12 + 1]}, "must cost at most a user budget"),
     (
         LOOKS,
         lambda p: {"looks.units": [1, *p.looks.units[1:]]},

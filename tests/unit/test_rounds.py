@@ -202,7 +202,7 @@ def test_a_round_that_is_not_told_what_is_named_is_refused():
     for work in (WeighRound, NameRound):
         first, last = (work(trial, trial.stream_keys(SECRET), None, number) for number in (0, 3))
         first.columns([])
-        with pytest.raises(ValueError, match="round 3 of looks must be told"):
+        with pytest.raises(ValueError, match="round 3 must be told"):
             last.columns([])
 
 

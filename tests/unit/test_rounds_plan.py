@@ -101,7 +101,7 @@ def test_a_purse_that_is_spent_twice_is_refused():
     plan = calibrated()
     units = list(plan.paid_rounds.units)
     units[1] += 1
-    with pytest.raises(ValueError, match="the rounds must cost at most a purse together"):
+    with pytest.raises(ValueError, match="the rounds must cost at most a user budget together"):
         dataclasses.replace(plan.paid_rounds, units=tuple(units))
     small = (plan.paid_looks.units[0] - 1, *units[2:])
     with pytest.raises(ValueError, match="each round must pay for a test"):

@@ -124,7 +124,7 @@ class PriceList:
             if any(low >= high for low, high in itertools.pairwise(rising)):
                 raise ValueError(f"{name} must rise. Use make_price_list.")
         if self.units[-1] > PURSE_UNITS:
-            raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")
+            raise ValueError(f"the largest weight must cost at most a user budget, {PURSE_UNITS} units.")
         for unsure in np.flatnonzero(~self._certainly_enough()):
             weight, units = self.weights[unsure], self.units[unsure]
             needed = _units(self.noise, self.order, self.budget, self.spacing, weight)
@@ -150,7 +150,7 @@ class PriceList:
         reserved: units of a purse that are not for these looks.
         """
         purse = PURSE_UNITS - reserved
-        amount = purse // min(check_whole("looks", looks, 1), max(1, purse // self.units[0]))
+        amount = purse // min(check_whole("contributions", looks, 1), max(1, purse // self.units[0]))
         return int(self.listed.largest(np.array([amount]))[0][0])
 
     @functools.cached_property
@@ -185,8 +185,8 @@ def make_price_list(
     if not np.all(largest):
         looks = PURSE_UNITS // max(1, int(paid[int(np.argmin(largest))]))
         raise ValueError(
-            f"a purse for {looks} looks leaves too little for each at scale {noise.scale}. Use a larger scale, or "
-            "fewer looks."
+            f"a user budget for {looks} tests leaves too little for each at scale {noise.scale}. Use a larger scale, "
+            "or fewer tests."
         )
     listed = dict(zip(largest.tolist(), np.maximum(units, least).tolist(), strict=True))
     weights = tuple(sorted(listed))

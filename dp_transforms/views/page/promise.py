@@ -94,8 +94,8 @@ def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
-    followed, of_noise = ", or some of them if it was named lately before", "Noise alone seldom names one."
-    beside = ""
+    followed = ", or some of them if it was named lately before" if plan is None or plan.looks is not None else ""
+    of_noise, beside = "Noise alone seldom names one.", ""
     if plan is not None and plan.rounds is not None:
         followed = "" if of_blocks else ", or some of them if it has many in the windows around it"
         false_names = plan.rounds.false_names * (len(plan.rounds.units) - 1)

@@ -342,11 +342,12 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     schedule = plan.schedule
     budget = budget_of(plan, ())
     assert budget is not None
+    under_keys = f", under at most {plan.most_keys} keys" if plan.most_keys > 1 else ""
     facts = [
         ("epsilon", f"{exact(plan.epsilon)} for each user, over the whole run"),
         ("delta", f"{exact(plan.delta)} ({one_in(plan.delta)}) for each user, over the whole run"),
         ("a guess", f"whether a person is in the log is right with {chance(budget)} at most, from an even chance"),
-        ("unit of privacy", "one user id with all of its events in the run"),
+        ("unit of privacy", f"one user id with all of its events in the run{under_keys}"),
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
         ("range (UTC)", f"{_range(schedule)}, the end excluded"),
