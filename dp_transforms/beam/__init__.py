@@ -7,8 +7,8 @@ users pay for contributions. The way of an event:
 
 read_events            a log, or elements of any kind -> batches of events
 assign_windows         batches -> pairs (user, item) by window and shard of users
-run_stages             pairs -> reports, through the stages of `dp_transforms.stages`; `ReleasePart`: events -> reports of
-                       one part of a run; write_state: what the next part needs
+run_stages             pairs -> reports, through the stages of `dp_transforms.stages`; `ReleasePart`: events -> reports
+                       of one part of a run; write_state: what the next part needs
 write_files            reports -> one file, and its name when all is done; rejected rows -> another file, for the
                        operator
 release_heavy_hitters  `ShiftingHeavyHitters`, which joins these steps; `ReleaseLog`, by worker processes
