@@ -210,8 +210,9 @@ def test_a_lost_charge_or_one_that_outlasts_nothing_would_be_seen():
 @pytest.mark.parametrize("engine", ["FnApiRunner", on("prism")])
 def test_bounded_input_on_direct_runner(job, engine):
     """It takes a Prism that it is told of; where none is, the FnApiRunner."""
-    flags = [f"--prism_location={prism.prism_binary()}"]
-    if engine == "FnApiRunner":
+    if engine == "prism":
+        flags = [f"--prism_location={prism.prism_binary()}"]
+    else:
         flags = [f"--prism_location={job.folder / 'none'}", "--experiments=disable_prism_server_singleton"]
     with no_network() as refused:
         result = job.start(flags, "DirectRunner", streaming=False)
