@@ -225,7 +225,8 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     with ``noise="printed"`` both are the paper's.
 
     A bundle that runs twice finds the counters as they were, and draws the same noise: counters are written before
-    a report is sent, with the bundle that sends it, and are never lower than what was published.
+    a report is sent, with the bundle that sends it, and are never lower than what was published, where a sink publishes
+    what the engine has stored (docs/known_limitations.md, "Watermarks").
     """
 
     PENDING = BagStateSpec("pending", TupleCoder([VarIntCoder(), BytesCoder()]))

@@ -109,7 +109,8 @@ class Run(NamedTuple):
 def started(
     words: Sequence[str], folder: pathlib.Path, program: Sequence[str] = SHH
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`shh` with these words in this folder, its stderr in the file `err` there. It has ended after the block."""
+    """`shh` with these words in this folder, its stderr in the file `err` there. It has ended after the block; where it
+    did not end by itself, so has what it started."""
     with open(folder / "err", "wb") as err:
         process = subprocess.Popen(
             [sys.executable, *program, *words],
@@ -121,8 +122,7 @@ def started(
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        end_all(process)
 
 
 def run_and_listen(words: Sequence[str], folder: pathlib.Path, program: Sequence[str] = SHH) -> Run:
@@ -133,10 +133,11 @@ def run_and_listen(words: Sequence[str], folder: pathlib.Path, program: Sequence
 
 
 def end_all(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to a process that a test started, and to its descendants."""
-    for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+    """SIGKILL to a process that a test started, unless it has ended, and to its descendants."""
+    if process.poll() is None:
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
     process.wait()
 
 

@@ -22,6 +22,7 @@ from dp_transforms.reports import read_report_file
 from examples.engines.flink_cluster import are_at_work
 from examples.engines.flink_rest import ENDED
 from tests.engines import needs
+from tests.engines.listening import end_all
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.shh_process import python
@@ -142,9 +143,7 @@ def job_of(cluster):
 
     yield start
     for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        end_all(process)
     for job in cluster.flink.rest.jobs():
         if job.state not in ENDED:
             cluster.cancel(job.job_id)

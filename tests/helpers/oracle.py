@@ -90,6 +90,7 @@ def oracle_transcript(
     short = {user: words[0] for user, words in user_hash.items()}
     wide = {user: integer_of(keys.widen_users(np.array([short[user]], dtype=np.uint64))[0]) for user in short}
 
+    paid_elsewhere = (settings.most_keys - 1) * settings.hits_per_user
     paid: Counter[str] = Counter()
     reports, bounded, hit_bound, kept_out, tested, false_reports, idle = [], set(), 0, 0, 0, 0, 0
     for window in sorted(items_of):
@@ -146,7 +147,7 @@ def oracle_transcript(
                     heavy,
                     settings.epsilon,
                     settings.delta,
-                    settings.epsilon_after_hits[min(hit_bound + 1, settings.hits_per_user) - 1],
+                    settings.epsilon_after_hits[paid_elsewhere + min(hit_bound + 1, settings.hits_per_user) - 1],
                 )
             )
     excluded = {user for user, hits in paid.items() if hits >= settings.hits_per_user}
