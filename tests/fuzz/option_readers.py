@@ -35,7 +35,7 @@ population = "news"
 def _config_samples() -> list[Sample]:
     return [
         Sample("tables", _CONFIG.encode(), ".toml"),
-        Sample("numbers", b"[replay]\nepsilon = 0.5\nmost-looks = 0x7f\nuntil = 2026-01-02\n", ".toml"),
+        Sample("numbers", b"[replay]\nepsilon = 0.5\nmost-contributions = 0x7f\nuntil = 2026-01-02\n", ".toml"),
     ]
 
 
