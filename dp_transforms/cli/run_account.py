@@ -75,7 +75,7 @@ class RunAccount:
             run_id=header.run_id,
             first_window=first,
             end_window=end,
-            input_fingerprint=record.input_fingerprint,
+            input_fingerprint=facts.drawn_from,
             key_fingerprint=header.key_fingerprint,
             state_fingerprint=facts.state_fingerprint if header.parts else "",
         )
@@ -146,14 +146,17 @@ class RunAccount:
         """Whether an earlier process has said `publishing` of the part that was reserved."""
         return self._verdict is not None and self._verdict.was_publishing
 
-    def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
+    def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> bool:
         """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
-        alone is why: so it may be taken from another log. What cannot be told is said beside why it failed."""
+        alone is why: so it may be taken from another log. What cannot be told is said beside why it failed. Returns
+        whether it was told."""
         try:
             if self._ledger:
                 self._ledger.fail(self._reserved, forget=forget)
         except UserError as error:
             tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
+            return False
+        return True
 
     @contextlib.contextmanager
     def whole(self, *, is_private: bool | None = True) -> Iterator[None]:

@@ -9,10 +9,10 @@ At most one answer exists for each window, and the same command repairs a run th
 4. The state and `RunAccount.publishing` say which state is to follow: from here on the report may be read.
 5. The report is published, then the new state, without the intent. `RunAccount.finish`.
 
-A part that was killed between 2 and 5 *resumes*: noise is a function of the key, the run id, the window, the item and
-who held it, so the same input gives the same bytes. A part that failed before 4 takes its intent back where the log
-alone was the reason, also if it resumed: nobody has read anything of it. Afterwards the same command finds that the
-part is done.
+A part that was killed between 2 and 5 *resumes*: noise is a function of the key, the run id, the nonce in the intent,
+the window, the item and who held it, so the same input gives the same bytes. A part that failed before 4 takes its
+intent back where the log alone was the reason, also if it resumed: nobody has read anything of it. Afterwards the same
+command finds that the part is done.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dp_transforms.cli.output_file import is_taken, output_draft, publish_output
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.monitor.planned_run import fresh_nonce, fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.fingerprints import key_fingerprint, part_fingerprint, sealing_key
+from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.run_part import RunPart
@@ -64,6 +64,12 @@ class PartFacts:
     state_fingerprint: str
     draws_as: str
     noise_key: KeyFile
+
+    @property
+    def drawn_from(self) -> str:
+        """What a ledger holds the part to once it may have drawn: its input, and its nonce. So an older state cannot
+        begin it a second time."""
+        return f"{self.record.input_fingerprint} {self.draws_as}".rstrip()
 
     @property
     def start_micros(self) -> int:
@@ -96,7 +102,9 @@ class StatePart:
     def begun(self) -> StateHeader:
         """The header of the state while the part runs. Of a part that resumes it stands there already."""
         facts = self.facts
-        return facts.header if facts.how == VerdictKind.RESUMES else facts.header.with_intent(facts.record, _VERSION)
+        if facts.how == VerdictKind.RESUMES:
+            return facts.header
+        return facts.header.with_intent(facts.record, _VERSION, facts.draws_as)
 
     @contextlib.contextmanager
     def account_of(self, account: RunAccount) -> Iterator[None]:
@@ -118,10 +126,10 @@ class StatePart:
                     forget = isinstance(error, LogError) and not was_publishing
                 else:
                     forget = facts.how != VerdictKind.RESUMES and not account.resumes
-                if forget:
+                # The account first: of a part that it takes for drawn, the nonce must stay in the state.
+                if account.fail(facts, forget=forget) and forget:
                     with contextlib.suppress(UserError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
-                account.fail(facts, forget=forget)
             raise
         account.finish(self.facts, StateFile(facts.state_path).fingerprint)
 
@@ -215,7 +223,8 @@ def open_part(
             version=_VERSION,
         )
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
-        draws_as = _draws_as(record, state)
+        # A first part needs none: its run has a name of its own (`_named_anew`).
+        draws_as = fresh_nonce() if how == VerdictKind.CONTINUES else state.header.draws_as
         facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, draws_as, noise_key)
         check(facts)
         account.reserve(facts)
@@ -270,13 +279,6 @@ def part_is_taken(facts: PartFacts) -> str:
         f"{covered} {closed:,} of the {windows:,} windows of the run are closed; the others cost nothing more. Keep"
         f" {facts.state_path} and the noise key: the next part needs both."
     )
-
-
-def _draws_as(record: PartRecord, state: StateFile) -> str:
-    """Nothing is carried into a first part, and its run has a name of its own (`_named_anew`)."""
-    if not record.first:
-        return ""
-    return part_fingerprint(record.first, record.end, record.input_fingerprint, state.carried)
 
 
 def _named_anew(state: StateFile, options: StateOptions, key: bytes) -> StateFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import uuid
 
 from dp_transforms.mechanisms.randomness import StreamKeys
@@ -13,6 +14,12 @@ def fresh_run_id() -> str:
     """A name that no run had before. Draw it when a pipeline is built: noise is a function of the key and this name,
     so two runs of one name over different data would show what differs."""
     return uuid.uuid4().hex
+
+
+def fresh_nonce() -> str:
+    """What tells a later part of a run from every other one: 128 random bits of the operating system, in hex. Draw it
+    when the part begins, whatever the data: which parts have equal noise must not depend on these."""
+    return secrets.token_hex(16)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -65,13 +65,6 @@ def input_key(secret: bytes) -> bytes:
     return derive_key(secret, "fingerprint of an input")
 
 
-def part_fingerprint(first: int, end: int, input_fingerprint: str, carried: str) -> str:
-    """Hex, 256 bits: the windows ``first .. end - 1`` of a run, from this input and what was carried into them. The
-    noise of the part depends on it (docs/guarantee.md, "What a run is"). carried: `StateFile.carried`."""
-    of_part = f"shh part 1, {first} .. {end}, {input_fingerprint}, {carried}"
-    return hashlib.sha256(of_part.encode()).hexdigest()
-
-
 class InputFingerprint:
     """The files of a log and how they are read, as 64 hex digits: `text`.
 

@@ -192,6 +192,8 @@ def _check_again(last: Part, request: PartRequest) -> None:
             " SAVEPOINT, or leave --run-id out: a new run pays in full."
         )
     if last.input_fingerprint != request.input_fingerprint:
+        if request.state_fingerprint:  # the newest one has the intent, and with it the nonce, or refuses the input
+            raise RunRefusedError(_other_state(last.run_id, f"that began its part from window {last.first_window} on"))
         raise RunRefusedError(
             f"{_windows_of(last)} were drawn from another input. Use the input as it was then. A corrected log is a new"
             " run: it needs another run id and a new state file, and pays in full."

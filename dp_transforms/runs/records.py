@@ -89,7 +89,8 @@ class PartRequest:
 
     population: all streams that share its users. stream, plan_fingerprint, cost: of the plan. horizon: its windows.
     range_start, range_end: of the plan, ISO 8601. run_id: None for a first part whose run has no name yet.
-    input_fingerprint: of the immutable input; key_fingerprint: a keyed hash of a constant, never the key.
+    input_fingerprint: of the immutable input, of a later part with its nonce; key_fingerprint: a keyed hash of a
+        constant, never the key.
     state_fingerprint: of the state that the part begins with, without what it says about a part that was begun; "" for
     a first part, and without a state. It must be the one that the part before was finished with.
     draws_once: the input cannot be given again, as that of a stream: a part that may have drawn is refused and not

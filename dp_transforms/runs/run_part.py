@@ -31,8 +31,8 @@ class RunPart:
 
     state_path: a file that every worker can read; None: nothing is carried, as before the first window.
     state_fingerprint: of that state: a worker that finds another one refuses it.
-    draws_as: by what its noise differs from that of another part with these windows (`fingerprints.part_fingerprint`);
-        "" of a first part, and of a stream.
+    draws_as: by what its noise differs from that of another part with these windows: a nonce (`fresh_nonce`), which is
+        in the intent (`StateHeader.draws_as`) before anything is drawn; "" of a first part, and of a stream.
 
     What is carried is read for the users and items that are asked for alone. Each method raises StateError for a file
     that cannot be used.

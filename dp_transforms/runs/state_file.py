@@ -67,8 +67,7 @@ class StateFile:
     """A state, open for reading until nothing refers to it.
 
     path: its own path. header: a `StateHeader`. rows: all cells, by kind and bucket. fingerprint: hex SHA-256 of the
-    header without the intent, and of all cells: the same for a state before and after its intent is written. carried:
-    the same of the cells alone, which are what users and items carry on.
+    header without the intent, and of all cells: the same for a state before and after its intent is written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -86,7 +85,6 @@ class StateFile:
         except StateError as error:
             raise at_path(self.path, error) from None
         self.fingerprint = _fingerprint(self.header.with_intent(None).to_json().encode(), self.rows)
-        self.carried = _fingerprint(b"", self.rows)
 
     def cell(self, row: Row) -> memoryview:
         """Raises StateError if the cell is not the one that was written."""

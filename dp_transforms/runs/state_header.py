@@ -8,11 +8,12 @@ import json
 from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line, without_secrets
 from dp_transforms.runs.records import StateError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MOST_HEADER_BYTES = 4 << 20
 MOST_PARTS = 500
 _MOST_TEXT = 4096
 _HEX_DIGITS = 64
+_NONCE_DIGITS = 32
 _NO_CHOICE = {"stream_field": ""}  # what a state says beside: so it has the same bytes as before
 
 
@@ -50,7 +51,8 @@ class StateHeader:
     population: under which a ledger accounts for the run; "" for a run without a ledger.
     parts: the latest `MOST_PARTS` that were finished, in order: whatever was to be published of their windows is.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
-        published from this input alone. begun_by: the version of shh that began it.
+        published from this input alone. begun_by: the version of shh that began it. draws_as: the nonce of its noise
+        (`planned_run.fresh_nonce`), which whoever resumes it reads here; "" of a first part.
     next_fingerprint: of the state after the intent, from the moment when its report may be published; "" before.
     """
 
@@ -65,6 +67,7 @@ class StateHeader:
     parts: tuple[PartRecord, ...] = ()
     intent: PartRecord | None = None
     begun_by: str = ""
+    draws_as: str = ""
     next_fingerprint: str = ""
 
     def __post_init__(self) -> None:
@@ -86,6 +89,10 @@ class StateHeader:
             raise ValueError("the part that was begun must begin where the run is closed.")
         if not isinstance(self.begun_by, str) or (self.begun_by and self.intent is None):
             raise ValueError("begun_by must be the version that wrote the intent.")
+        if self.intent is not None and self.intent.first:
+            _check_hex("draws_as", self.draws_as, _NONCE_DIGITS)
+        elif self.draws_as != "":
+            raise ValueError("draws_as must belong to a later part that was begun.")
         if self.next_fingerprint:
             _check_hex("next_fingerprint", self.next_fingerprint)
             if self.intent is None:
@@ -101,9 +108,9 @@ class StateHeader:
         found = (part for part in self.parts if (part.end, part.input_fingerprint) == (end, input_fingerprint))
         return next(found, None)
 
-    def with_intent(self, intent: PartRecord | None, begun_by: str = "") -> StateHeader:
+    def with_intent(self, intent: PartRecord | None, begun_by: str = "", draws_as: str = "") -> StateHeader:
         """The header when this part is begun, by this version of shh; None: when none is."""
-        return dataclasses.replace(self, intent=intent, begun_by=begun_by, next_fingerprint="")
+        return dataclasses.replace(self, intent=intent, begun_by=begun_by, draws_as=draws_as, next_fingerprint="")
 
     def publishing(self, next_fingerprint: str) -> StateHeader:
         """The header from the moment when the report of the intent may be published. next_fingerprint: of the state
@@ -152,10 +159,10 @@ class StateHeader:
             raise StateError("its header has missing, unknown or wrong fields. It is damaged.") from None
 
 
-def _check_hex(name: str, text: object) -> None:
-    is_hex = isinstance(text, str) and len(text) == _HEX_DIGITS and not set(text) - set("0123456789abcdef")
+def _check_hex(name: str, text: object, digits: int = _HEX_DIGITS) -> None:
+    is_hex = isinstance(text, str) and len(text) == digits and not set(text) - set("0123456789abcdef")
     if not is_hex:
-        raise ValueError(f"{name} must be {_HEX_DIGITS} hex digits.")
+        raise ValueError(f"{name} must be {digits} hex digits.")
 
 
 def at_path(path: str, error: StateError) -> StateError:

@@ -3,6 +3,7 @@ failed; by all that a command does but the pipeline."""
 
 import dataclasses
 import pathlib
+import shutil
 
 import pytest
 
@@ -23,13 +24,14 @@ OTHER_KEY = bytes(range(100, 164))
 
 class Account(RunAccount):
     """Notes all calls. refuses: the call that it refuses, by this error. key_file: where another key is once a part
-    starts."""
+    starts. is_told: whether it can be told that a part failed."""
 
     def __init__(self):
         super().__init__()
         self.calls = []
         self.refuses = ""
         self.error = UserError
+        self.is_told = True
         self.key_file = None
 
     @property
@@ -45,7 +47,8 @@ class Account(RunAccount):
         self._note("reserve", facts)
 
     def start(self, facts):
-        assert StateFile(facts.state_path).header.intent == facts.record, "the intent is written first"
+        begun = StateFile(facts.state_path).header
+        assert (begun.intent, begun.draws_as) == (facts.record, facts.draws_as), "the intent is written first"
         self._note("start", facts)
         if self.key_file is not None:  # as a rotation does
             key_file(self.key_file.parent, OTHER_KEY)
@@ -61,6 +64,7 @@ class Account(RunAccount):
 
     def fail(self, facts, *, forget):
         self._note("forget" if forget else "fail", facts)
+        return self.is_told
 
 
 class Accounted(NightFolder):
@@ -167,6 +171,64 @@ def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_
     assert nights.state.header == header
     nights.take(1)
     assert nights.state.header.next_fingerprint == ""
+
+
+def test_a_later_part_has_a_nonce_which_whoever_resumes_it_reads(nights):
+    nights.take(1)
+    nights.is_full = True
+    nights.refused(2)
+    nights.refused(2)
+    nights.is_full = False
+    assert nights.take(2) == "resumes"
+    first, *later = [call[1].draws_as for call in nights.account.calls if call[0] == "start"]
+    assert (first, len(later), len(set(later)), len(later[0])) == ("", 3, 1, 32)
+    assert nights.state.header.draws_as == ""
+
+
+def test_a_later_part_that_is_taken_from_another_log_has_another_nonce(nights):
+    nights.take(1)
+    assert "the log is bad" in nights.refused(2, is_bad=True)
+    assert nights.state.header.draws_as == ""
+    nights.take(2, "b")
+    _, refused, taken = [call[1].draws_as for call in nights.account.calls if call[0] == "start"]
+    assert refused != taken
+
+
+def test_an_intent_stays_until_the_account_knows_that_it_is_taken_back(nights):
+    """Else the account would hold the part to a nonce that nobody has."""
+    nights.take(1)
+    nights.account.is_told = False
+    assert "the log is bad" in nights.refused(2, is_bad=True)
+    assert nights.state.header.intent is not None
+    nights.account.is_told = True
+    assert "the log is bad" in nights.refused(2, is_bad=True)
+    assert nights.state.header.intent is None
+
+
+@pytest.mark.parametrize("log", ["a", "b"])
+def test_a_ledger_lets_no_older_state_begin_a_part_again(tmp_path, log):
+    """It would draw other noise: here after a failure that may have hung on what was drawn."""
+
+    class Full(NightFolder):
+        is_full = True
+
+        def _draw(self, part, log, is_bad):
+            if self.is_full and part.facts.record.first:
+                raise UserError("No space left on device.")
+            super()._draw(part, log, is_bad)
+
+    nights = Full(tmp_path)
+    nights.take(1)
+    older = shutil.copy(tmp_path / "run.state", tmp_path / "older.state")
+    with pytest.raises(UserError, match="No space left"):
+        nights.take(2)
+    newest = shutil.copy(tmp_path / "run.state", tmp_path / "newest.state")
+    nights.is_full = False
+    shutil.copy(older, tmp_path / "run.state")
+    with pytest.raises(UserError, match="is an older copy"):
+        nights.take(2, log)
+    shutil.copy(newest, tmp_path / "run.state")
+    assert nights.take(2) == "resumes"
 
 
 def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):

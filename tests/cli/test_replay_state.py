@@ -8,16 +8,18 @@ import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from dp_transforms.cli import state_part
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.planned_run import fresh_nonce
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.fingerprints import part_fingerprint
 from dp_transforms.runs.state_file import StateFile, hold_state
 from dp_transforms.runs.state_header import PartRecord
 from tests.helpers import shh_process
@@ -32,16 +34,10 @@ from tests.helpers.stored_states import CHOICES, FOLDER, go_on
 
 
 class TakenPart(NamedTuple):
-    """record: of the state after it. carried: `StateFile.carried` of the state before it."""
+    """record: of the state after it. draws_as: its nonce, from the intent or as it was drawn; "" of a first part."""
 
     record: PartRecord
-    carried: str
-
-    @property
-    def draws_as(self) -> str:
-        if not self.record.first:
-            return ""
-        return part_fingerprint(self.record.first, self.record.end, self.record.input_fingerprint, self.carried)
+    draws_as: str
 
 
 class KeysOfParts:
@@ -74,12 +70,16 @@ def expected_of_parts(plan: Plan, log: Iterable[Event], run_id: str, parts: Sequ
 
 
 # Kills itself before or after the n-th call that changes what is on the disk: files appear, are synced, get their name.
+# The nonce of a later part comes last.
 KILLED = """
-import os
+import os, sys
 from tests.helpers.dying_programs import DyingProgram
 program = DyingProgram()
 program.dies_at(os, "replace", "link", "fsync", "mkdir", "unlink")
+from dp_transforms.cli import state_part
 from dp_transforms.cli.main import main
+nonce = sys.argv.pop()
+state_part.fresh_nonce = lambda: nonce
 main()
 """
 # Killed when the report has its name, and the state has not.
@@ -138,10 +138,16 @@ class Nights:
         return shh(*self.words(end, *logs, **options), cwd=self.folder)
 
     def taken(self, end, *logs, **options):
-        carried = self.state.carried if (self.folder / "run.state").exists() else ""
-        done = self.run(end, *logs, **options)
+        nonces = [self.state.header.draws_as if (self.folder / "run.state").exists() else ""]
+
+        def drawn():
+            nonces.append(fresh_nonce())
+            return nonces[-1]
+
+        with mock.patch.object(state_part, "fresh_nonce", drawn):
+            done = self.run(end, *logs, **options)
         assert done.returncode == 0, done.stderr
-        self.parts.append(TakenPart(self.state.header.parts[-1], carried))
+        self.parts.append(TakenPart(self.state.header.parts[-1], nonces[0] or nonces[-1]))
 
     def refused(self, end, *logs, code=1, **options):
         """Says why; nothing is changed."""
@@ -258,7 +264,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
 
 
 def killed_at(nights, at, words):
-    """Whether the process was killed before it had ended."""
+    """Whether the process was killed before it had ended. words: of the command, and a nonce."""
     ended = shh_process.run_python("-c", KILLED, at, *words, cwd=nights.folder)
     assert ended.returncode in (0, -9), ended.stderr
     return ended.returncode == -9
@@ -266,11 +272,13 @@ def killed_at(nights, at, words):
 
 @pytest.mark.nightly
 def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(nights):
-    """Byte for byte; and the intent lets no other input in. One such kill: `test_nights_make_the_one_run`."""
+    """Byte for byte, by the nonce in the intent; and the intent lets no other input in. One such kill:
+    `test_nights_make_the_one_run`."""
     nights.taken(1)
     before = shutil.copytree(nights.folder, nights.folder.with_name("before"))
     nights.taken(2)
-    expected, words, kills, refusals = nights.content(), nights.words(2), 0, 0
+    nonce = nights.parts[-1].draws_as
+    expected, words, kills, refusals = nights.content(), [*nights.words(2), nonce], 0, 0
     for at in range(1, 200):
         shutil.rmtree(nights.folder)
         shutil.copytree(before, nights.folder)
@@ -283,7 +291,10 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
             refused = nights.run(2, "other.parquet")
             assert (refused.returncode, "has another input" in refused.stderr) == (1, True)
             pathlib.Path(other).unlink()
-        nights.taken(2)
+            nights.taken(2)
+        else:
+            with mock.patch.object(state_part, "fresh_nonce", return_value=nonce):
+                assert nights.run(2).returncode == 0
         again = nights.run(2)
         assert (again.returncode, "is done" in again.stderr) == (0, True), at
         assert nights.content() == expected, at
@@ -332,21 +343,21 @@ def counts_in(nights, output):
     return {hitter.item: hitter.noisy_count for hitter in report.heavy_hitters}
 
 
-def test_a_state_that_was_restored_draws_for_another_log_with_noise_of_its_own(counts):
-    """With the noise of before the two reports would differ at the items of the user who is in one log alone."""
+def test_a_state_that_was_restored_draws_with_noise_of_its_own_whatever_the_log(counts):
+    """Had two parts equal noise because their logs are equal, two reports would say that they are: that a user who is
+    in none of both is not in one alone. And two logs that differ would have reports that differ at that user's items.
+    """
     counts.taken(1)
     shutil.copy(counts.folder / "run.state", counts.folder / "older.state")
     counts.taken(2)
     first = counts_in(counts, "2.jsonl")
     assert len(first) == ITEMS
-    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
-    counts.taken(2, output="again.jsonl")
-    assert (counts.folder / "again.jsonl").read_bytes() == (counts.folder / "2.jsonl").read_bytes()
-    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
-    counts.taken(2, counted(counts.folder, 1, with_one_more=True), output="other.jsonl")
-    other = counts_in(counts, "other.jsonl")
-    assert other.keys() == first.keys()
-    assert sum(first[item] == other[item] for item in first) < ITEMS - 1
+    for output, log in (("again.jsonl", "1.parquet"), ("other.jsonl", counted(counts.folder, 1, with_one_more=True))):
+        shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+        counts.taken(2, log, output=output)
+        other = counts_in(counts, output)
+        assert other.keys() == first.keys()
+        assert sum(first[item] == other[item] for item in first) < ITEMS - 1
 
 
 def test_a_part_after_another_past_or_up_to_another_end_has_noise_of_its_own(counts):

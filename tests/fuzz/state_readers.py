@@ -207,7 +207,7 @@ def _run_state_samples() -> list[Sample]:
     with tempfile.TemporaryDirectory() as folder:
         for name, of_run, held in (
             ("new", header, []),
-            ("begun", header.after(part).with_intent(later, "0.1.0"), cells),
+            ("begun", header.after(part).with_intent(later, "0.1.0", "c" * 32), cells),
         ):
             write_state(f"{folder}/{name}", of_run, held, sealing_key(SECRET))
             samples.append(Sample(name, pathlib.Path(folder, name).read_bytes()))

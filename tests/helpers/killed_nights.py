@@ -1,6 +1,6 @@
 """Nights of one run in a folder, by all that a real one does but the pipeline: state, ledger, report.
 
-What it draws is a function of the run id, the windows and the log, as with a noise key.
+What it draws is a function of the run id, the nonce of the part, the windows and the log, as with a noise key.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ class NightFolder:
         if self.has_ledger and (self.folder / "ledger.db").exists():
             for run, parts in self.ledger.runs():
                 if run.run_id == self.state.header.run_id:
-                    found += [(each.end_window, each.input_fingerprint) for each in parts if each.status in _OPEN]
+                    begun = [each for each in parts if each.status in _OPEN]
+                    found += [(each.end_window, each.input_fingerprint.split()[0]) for each in begun]
         if (intent := self.state.header.intent) is not None:
             found.append((intent.end, intent.input_fingerprint))
         logs = {self.read(log).text: log for log in "ab"}
@@ -173,7 +174,7 @@ class NightFolder:
         facts = part.facts
         record, run_id = facts.record, facts.header.run_id
         drawn = [
-            report(window, HeavyHitter(answer(run_id, window, log), ABOVE, None), spent=1.0)
+            report(window, HeavyHitter(answer(run_id, facts.draws_as, window, log), ABOVE, None), spent=1.0)
             for window in range(record.first, record.end)
         ]
         with (
@@ -198,5 +199,5 @@ class NightFolder:
         return found
 
 
-def answer(run_id: str, window: int, log: str) -> str:
-    return hashlib.sha256(f"{run_id} {window} {log}".encode()).hexdigest()[:12]
+def answer(run_id: str, nonce: str, window: int, log: str) -> str:
+    return hashlib.sha256(f"{run_id} {nonce} {window} {log}".encode()).hexdigest()[:12]

@@ -22,6 +22,7 @@ from tests.helpers.oracle import Event
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file
 
 INPUT = "1" * 64
+NONCE = "2" * 32  # in the intent of each later part
 SEALING_KEY = sealing_key(SECRET)
 
 
@@ -67,7 +68,8 @@ class Parts:
         """The part, where its state goes, and the header of that."""
         before = StateFile(self.states[-1])
         part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
-        header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"))
+        nonce = NONCE if part.first else ""
+        header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"), draws_as=nonce)
         return part, self.folder / f"state-{len(self.states)}", header
 
     @property

@@ -9,7 +9,9 @@ from __future__ import annotations
 import pathlib
 import shutil
 import tempfile
+from unittest import mock
 
+from dp_transforms.cli import state_part
 from dp_transforms.runs.state_file import StateFile
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -21,6 +23,7 @@ CHOICES = {
     "hits-with-counts": ("--charge", "hits", "--counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
     "rounds": ("--rounds", "--block", "3h"),
 }
+_NONCE = "7" * 32  # of the other half
 _USERS = 24
 _PLAN = (
     "--start",
@@ -62,7 +65,8 @@ def go_on(name: str, folder: pathlib.Path) -> pathlib.Path:
     shutil.copy(FOLDER / f"{name}.state", state)
     state.chmod(0o600)
     (folder / "plan.json").write_text(StateFile(state).header.plan)
-    return _take(folder, "second", "--plan", "plan.json")
+    with mock.patch.object(state_part, "fresh_nonce", return_value=_NONCE):
+        return _take(folder, "second", "--plan", "plan.json")
 
 
 def main() -> None:

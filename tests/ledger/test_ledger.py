@@ -278,6 +278,23 @@ def test_a_part_that_is_forgotten_does_not_free_the_key_with_which_another_one_d
     assert ledger.reserve(dataclasses.replace(following, input_fingerprint="input 2")).kind == CONTINUES
 
 
+def test_a_later_part_that_may_have_drawn_is_begun_by_no_other_state(ledger: Ledger) -> None:
+    """A copy of before it was begun has another nonce, or none: it would draw other noise."""
+    told(ledger, "start finish:s1")
+    following = part(1, 2, run_id="run", state_fingerprint="s1", input_fingerprint="input 2 nonce 1")
+    for step in ("nothing", "start", "fail", "publishing"):
+        verdict = ledger.reserve(following)
+        if step != "nothing":
+            ledger.start(verdict)
+            for nonce in ("", " nonce 2"):
+                with pytest.raises(RunRefusedError, match=r"that began its part from window 1 on.*is an older copy"):
+                    ledger.reserve(dataclasses.replace(following, input_fingerprint=f"input 2{nonce}"))
+        if step == "fail":
+            ledger.fail(verdict)
+        if step == "publishing":
+            ledger.publishing(verdict, "s2")
+
+
 def test_a_part_may_end_before_what_was_reserved_and_the_next_one_begins_there(ledger: Ledger) -> None:
     """A stream that was stopped. It is charged no less."""
     verdict = ledger.reserve(part(0, 20, run_id="run"), CAPS)

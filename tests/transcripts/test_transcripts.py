@@ -42,7 +42,8 @@ def test_what_is_stored_is_what_is_run() -> None:
 
 def test_drivers_that_must_agree_are_stored_as_one() -> None:
     """All drivers where users pay for hits alone, or in rounds in each window; with other names those that see all of a
-    user at once, and those that see one window after the other. Parts have noise of their own after the first one.
+    user at once, and those that see one window after the other. Parts have noise of their own after the first one, by
+    their nonces alone: whatever file the log is in.
     """
     for mode in MODES:
         found = stored(mode)
@@ -54,6 +55,7 @@ def test_drivers_that_must_agree_are_stored_as_one() -> None:
         assert all(len(answer) <= 1 for answer in answers), mode
         assert len(set().union(*answers)) == sum(len(answer) for answer in answers), mode
         if "parts" in of_driver:
+            assert len(of_driver["parts"]) == 1, mode
             (whole,) = of_driver["stream"]
             first_night = (START + HOURS // NIGHTS * HOUR) * MICROS
             first = tuple(line for line in whole if json.loads(line)["window_end"] <= first_night)

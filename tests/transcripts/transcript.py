@@ -12,7 +12,7 @@ from typing import Any
 
 from dp_transforms import ReportHeader
 from tests.transcripts.cases import MODES, READERS
-from tests.transcripts.drivers import DRIVERS, TEXT_READERS, WITHOUT_READER, Left, prepared
+from tests.transcripts.drivers import DRIVERS, WITHOUT_READER, Left, prepared
 
 DATA = pathlib.Path(__file__).parent / "data"
 NO_READER = "no reader"
@@ -26,7 +26,7 @@ def members(mode: str) -> list[Member]:
 
 
 def readers_of(driver: str) -> tuple[str, ...]:
-    return (NO_READER,) if driver in WITHOUT_READER else TEXT_READERS.get(driver, READERS)
+    return (NO_READER,) if driver in WITHOUT_READER else READERS
 
 
 def ran(mode: str, member: Member) -> Lines:

@@ -15,7 +15,7 @@ from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.runs import state_cells, state_file
-from dp_transforms.runs.fingerprints import part_fingerprint, sealing_key
+from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import (
@@ -99,30 +99,9 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
     assert sum(map(len, found)) == len(known)
 
 
-def test_a_part_is_known_by_its_windows_its_input_and_what_is_carried_into_it():
-    of_part = 3, 5, "1" * 64, "2" * 64
-    others = [(2, *of_part[1:]), (3, 6, *of_part[2:]), (*of_part[:2], "3" * 64, "2" * 64), (*of_part[:3], "3" * 64)]
-    found = [part_fingerprint(*each) for each in (of_part, *others)]
-    assert len(set(found)) == 5
-    assert part_fingerprint(*of_part) == found[0]
-    assert set(map(len, found)) == {64}
-
-
-def test_what_is_carried_does_not_depend_on_the_header(tmp_path):
-    """A part that is repeated after its intent was written, in a copy elsewhere, draws the same noise."""
-    cells = [(Kind.HIT_BOUND, 0, b"one")]
-    write_state(tmp_path / "a", HEADER, cells, KEY)
-    write_state(tmp_path / "b", dataclasses.replace(HEADER, user_field="other"), cells, KEY)
-    write_state(tmp_path / "c", HEADER, [(Kind.HIT_BOUND, 0, b"two")], KEY)
-    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 1, b"one")], KEY)
-    a, b, *others = (StateFile(tmp_path / name).carried for name in "abcd")
-    assert a == b
-    assert len({a, *others}) == 3
-
-
 def test_the_fingerprint_changes_with_the_content_and_not_with_the_intent(tmp_path):
     written(tmp_path / "a")
-    written(tmp_path / "b", HEADER.with_intent(PartRecord(3, 4, "2" * 64, "4.avro")))
+    written(tmp_path / "b", HEADER.with_intent(PartRecord(3, 4, "2" * 64, "4.avro"), draws_as="3" * 32))
     written(tmp_path / "c", dataclasses.replace(HEADER, run_id="run-2"))
     write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(7))], KEY)
     write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(8))], KEY)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from dp_transforms.logs import ending_of_log
+from dp_transforms.monitor.planned_run import fresh_nonce
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, key_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
@@ -19,6 +20,7 @@ from tests.helpers.small_runs import SECRET
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
 HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (PART,))
 KEY = bytes(32)
+NONCE = "e" * 32
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_headers_follow_the_parts_of_a_run():
     after = intended.after(PART)
     assert (after.closed_through, after.parts, after.intent) == (3, (PART,), None)
     third = PartRecord(3, 5, "2" * 64, "y")
-    after = after.with_intent(third).after(third)
+    after = after.with_intent(third, draws_as=NONCE).after(third)
     assert (after.closed_through, after.parts) == (5, (PART, third))
     assert StateHeader.from_json(after.to_json()) == after
 
@@ -70,7 +72,7 @@ def test_a_header_has_a_bound_however_many_parts_its_run_has():
     header = dataclasses.replace(HEADER, parts=parts)
     begin = header.closed_through
     new = PartRecord(begin, begin + 1, "7" * 64, path)
-    after = header.with_intent(new, "0.1.0").after(new)
+    after = header.with_intent(new, "0.1.0", NONCE).after(new)
     assert StateHeader.from_json(after.to_json()) == after
     assert (after.parts, after.closed_through) == ((*parts[1:], new), begin + 1)
     assert header.finished(8, parts[0].input_fingerprint) == parts[0]
@@ -82,13 +84,14 @@ def test_a_header_has_a_bound_however_many_parts_its_run_has():
 def test_a_header_that_could_not_be_read_again_is_not_written(tmp_path):
     large = dataclasses.replace(HEADER, plan="x" * (MOST_HEADER_BYTES - 900))
     assert StateHeader.from_json(large.to_json()) == large
+    begun = large.with_intent(PartRecord(3, 4, "2" * 64, "y" * 400), "0.1.0", NONCE)
     with pytest.raises(StateError, match="would be too large"):
-        write_state(tmp_path / "state", large.with_intent(PartRecord(3, 4, "2" * 64, "y" * 400), "0.1.0"), [], KEY)
+        write_state(tmp_path / "state", begun, [], KEY)
     assert not list(tmp_path.iterdir())
 
 
 def test_what_was_to_follow_is_forgotten_with_the_intent():
-    begun = HEADER.with_intent(PartRecord(3, 5, "2" * 64, "y"), "0.1.0")
+    begun = HEADER.with_intent(PartRecord(3, 5, "2" * 64, "y"), "0.1.0", NONCE)
     publishing = begun.publishing("c" * 64)
     assert StateHeader.from_json(publishing.to_json()) == publishing
     assert publishing.with_intent(None) == HEADER
@@ -96,6 +99,23 @@ def test_what_was_to_follow_is_forgotten_with_the_intent():
     for changes in ({"intent": None}, {"begun_by": 1}, {"next_fingerprint": "c"}, {"user_field": ""}):
         with pytest.raises(ValueError, match="must"):
             dataclasses.replace(publishing, **changes)
+
+
+def test_a_later_part_begins_with_a_nonce_and_no_other_part_has_one():
+    """Without it, it would draw the noise of the run."""
+    first, later = PartRecord(0, 2, "1" * 64, "/2.avro"), PartRecord(3, 5, "2" * 64, "y")
+    new = dataclasses.replace(HEADER, parts=())
+    begun = HEADER.with_intent(later, "0.1.0", fresh_nonce())
+    assert StateHeader.from_json(begun.to_json()).draws_as == begun.draws_as
+    assert new.with_intent(first).draws_as == HEADER.draws_as == begun.after(later).draws_as == ""
+    for header, intent, nonce in (
+        *((HEADER, later, nonce) for nonce in ("", "E" * 32, "e" * 31, "e" * 64, 7)),
+        (new, first, NONCE),
+        (HEADER, None, NONCE),
+    ):
+        with pytest.raises(ValueError, match="draws_as must"):
+            header.with_intent(intent, "0.1.0" if intent else "", nonce)
+    assert len({fresh_nonce() for _ in range(1000)}) == 1000
 
 
 def test_the_fingerprint_of_a_log_is_that_of_its_content_how_it_is_read_and_the_key(tmp_path):
@@ -162,7 +182,7 @@ FIRST, SECOND = PartRecord(0, 2, "1" * 64, "/2.avro"), PartRecord(2, 3, "2" * 64
 NEXT = PartRecord(3, 5, "3" * 64, "/5.avro")
 NEW = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item")
 ON_THE_WAY = dataclasses.replace(NEW, parts=(FIRST, SECOND))
-BEGUN = ON_THE_WAY.with_intent(NEXT, "1.0").publishing("c" * 64)
+BEGUN = ON_THE_WAY.with_intent(NEXT, "1.0", NONCE).publishing("c" * 64)
 AT_THE_END = ON_THE_WAY.after(PartRecord(3, 6, "3" * 64, "/6.avro"))
 
 
