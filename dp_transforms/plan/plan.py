@@ -320,8 +320,7 @@ class Plan(Record):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
-        float[hits of a user in all], not decreasing, at most epsilon. But with printed noise it comes from the game
-        accountant, whichever the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        float[hits of a user in all], not decreasing, at most epsilon. For the running figure, docs/guarantee.md,
         "Claim (running figure)".
         """
         hits = self.charged_hits
