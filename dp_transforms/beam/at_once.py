@@ -17,7 +17,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.close_windows import KeyedCell, StartWindows
+from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.read_events import REJECTED, ReplayProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
@@ -96,7 +96,8 @@ def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int,
 class WithStarts(beam.PTransform):
     """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
 
-    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys.
+    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys. On a
+    stream the cells of all windows are put in at the beginning, before the watermark can pass one.
     """
 
     def __init__(self, step: AtOnceStep, names: Sequence[str] | None = None) -> None:
@@ -104,13 +105,11 @@ class WithStarts(beam.PTransform):
         self._step, self._names = step, names
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        if packed.is_bounded:
-            once = packed.pipeline | "Once" >> beam.Impulse()
-            starts = once | "Starts" >> beam.FlatMap(_starts, self._step, self._names)
-            starts.element_type = packed.element_type
-        else:
-            schedule, shards = self._step.stage.run.plan.schedule, self._step.cut.shards
-            starts = packed | "Starts" >> StartWindows(schedule, self._names or (), shards)
+        once = packed.pipeline | "Once" >> beam.Impulse()
+        starts = once | "Starts" >> beam.FlatMap(_starts, self._step, self._names)
+        starts.element_type = packed.element_type
+        if not packed.is_bounded:
+            starts = starts | "ByWatermark" >> InClosingWindows(self._step.stage.run.plan.schedule)
         return (packed, starts) | "Join" >> beam.Flatten()
 
 

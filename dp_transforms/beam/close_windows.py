@@ -12,10 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import VarIntCoder
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from dp_transforms.beam.set_up_workers import operator_counter
@@ -73,83 +70,31 @@ class GroupOnce(beam.PTransform):
 
     Engines that keep to Beam's model send none, since late elements are dropped; the DirectRunner does (apache/beam
     #19736). A user would count twice in such a window.
+
+    are_started: each group has an empty blob, its start. A group without one is dropped: of a window that was closed
+    before, whether it has late rows or not.
     """
+
+    def __init__(self, *, are_started: bool = False) -> None:
+        super().__init__()
+        self._are_started = are_started
 
     def expand(self, pairs: beam.PCollection) -> beam.PCollection:
         groups = pairs | "Group" >> beam.GroupByKey()
-        once = groups | "Once" >> beam.ParDo(_FirstPaneDoFn())
+        once = groups | "Once" >> beam.ParDo(_FirstPaneDoFn(self._are_started))
         once.element_type = groups.element_type
         return once
 
 
 class _FirstPaneDoFn(beam.DoFn):
-    def __init__(self) -> None:
+    def __init__(self, are_started: bool) -> None:
+        self._are_started = are_started
         self._late = operator_counter(LATE_BATCHES)
 
     def process(
         self, group: tuple[Any, Iterable[bytes]], pane: Any = beam.DoFn.PaneInfoParam
     ) -> Iterator[tuple[Any, Iterable[bytes]]]:
-        if pane.index:
+        if pane.index or (self._are_started and not any(len(blob) == 0 for blob in group[1])):
             self._late.inc()
         else:
             yield group
-
-
-class StartWindows(beam.PTransform):
-    """Of a stream: an empty blob for each of these keys and shards in each window, when the watermark reaches it.
-
-    Public items are tested in every window. Nothing else needs it: an item that nobody holds is in no other window.
-    """
-
-    def __init__(self, schedule: WindowSchedule, keys: Iterable[str], shards: int) -> None:
-        super().__init__()
-        self._schedule = schedule
-        self._starts = [(key, shard) for key in keys for shard in range(shards)]
-
-    def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        start_type, starts = tuple[tuple[str, int], bytes], self._starts
-        once = packed.pipeline | beam.Impulse() | "Starts" >> beam.FlatMap(lambda _: ((each, b"") for each in starts))
-        once.element_type = start_type
-        everywhere = packed | "Everywhere" >> beam.WindowInto(GlobalWindows())
-        nothing = everywhere | "Watermark" >> beam.FlatMap(_nothing).with_output_types(start_type)
-        together = (once, nothing) | "WithWatermark" >> beam.Flatten()
-        started = together | "Start" >> beam.ParDo(_StartDoFn(self._schedule))
-        started.element_type = tuple[KeyedCell, bytes]
-        return started | InClosingWindows(self._schedule)
-
-
-class _StartDoFn(beam.DoFn):
-    """Stateful: a timer, which is set again for each window, follows the watermark of the stream."""
-
-    WINDOW = ReadModifyWriteStateSpec("window", VarIntCoder())
-    START = TimerSpec("start", TimeDomain.WATERMARK)
-
-    def __init__(self, schedule: WindowSchedule) -> None:
-        self._schedule = schedule
-
-    def process(self, start: tuple[tuple[str, int], bytes], timer: Any = beam.DoFn.TimerParam(START)) -> None:
-        timer.set(self._time_of(0))
-
-    @on_timer(START)
-    def start_window(
-        self,
-        key: tuple[str, int] = beam.DoFn.KeyParam,
-        window: Any = beam.DoFn.StateParam(WINDOW),
-        timer: Any = beam.DoFn.TimerParam(START),
-    ) -> Iterator[TimestampedValue]:
-        started = window.read() or 0
-        if started == self._schedule.horizon:
-            return
-        window.write(started + 1)
-        if started + 1 < self._schedule.horizon:
-            timer.set(self._time_of(started + 1))
-        (name, shard), stamp = key, self._time_of(started)
-        yield TimestampedValue[tuple[KeyedCell, bytes]](((name, started, shard), b""), stamp)
-
-    def _time_of(self, window: int) -> Timestamp:
-        """Early in its closing window: DirectRunner does not hold the watermark back for a timer."""
-        return closing_time(self._schedule, window) - self._schedule.slide_seconds
-
-
-def _nothing(packed: Any) -> tuple[()]:
-    return ()

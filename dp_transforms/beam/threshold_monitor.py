@@ -177,9 +177,9 @@ class MonitorPairs(beam.PTransform):
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
         sums = run_for_keys(users, "BoundUsers", self._bound, noise_key, pool)
-        if self._find.stage.domain is not None:
+        if are_public := self._find.stage.domain is not None:
             sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
-        items = sums | "GroupItems" >> GroupOnce()
+        items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
         found = run_for_keys(items, "FindCandidates", self._find, noise_key, pool)
         due = (
             found

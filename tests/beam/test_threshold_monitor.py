@@ -192,8 +192,18 @@ def test_public_items_are_tested_under_each_key_that_is_named_in_every_window(lo
     assert found == expected(plan, logs | {"LU": []}, ITEMS)
     assert found["LU"], "noise names items that nobody holds, in a key that nobody has"
     in_time = {key: [event for event in log if event[2] < 2 * START * MICROS] for key, log in logs.items()}
-    stream = stream_of(of_keys(in_time), *range(0, 800, 30))
+    stream = stream_of(of_keys(in_time), 700)
     assert by_key(run_stream(stream, plan, tmp_path, **given)) == found
+
+
+def test_one_row_does_not_decide_whether_public_items_are_tested(tmp_path):
+    """Also where the watermark jumps over windows, all at once."""
+    plan = small_plan(domain=ITEMS, threshold=1)
+    given = {"public_items": public(tmp_path), "keys": ["DE"]}
+    alone = of_keys({"DE": holders(2, [1], "item-3")})
+    nobody, one = (by_key(run_stream(stream_of(log, 0, 400), plan, tmp_path, **given)) for log in ([], alone))
+    assert nobody == expected(plan, {"DE": []}, ITEMS) != {}
+    assert one == expected(plan, {"DE": holders(2, [1], "item-3")}, ITEMS)
 
 
 def test_windows_close_in_order_whatever_the_order_of_events(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from dp_transforms.beam.set_up_workers import NAMESPACE
@@ -47,6 +48,16 @@ def _java_compiles_little() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_engine_is_left() -> Iterator[None]:
+    """Beam ends what it has started when its process exits in order, which a worker of pytest-xdist does not do."""
+    yield
+    engines = [child for child in psutil.Process().children() if child.name() in ("prism", "java")]
+    for engine in engines:
+        engine.terminate()
+    psutil.wait_procs(engines, 10)
 
 
 @pytest.fixture(scope="session")
