@@ -44,8 +44,7 @@ class InClosingWindows(beam.PTransform):
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         schedule = self._schedule
-        first_end = Timestamp(micros=closing_time(schedule, 0).micros)
-        windows = FixedWindows(Duration(seconds=schedule.slide_seconds), first_end)
+        windows = FixedWindows(Duration(seconds=schedule.slide_seconds), closing_time(schedule, 0))
         stamped = packed | "Stamp" >> beam.ParDo(_StampDoFn(schedule)).with_output_types(tuple[KeyedCell, bytes])
         return stamped | "InClosingWindows" >> beam.WindowInto(windows)
 
@@ -57,7 +56,7 @@ class _StampDoFn(beam.DoFn):
     def process(
         self, packed: tuple[KeyedCell, bytes], timestamp: Timestamp = beam.DoFn.TimestampParam
     ) -> Iterator[TimestampedValue]:
-        """An element of several windows has the timestamp of its earliest event, if that lies in the closing window."""
+        """With the timestamp that it has, or the nearest one in the closing window."""
         (_, window, _), _ = packed
         end = closing_time(self._schedule, window).micros
         first = end - self._schedule.slide_seconds * 1_000_000
@@ -71,8 +70,8 @@ class GroupOnce(beam.PTransform):
     Engines that keep to Beam's model send none, since late elements are dropped; the DirectRunner does (apache/beam
     #19736). A user would count twice in such a window.
 
-    are_started: each group has an empty blob, its start. A group without one is dropped: of a window that was closed
-    before, whether it has late rows or not.
+    are_started: each group has an empty blob, its start. One without a start is late, and dropped: its window was
+    closed before.
     """
 
     def __init__(self, *, are_started: bool = False) -> None:

@@ -248,16 +248,16 @@ class _CollectEventsOfKeysDoFn(beam.DoFn):
 
     def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[Any]:
         try:
-            key, value = element
+            key, value = _pair(element)
             key = id_of_value(key, "key")
-        except Exception:  # as below
+        except Exception:  # a hostile element must not stop the stream
             key, value = "", None
         if isinstance(value, EventBatch):
             yield key, value
             return
         if key not in self._of_key:
-            pair = _first_of_two, _second_of_two
-            self._of_key[key] = CollectEventsDoFn(*(pair if key else (_no_key, _no_key)))
+            of_pair = (_user_of_pair, _item_of_pair) if key else (_no_key, _no_key)
+            self._of_key[key] = CollectEventsDoFn(*of_pair)
             self._of_key[key].start_bundle()
         for batch in self._of_key[key].process(value, timestamp):
             yield TimestampedValue[tuple[str, EventBatch]]((key, batch.value), batch.timestamp)
@@ -271,14 +271,19 @@ class _CollectEventsOfKeysDoFn(beam.DoFn):
                     yield output.with_value((key, output.value))
 
 
-def _first_of_two(pair: Any) -> Any:
-    first, _ = pair
-    return first
+def _user_of_pair(pair: Any) -> Any:
+    return _pair(pair)[0]
 
 
-def _second_of_two(pair: Any) -> Any:
-    _, second = pair
-    return second
+def _item_of_pair(pair: Any) -> Any:
+    return _pair(pair)[1]
+
+
+def _pair(value: Any) -> Any:
+    """Raises BadIdError for all else, also for what could be unpacked: text of two letters, or a set, without order."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise BadIdError("the element is not (key, (user, item))")
+    return value
 
 
 def _no_key(_: Any) -> Any:

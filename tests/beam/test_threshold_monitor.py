@@ -206,6 +206,15 @@ def test_one_row_does_not_decide_whether_public_items_are_tested(tmp_path):
     assert one == expected(plan, {"DE": holders(2, [1], "item-3")}, ITEMS)
 
 
+def test_a_group_without_a_start_is_late(monkeypatch):
+    """As of a window that was closed, where an engine that went back to a checkpoint takes a late row."""
+    counts, seen, pipeline = LocalCounter.install(monkeypatch), Collected(), local_pipeline()
+    blobs = pipeline | beam.Create([("started", b""), ("started", b"row"), ("late", b"row")])
+    _ = blobs | GroupOnce(are_started=True) | beam.Keys() | seen.sink()
+    pipeline.run().wait_until_finish()
+    assert (seen.values, counts[LATE_BATCHES]) == (["started"], 1)
+
+
 def test_windows_close_in_order_whatever_the_order_of_events(tmp_path):
     """Thirty windows, whose events come in any order, before the watermark passes some at a time."""
     plan = small_plan(windows=30)
@@ -296,12 +305,12 @@ class Monitored:
         due = ("DE", (window, missing, blobs))
         self.do_fn.process(due, **self.waiting, progress=self.progress, close=self.timer)
 
+    def firing(self, at=None):
+        state = {**self.waiting, "counters": self.counters, "progress": self.progress, "close": self.timer}
+        return self.do_fn.close_windows("DE", at or self.timer.at, **state)
+
     def fire(self, at=None):
-        at = at or self.timer.at
-        fired = self.do_fn.close_windows(
-            "DE", at, **self.waiting, counters=self.counters, progress=self.progress, close=self.timer
-        )
-        return [output.value[1] for output in fired]
+        return [output.value[1] for output in self.firing(at)]
 
 
 @pytest.fixture
@@ -393,14 +402,6 @@ def test_counters_are_written_before_a_report_is_sent(case):
     settings, candidates, _ = case
     monitored = Monitored(settings)
     monitored.send(0, candidates[0])
-    fired = monitored.do_fn.close_windows(
-        "DE",
-        monitored.timer.at,
-        **monitored.waiting,
-        counters=monitored.counters,
-        progress=monitored.progress,
-        close=monitored.timer,
-    )
-    report = next(fired).value[1]
+    report = next(monitored.firing()).value[1]
     assert report.heavy_hitters
     assert monitored.counters.writes == 1
