@@ -18,13 +18,13 @@ from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.pairs import UserPairs
-from dp_transforms.monitor.purses import Purses
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_namer import ItemNamer
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.pairs import UserPairs
+from dp_transforms.core.purses import Purses
 from dp_transforms.plan.plan import Plan
 from tests.helpers.trials import trial_of
 

@@ -116,8 +116,8 @@ def _draws(quick: bool) -> list[Figure]:
     """Keyed draws per second: the block function and the exact inversion of the discrete Laplace distribution."""
     import numpy as np
 
-    from dp_transforms.mechanisms.noise_table import discrete_laplace
-    from dp_transforms.mechanisms.randomness import StreamKeys
+    from dp_transforms.core.noise_table import discrete_laplace
+    from dp_transforms.core.randomness import StreamKeys
 
     rows, rounds = (100_000, 3) if quick else (1_000_000, 7)
     keys = StreamKeys(secrets.token_bytes(32), run_id="bench", plan_fingerprint="", stream="bench", threshold=500)

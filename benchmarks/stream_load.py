@@ -31,8 +31,8 @@ from benchmarks import stream_samples
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
-from dp_transforms.monitor.contribution_counters import Hits
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from examples.engines.engine_process import EngineError, engine_file, java
 from examples.engines.flink import JOB_SERVER_JAR, WorkerPool

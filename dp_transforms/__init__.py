@@ -4,7 +4,7 @@ The one idea is a budget for every user. ThresholdMonitorEvolving, a stateful Do
 (`beam.threshold_monitor`), tests the items of each window against a threshold and charges a hit to the contribution
 counters of the users who hold the item; target charging (TCT) accounts for it. By default the command charges
 contributions instead: a user pays for each test of an item that it has in a window, whatever comes of it, by a price
-list (`monitor.purses`; docs/guarantee.md, "Contributions").
+list (`core.purses`; docs/guarantee.md, "Contributions").
 
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
 which differ in one user with all of its events, and every set R of reports,
@@ -29,18 +29,16 @@ Public names, loaded when first used:
 Map of the package. Each folder imports only those above it, and each says in its docstring what is in it; checks,
 errors and lean_imports are for all of them.
 
-- mechanisms: laws of the noise, keyed randomness, exact noise, release rules.
-- accounting: from a budget to plain numbers.
-- papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
+- accounting: laws of the noise; from a budget to plain numbers.
 - stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
-- monitor: the streaming core on numpy columns: user budgets and contribution counters, thresholds and names.
+- core: the algorithm on numpy columns: keyed noise, user budgets and contribution counters, thresholds, names.
+- papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
   answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
-- stages: the algorithm as three stages, which any driver runs.
 - audit: what the worst streams attain, exactly, against a plan's claim.
-- workers: worker processes of this machine.
+- local: a replay on this machine, without an engine.
 - beam: wires the folders above to Beam, and knows the options that a run needs on each runner. views: what people
   look at: tables, pages.
 - cli: the command ``shh``. Of all these only beam and cli import Beam.
@@ -64,14 +62,14 @@ if TYPE_CHECKING:
     from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
     from dp_transforms.beam.write_report_stream import WriteReportStream
+    from dp_transforms.core.event_batch import EventBatch
+    from dp_transforms.core.item_domain import PublicItems
+    from dp_transforms.core.window_report import HeavyHitter, WindowReport
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
     from dp_transforms.logs.streams.kafka_topic import KafkaTopic
     from dp_transforms.logs.streams.log_folder import LogFolder
     from dp_transforms.logs.streams.partition_progress import StreamClock
-    from dp_transforms.monitor.event_batch import EventBatch
-    from dp_transforms.monitor.item_domain import PublicItems
-    from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
     from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
     from dp_transforms.reports import Report, ReportHeader, read_report
@@ -79,9 +77,9 @@ if TYPE_CHECKING:
     from dp_transforms.reports.report_topic import ReportTopic
 
 _HOME = {
-    "EventBatch": "monitor.event_batch",
+    "EventBatch": "core.event_batch",
     "EventFields": "logs",
-    "HeavyHitter": "monitor.window_report",
+    "HeavyHitter": "core.window_report",
     "HeavyHitterRows": "beam.release_rows",
     "KafkaTopic": "logs.streams.kafka_topic",
     "LogFolder": "logs.streams.log_folder",
@@ -89,7 +87,7 @@ _HOME = {
     "ReadEvents": "beam.read_events",
     "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
-    "PublicItems": "monitor.item_domain",
+    "PublicItems": "core.item_domain",
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
@@ -97,7 +95,7 @@ _HOME = {
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "ThresholdMonitorEvolving": "beam.threshold_monitor",
     "StreamClock": "logs.streams.partition_progress",
-    "WindowReport": "monitor.window_report",
+    "WindowReport": "core.window_report",
     "WindowSchedule": "plan.window_schedule",
     "WriteReportStream": "beam.write_report_stream",
     "find_log_chunks": "logs",

@@ -29,9 +29,9 @@ from dp_transforms.beam.runner_options import RESUMES, is_dry, is_on_dataflow, j
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
-from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
 

@@ -30,8 +30,8 @@ from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, par
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.output_file import check_output, is_taken
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.stores.remote_files import full_name, is_remote
 
 _OTHERS = ("block_output", "dead_letter")  # of the files that are written, beside the report

@@ -34,9 +34,9 @@ from scipy.special import betaincinv
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "mutants"
 SURVIVORS = ROOT / "tests" / "surviving_mutants.json"
-FOLDERS = ("accounting", "logs/streams", "mechanisms", "monitor", "papers", "plan", "reports", "runs")
+FOLDERS = ("accounting", "core", "logs/streams", "papers", "plan", "reports", "runs")
 _ALL = ("-m", "")  # as in pyproject.toml: also what is nightly
-_SMALL = "dp_transforms.mechanisms.release_rule.*"  # run first: with it mutmut writes down all mutants there are
+_SMALL = "dp_transforms.core.release_rule.*"  # run first: with it mutmut writes down all mutants there are
 _TOO_LONG = {-24, 24, 36, 152, 255}
 _DIED = {-6, -9, -11}
 _NAMING = re.compile(r"_?check_\w+|_real|_?as_float|cast")  # their first argument is a word of an error, or a type

@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 
 from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.beam.runner_options import split_words
 from dp_transforms.cli.options import RunnerCommand
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from tests.helpers.option_tables import commands

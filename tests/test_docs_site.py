@@ -111,7 +111,7 @@ def test_make_docs_builds_the_site(tmp_path):
 FOLDERS = "dp_transforms|pipelines|runners|tests|benchmarks|examples|docs"
 PAPER_FOLDERS = {
     "P": ("dp_transforms/papers",),
-    "M": ("dp_transforms/mechanisms",),
+    "M": ("dp_transforms/core",),
     "A": ("dp_transforms/accounting",),
     **{name: (f"tests/{name}",) for name in ("unit", "privacy", "statistical", "beam", "cli", "engines")},
 }

@@ -30,8 +30,8 @@ def _sources(*folders: str) -> list[pathlib.Path]:
 LAZY = ROOT / "dp_transforms" / "__init__.py"
 # From the lowest: each imports only those before it.
 ROOMS = (
-    *("mechanisms", "accounting", "papers", "stores", "plan", "monitor", "logs", "reports", "runs", "stages", "audit"),
-    *("workers", "beam", "views", "cli"),
+    *("accounting", "stores", "plan", "core", "papers", "logs", "reports", "runs", "audit", "local", "beam"),
+    *("views", "cli"),
 )
 HALL = ("checks", "errors", "lean_imports")  # for all of them
 MOST_ARROWS = 50  # between rooms; may only become fewer
@@ -124,10 +124,9 @@ def test_imports_run_down_from_room_to_room_along_few_arrows():
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [
-        ("monitor", ["accounting"]),  # a plan is plain numbers
-        ("logs", ["accounting", "mechanisms"]),
+        ("logs", ["accounting"]),
         ("runs", ["accounting"]),
-        ("runs/ledger", ["mechanisms", "monitor"]),
+        ("runs/ledger", ["core"]),
         ("audit", ["runs.ledger"]),
     ],
 )
@@ -143,12 +142,11 @@ def test_the_pipeline_runs_nothing_of_the_papers():
             assert not _within(_imports(path), "dp_transforms.papers"), _relative(path)
 
 
-def test_accounting_knows_of_the_mechanisms_only_the_laws_of_their_noise():
+def test_the_core_knows_of_accounting_only_the_laws_of_its_noise():
     laws = {"discrete_laplace_law", "exponential_power", "priced_weights"}
-    for room in ("accounting", "plan"):
-        for path in _sources(f"dp_transforms/{room}"):
-            ours = _within(_imports(path), "dp_transforms.mechanisms") - {"dp_transforms.mechanisms"}
-            assert {name.split(".")[2] for name in ours} <= laws, _relative(path)
+    for path in _sources("dp_transforms/core"):
+        ours = _within(_imports(path), "dp_transforms.accounting") - {"dp_transforms.accounting"}
+        assert {name.split(".")[2] for name in ours} <= laws, _relative(path)
 
 
 def test_the_library_does_not_know_the_tests_nor_what_is_beside_it():
@@ -161,9 +159,9 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine():
     """They know the plan and the report, and no log, noise or pipeline. What draws is loaded when it is used."""
     for path in [*_sources("dp_transforms/views/page"), ROOT / "dp_transforms" / "cli" / "explain.py"]:
         names = _imports(path)
-        for other in ("mechanisms", "runs", "logs", "engines", "beam"):
+        for other in ("runs", "logs", "engines", "beam"):
             assert not _within(names, f"dp_transforms.{other}"), _relative(path)
-        assert {each for each in _within(names, "dp_transforms.monitor") if "window_report" not in each} == set()
+        assert {each for each in _within(names, "dp_transforms.core") if "window_report" not in each} == set()
         assert not _within(names, "apache_beam"), _relative(path)
     code = "import dp_transforms.cli.show, dp_transforms.views.page.report_page, sys; "
     code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'playwright'))])"
@@ -233,7 +231,7 @@ def test_a_replay_loads_no_engine_and_no_solver_before_it_begins_to_read():
 
 
 def test_worker_processes_of_a_replay_load_no_engine():
-    code = f"import dp_transforms.workers.worker, {', '.join(LIBRARIES)}, sys; print(*sorted(sys.modules))"
+    code = f"import dp_transforms.local.worker, {', '.join(LIBRARIES)}, sys; print(*sorted(sys.modules))"
     loaded = set(_run(code).split())
     assert "pyarrow.parquet" in loaded
     assert not loaded & {"apache_beam", "click", "rich", "scipy"}

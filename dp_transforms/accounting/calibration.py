@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from dp_transforms.accounting.discrete_laplace_law import empty_items_total_variation
 from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold
-from dp_transforms.mechanisms.discrete_laplace_law import empty_items_total_variation
 
 # In a known domain the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
 # most one run in twenty publishes any.

@@ -38,8 +38,8 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.checks import check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 
 Values = npt.NDArray[np.float64]
 

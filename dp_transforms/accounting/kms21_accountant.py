@@ -29,8 +29,8 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
+from dp_transforms.accounting.discrete_laplace_law import MIN_WIDE_EPSILON, upper_tail
 from dp_transforms.checks import check_range, check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace_law import MIN_WIDE_EPSILON, upper_tail
 
 _PER_HIT = 75.0  # the constants of [KMS21] Theorem 3.2
 _PER_LOG = 25.0

@@ -22,9 +22,7 @@ import numpy as np
 
 from dp_transforms.accounting.charging_game import GameAccountant, between_probability, charging_game_deltas
 from dp_transforms.accounting.composition import Accountant, smallest_safe_argument
-from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.checks import shown
-from dp_transforms.mechanisms.discrete_laplace_law import (
+from dp_transforms.accounting.discrete_laplace_law import (
     MAX_EPSILON,
     MIN_EPSILON,
     MIN_WIDE_EPSILON,
@@ -34,6 +32,8 @@ from dp_transforms.mechanisms.discrete_laplace_law import (
     smallest_whole,
     upper_tail,
 )
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
+from dp_transforms.checks import shown
 
 _EPSILONS = 32  # at which the running figure is computed; between them it is interpolated
 _EXACT_HITS = 64  # of kms21: entries of the running figure up to here are computed one by one

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from dp_transforms.accounting.priced_weights import FEWEST_STATED
 from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
 from dp_transforms.audit.look_law import (
     ROUNDING,
@@ -27,8 +28,7 @@ from dp_transforms.audit.look_law import (
 )
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, violations_of_delta, with_lone_items
 from dp_transforms.audit.round_looks import RoundLooks, together_in_rounds, worst_in_rounds
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Looks
 from dp_transforms.plan.rounds import RoundTerms

@@ -11,8 +11,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.audit.look_law import ThresholdLaw
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
     FEWEST_BESIDE,

@@ -7,7 +7,7 @@ users pay for contributions. The way of an event:
 
 read_events            a log, or elements of any kind -> batches of events
 assign_windows         batches -> pairs (user, item) by window and shard of users
-run_stages             pairs -> reports, through the stages of `dp_transforms.stages`; `ReleasePart`: events -> reports
+run_stages             pairs -> reports, through the stages of `dp_transforms.core`; `ReleasePart`: events -> reports
                        of one part of a run; write_state: what the next part needs
 write_files            reports -> one file, and its name when all is done; rejected rows -> another file, for the
                        operator

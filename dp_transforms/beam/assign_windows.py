@@ -17,12 +17,12 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn, operator_counter
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE
+from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.stage import SlabKey
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
-from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.stage import SlabKey
 
 PACKED = tuple[SlabKey, bytes]
 _LOG = logging.getLogger(__name__)

@@ -21,11 +21,12 @@ from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.read_events import REJECTED, ReplayProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
+from dp_transforms.core.pack_pairs import MergePairs, Packed
+from dp_transforms.core.stage import AtOnceStep, EachKeyStep, HandedOver, SlabKey
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.local.pool import ProcessPool, Result, Step
+from dp_transforms.local.read_pairs import BYTES, ROWS
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.stages.read_pairs import BYTES, ROWS, MergePairs, Packed
-from dp_transforms.stages.stage import AtOnceStep, EachKeyStep, HandedOver, SlabKey
-from dp_transforms.workers.pool import ProcessPool, Result, Step
 
 _Named = Sequence[Packed] | None  # in earlier rounds of looks
 

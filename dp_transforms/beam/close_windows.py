@@ -16,7 +16,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from dp_transforms.beam.set_up_workers import operator_counter
-from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.core.operator_counts import LATE_BATCHES
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 KeyedCell = tuple[str, int, int]

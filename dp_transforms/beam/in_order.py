@@ -17,8 +17,7 @@ from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
-from dp_transforms.errors import StreamError
-from dp_transforms.monitor.operator_counts import (
+from dp_transforms.core.operator_counts import (
     LATE_BATCHES,
     WINDOWS_ANSWERED,
     WINDOWS_CLOSED,
@@ -26,10 +25,11 @@ from dp_transforms.monitor.operator_counts import (
     ToShard,
     messages_of,
 )
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.runs.state_cells import Cell, Kind, pack_cell, unpack_cell
-from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.stage import Sharding, Span, Stage, packed_by_cell
+from dp_transforms.core.state_cells import Cell, Kind, pack_cell, unpack_cell
+from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.errors import StreamError
 
 ENDED, REPORTS = "ended", "reports"
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000

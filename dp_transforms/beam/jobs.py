@@ -27,11 +27,11 @@ from dp_transforms.beam.runner_options import ClusterJob, cluster_job, is_local,
 from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
 from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.core.operator_counts import counts_and_gauges
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, LogChunk, estimate_log
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.monitor.operator_counts import counts_and_gauges
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, ReportSink
 from dp_transforms.reports.report_writer import ReportFollower
@@ -40,7 +40,7 @@ from dp_transforms.stores.remote_files import is_remote
 _SECONDS_TO_CANCEL = 30.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
-_GROUPS_OF_WINDOWS = 128  # as `stages.stage` cuts them
+_GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

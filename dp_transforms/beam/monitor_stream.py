@@ -12,14 +12,14 @@ from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.release_stages import stages_of
+from dp_transforms.core.stage import Sharding
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.stage import Sharding
 
 
 class StreamOutput(NamedTuple):
@@ -41,7 +41,7 @@ class MonitorStream(beam.PTransform):
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
     `ShiftingHeavyHitters` returns for a stream with the events that came in time. Bounded input gives the same ones,
     but not where users pay for contributions: a stream does not know what a user will do later, so each user spends its
-    budget at its own pace (`monitor.purses`).
+    budget at its own pace (`core.purses`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
     "Streams and parts"): not on watermarks, not on the engine, and not on restarts from the stored state.

@@ -35,16 +35,16 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.checks import on_one_line
+from dp_transforms.core import operator_counts as names
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.operator_counts import ToShard
+from dp_transforms.core.pairs import IdKeys
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
-from dp_transforms.monitor import operator_counts as names
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import ToShard
-from dp_transforms.monitor.pairs import IdKeys
-from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 
 TIMERS = "timers"

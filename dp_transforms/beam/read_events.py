@@ -17,12 +17,12 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
+from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
-from dp_transforms.monitor.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000

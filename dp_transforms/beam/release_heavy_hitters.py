@@ -22,18 +22,19 @@ from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits, ReleaseSta
 from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.checks import check_names
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.event_ids import label_getter
+from dp_transforms.core.item_domain import DomainFile, PublicItems
+from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.core.release_stages import Cuts, stages_of
+from dp_transforms.core.stage import DomainOfRun, Sharding
+from dp_transforms.local import ProcessPool
+from dp_transforms.local.read_pairs import ReadPairsStep
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import label_getter
-from dp_transforms.monitor.item_domain import DomainFile, PublicItems
-from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
-from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
-from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun, Sharding
-from dp_transforms.workers import ProcessPool
 
 
 class ReleaseOutput(NamedTuple):
@@ -84,7 +85,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream are in time").
 
     Where users pay for contributions, bounded input and a stream give different reports: a stream does not know what a
-    user will do later, so each spends its budget at its own pace (`monitor.purses`), as in `MonitorStream`. A plan with
+    user will do later, so each spends its budget at its own pace (`core.purses`), as in `MonitorStream`. A plan with
     ``rounds=True`` names far more in bounded input; a stream refuses it.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for

@@ -22,8 +22,8 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, fields_of, may_be_mapping
 from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import shown
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs import EventFields
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc

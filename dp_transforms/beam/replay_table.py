@@ -21,6 +21,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.checks import nearest
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import JOINED_ROWS, join_blocks
 from dp_transforms.logs.log_chunk import (
@@ -31,9 +34,6 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule

@@ -20,17 +20,17 @@ from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorPairs
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.operator_counts import ToShard
-from dp_transforms.monitor.pairs import ItemPairs
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.operator_counts import ToShard
+from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.pairs import ItemPairs
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.release_stages import Cuts, ReleaseStages, stages_of
+from dp_transforms.core.rounds import ReleaseBlocks
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.release_stages import Cuts, ReleaseStages, stages_of
-from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
 
 
 class Released(NamedTuple):

@@ -25,11 +25,11 @@ from apache_beam.options.pipeline_options import DebugOptions, DirectOptions
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_domain import MOST_DOMAIN_BYTES, DomainTable, HashesItems, PublicItems, which_keys
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, DomainTable, HashesItems, PublicItems, which_keys
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
 from dp_transforms.runs.records import StateError

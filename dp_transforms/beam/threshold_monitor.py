@@ -33,21 +33,21 @@ from dp_transforms.beam.set_up_workers import (
 )
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.monitor.contribution_counters import ContributionCounters
-from dp_transforms.monitor.event_ids import id_of_value
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.item_sums import ItemHolders
-from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
-from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.core.contribution_counters import ContributionCounters
+from dp_transforms.core.event_ids import id_of_value
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
+from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import DomainOfRun, EachKeyStep, Sharding, Stage, shards_of_items
+from dp_transforms.core.state_cells import Kind, hit_bound_cell, pack_by_bucket
+from dp_transforms.core.users import BoundUsers, FindCandidates
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind, hit_bound_cell, pack_by_bucket
-from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.stage import DomainOfRun, EachKeyStep, Sharding, Stage, shards_of_items
-from dp_transforms.stages.users import BoundUsers, FindCandidates
 
 KeyedReport = tuple[str, WindowReport]
 REPORTS = "reports"
@@ -315,7 +315,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> ContributionCounters:
         """Those that are stored, and what the holders of these candidates had paid before this part of the run."""
         before: list[bytes] = []
-        if self._part.state_path is not None:
+        if not self._part.is_first:
             holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
             before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
         return ContributionCounters([*stored, *before])

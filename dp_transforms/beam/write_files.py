@@ -26,10 +26,10 @@ import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import REPORTS_WITHHELD, Key
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD, Key
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, report_writer, write_error
 from dp_transforms.reports.report_records import checked_report

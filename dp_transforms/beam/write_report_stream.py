@@ -18,7 +18,7 @@ from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from dp_transforms.beam.set_up_workers import register_coders
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, decode_report, encode_report
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter, key_of
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from dp_transforms.beam.write_files import Gathered, gather_all
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.state_cells import Cell, Kind, join_cells, unpack_cell
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Cell, Kind, join_cells, unpack_cell
 from dp_transforms.runs.state_file import replace_state, write_state
 from dp_transforms.runs.state_header import StateHeader
+from dp_transforms.runs.stored_part import StoredPart
 
 STATE = "state"  # tag of the output with what a step carries over to the next part
 
@@ -83,7 +84,7 @@ def _joined(
     part: RunPart, changed: dict[tuple[Kind, int], list[Cell]], named_from: int
 ) -> Iterator[tuple[Kind, int, Cell]]:
     """All cells after the part, in order; one bucket at a time. named_from: as in `join_cells`."""
-    state = part.state()
+    state = part.state() if isinstance(part, StoredPart) else None
     rows = [] if state is None else state.rows
     for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
         before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))

@@ -20,8 +20,8 @@ from dp_transforms.cli.operator_log import operator_progress
 from dp_transforms.cli.options import filled_by, opt
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan
 
 _STEP = 0.2  # of the time of an audit, about

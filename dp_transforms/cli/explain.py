@@ -15,8 +15,8 @@ from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.shared_options import check_page, force_option
 from dp_transforms.cli.show import read_report
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader
 from dp_transforms.views.page.promise import (

@@ -15,18 +15,18 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
+from dp_transforms.core.item_domain import DomainFile
 from dp_transforms.errors import PoolError, UserError
+from dp_transforms.local import ProcessPool
+from dp_transforms.local.read_pairs import ReadPairsStep, reading_step
 from dp_transforms.logs import EventFields, LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
-from dp_transforms.monitor.item_domain import DomainFile
 from dp_transforms.plan.plan import HITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import read_key_file
-from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
 from dp_transforms.stores.remote_files import is_remote, look_at
 from dp_transforms.views.report_words import counted
-from dp_transforms.workers import ProcessPool
 
-LIBRARIES = ("pyarrow.parquet", "dp_transforms.stages.read_pairs", "dp_transforms.stages.release_stages")
+LIBRARIES = ("pyarrow.parquet", "dp_transforms.local.read_pairs", "dp_transforms.core.release_stages")
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000
 _MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files

@@ -37,11 +37,11 @@ from dp_transforms.cli.replay_request import (
 )
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
+from dp_transforms.core.event_ids import joined_label
+from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
-from dp_transforms.monitor.event_ids import joined_label
-from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends

@@ -25,17 +25,17 @@ from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_o
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.state_part import StatePart
-from dp_transforms.errors import UserError
-from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
-from dp_transforms.monitor.operator_counts import (
+from dp_transforms.core.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
     PAIRS_UNPAID,
 )
+from dp_transforms.errors import UserError
+from dp_transforms.local import ProcessPool
+from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.workers import ProcessPool
 
 
 def run_replay(request: ReplayRequest, part: StatePart | None = None, pool: ProcessPool | None = None) -> ReplaySummary:

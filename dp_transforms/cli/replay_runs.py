@@ -21,12 +21,12 @@ from dp_transforms.cli.replay_run import check_bad_fraction, nothing_found, run_
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_part import PartFacts, StatePart, open_part, part_is_done, part_is_taken, secret_of_run
 from dp_transforms.errors import UserError
+from dp_transforms.local import ProcessPool
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
 from dp_transforms.stores.remote_files import is_remote
-from dp_transforms.workers import ProcessPool
 
 _SECONDS_BETWEEN_UPDATES = 0.2
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by

@@ -15,8 +15,8 @@ from rich.text import Text
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.shared_options import PAGE_ENDINGS, ViewOptions, force_option
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import (
     TABLE_FORMATS,
     ReportFileError,

@@ -29,17 +29,18 @@ from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft, publish_output, write_errors
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
+from dp_transforms.core.planned_run import fresh_nonce, fresh_run_id
+from dp_transforms.core.run_part import RunPart
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.planned_run import fresh_nonce, fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
 from dp_transforms.runs.records import VerdictKind
-from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
+from dp_transforms.runs.stored_part import StoredPart
 from dp_transforms.stores.local_files import publish, remove_dead_drafts
 from dp_transforms.stores.remote_files import is_remote
 
@@ -96,7 +97,13 @@ class StatePart:
         """What workers need."""
         facts, record = self.facts, self.facts.record
         path = os.path.abspath(facts.state_path)
-        return RunPart(record.first, record.end, path, facts.state_fingerprint, facts.draws_as)
+        return StoredPart(
+            record.first,
+            record.end,
+            facts.draws_as,
+            state_path=path,
+            state_fingerprint=facts.state_fingerprint,
+        )
 
     @property
     def begun(self) -> StateHeader:

@@ -29,13 +29,13 @@ from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_page
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
+from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.reports.report_writer import check_same_run

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.shared_options import ViewOptions
+from dp_transforms.core import operator_counts as names
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import UserError
-from dp_transforms.monitor import operator_counts as names
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, encode_report
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page.report_columns import plan_of

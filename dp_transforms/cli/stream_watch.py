@@ -18,9 +18,9 @@ from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_status import StreamPage, StreamStatus
+from dp_transforms.core.operator_counts import PARTITIONS_UNREAD
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.monitor.operator_counts import PARTITIONS_UNREAD
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports.report_writer import ReportSink
 

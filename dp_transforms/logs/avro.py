@@ -20,6 +20,7 @@ from typing import IO, Any
 import fastavro
 import pyarrow as pa
 
+from dp_transforms.core.event_ids import MAX_ID_BYTES
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.avro_schema import (
     Branch,
@@ -44,7 +45,6 @@ from dp_transforms.logs.log_chunk import (
     paused_collection,
 )
 from dp_transforms.logs.text_files import ByteShares
-from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from dp_transforms.stores import avro_container
 from dp_transforms.stores.avro_container import BlockTooLargeError, DamagedContainerError
 from dp_transforms.stores.remote_files import StoredFile

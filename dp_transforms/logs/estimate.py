@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.core.event_ids import is_uuid_type
 from dp_transforms.logs import id_columns, times
 from dp_transforms.logs.discovery import cut_chunks, find_log_files, format_of_log, module_of_format, read_log_chunk
 from dp_transforms.logs.log_chunk import (
@@ -30,7 +31,6 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
 from dp_transforms.logs.times import MICROS_PER_UNIT
-from dp_transforms.monitor.event_ids import is_uuid_type
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
 

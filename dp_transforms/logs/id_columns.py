@@ -16,6 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.event_ids import (
+    MISSING,
+    as_binary,
+    escaped,
+    fault_reason,
+    ids_of_values,
+    is_uuid_type,
+    joined_labels,
+    uuid_texts,
+)
 from dp_transforms.logs import times
 from dp_transforms.logs.log_chunk import (
     EventFields,
@@ -26,17 +37,6 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import (
-    MISSING,
-    as_binary,
-    escaped,
-    fault_reason,
-    ids_of_values,
-    is_uuid_type,
-    joined_labels,
-    uuid_texts,
-)
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75

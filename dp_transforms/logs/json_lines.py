@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from dp_transforms.core.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.estimate import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
 from dp_transforms.logs.id_columns import Columns
@@ -38,7 +39,6 @@ from dp_transforms.logs.text_files import (
     read_head,
     read_tail,
 )
-from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
 
 TIME_UNITS = ("s", "ms", "us", "iso")
@@ -52,7 +52,7 @@ class EventFileError(ValueError):
 class EventFields:
     """The names of the fields of a log, and how they are read.
 
-    item: one name, or several: then the values of these fields make one label (`monitor.event_ids`).
+    item: one name, or several: then the values of these fields make one label (`core.event_ids`).
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
         ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
     time_format: the form of times that are text, such as ``%d.%m.%Y %H:%M`` (see `time_formats`), in place of

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dp_transforms.core.event_ids import is_uuid_type, uuid_texts
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.estimate import (
     AHEAD_BYTES,
@@ -46,7 +47,6 @@ from dp_transforms.logs.log_chunk import (
     log_size,
     open_columns,
 )
-from dp_transforms.monitor.event_ids import is_uuid_type, uuid_texts
 from dp_transforms.stores.remote_files import StoredFile
 
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests

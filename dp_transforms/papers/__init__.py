@@ -1,7 +1,7 @@
 """Mechanisms of the papers: a library. Each is used alone, on plain numbers and numpy arrays.
 
 The pipeline runs none of them. It has code of its own, on columns and with keyed noise: wherever users pay for hits,
-`monitor.heavy_hitter_monitor`, in ``ThresholdMonitorEvolvingDoFn``. In mode ``kms21`` that is the algorithm of
+`core.heavy_hitter_monitor`, in ``ThresholdMonitorEvolvingDoFn``. In mode ``kms21`` that is the algorithm of
 `threshold_monitor` here (tests/beam/test_threshold_monitor_evolving.py runs the two side by side), in
 ``hits-with-counts`` that of `individual_charging`, in ``hits`` the latter with a zone.
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from dp_transforms.accounting.discrete_laplace_law import ROUNDING, smallest_whole
 from dp_transforms.checks import check_positive, check_whole
-from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, smallest_whole
 from dp_transforms.papers.noise_source import NoiseSource
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, upper_tail
 from dp_transforms.checks import check_fraction, check_whole
-from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability, upper_tail
-from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold, Release, ReleaseRule
+from dp_transforms.core.release_rule import BetweenThresholds, CountsAboveThreshold, Release, ReleaseRule
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.papers.query import LinearQuery, check_grid, epsilon_per_unit, units_up
 from dp_transforms.papers.threshold_monitor import UserCounters

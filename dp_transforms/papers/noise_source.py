@@ -14,10 +14,10 @@ from typing import NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.checks import check_range, check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
-from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
-from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
+from dp_transforms.core.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
+from dp_transforms.core.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 
 _LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are faster to make than one long one
 _WORD = 1 << 64

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS, upper_tail_integers
 from dp_transforms.checks import check_whole
-from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, upper_tail_integers
 from dp_transforms.papers.private_computation import (
     BoundaryWrapper,
     FiniteMechanism,

@@ -33,8 +33,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.discrete_laplace_law import MAX_EPSILON, MIN_WIDE_EPSILON
 from dp_transforms.checks import check_positive, check_whole
-from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_WIDE_EPSILON
 
 DEFAULT_GRID = 1024
 LARGEST_GRID = 2**20

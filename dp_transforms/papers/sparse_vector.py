@@ -19,8 +19,8 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from dp_transforms.accounting.discrete_laplace_law import ROUNDING
 from dp_transforms.checks import check_fraction, check_positive, check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING
 from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
 from dp_transforms.papers.query import Query, check_grid, epsilon_per_unit, units_up
 

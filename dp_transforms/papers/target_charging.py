@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.checks import check_positive, check_whole, is_number, is_whole
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
 from dp_transforms.papers.private_computation import PrivateComputation, Target
 

@@ -30,14 +30,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.checks import check_fraction, check_range, check_whole
-from dp_transforms.mechanisms.discrete_laplace_law import (
+from dp_transforms.accounting.discrete_laplace_law import (
     MAX_EPSILON,
     MIN_WIDE_EPSILON,
     UNIFORM_BITS,
     capped_sum_tail_integer,
     smallest_whole,
 )
+from dp_transforms.checks import check_fraction, check_range, check_whole
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.papers.query import LinearQuery, check_counts, check_grid, units_up
 

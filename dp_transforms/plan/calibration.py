@@ -18,6 +18,7 @@ from dp_transforms.accounting.calibration import (
     hash_delta,
     sampling_delta,
 )
+from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.purse_search import (
     DEFAULT_MOST_LOOKS,
@@ -28,7 +29,6 @@ from dp_transforms.accounting.purse.purse_search import (
 )
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
-from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_most_looks
 from dp_transforms.plan.records import (
     Budget,

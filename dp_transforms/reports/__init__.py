@@ -23,8 +23,8 @@ The library of a format or a sink is loaded when it is used. Knows no Beam.
 from __future__ import annotations
 
 from dp_transforms.checks import shown
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, report_format
 from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat

@@ -17,7 +17,7 @@ from typing import IO, Any
 import fastavro
 import fastavro.schema
 
-from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.core.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
 from dp_transforms.reports.report_records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,

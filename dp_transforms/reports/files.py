@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, BinaryIO
 
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_records import ReportFileError, ReportHeader, checked_report, in_file_order
 from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, sync_folder

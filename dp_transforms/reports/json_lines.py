@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_records import (
     MAX_HEADER_BYTES,

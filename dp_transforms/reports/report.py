@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from dp_transforms.checks import html_table
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder

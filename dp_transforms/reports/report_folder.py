@@ -23,8 +23,8 @@ import uuid
 from collections.abc import Iterator, Set
 from typing import Any
 
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, report_file_bytes
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan

@@ -15,8 +15,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple, TypeAlias
 
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.json_lines import encode_report
 from dp_transforms.reports.report_records import (

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.json_lines import encode_report, report_of_json
 from dp_transforms.reports.report_records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
 from dp_transforms.reports.report_writer import (

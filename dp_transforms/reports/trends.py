@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.plan.rounds import FEWEST_SECOND
 
 NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"

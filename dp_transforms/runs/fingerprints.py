@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import BinaryIO, cast
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, derive_key
+from dp_transforms.core.randomness import MIN_KEY_BYTES, derive_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.stores.local_files import mode_for_others, open_regular
 from dp_transforms.stores.remote_files import StoredFile, open_stored

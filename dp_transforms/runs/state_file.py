@@ -26,8 +26,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.core.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
 from dp_transforms.runs.state_header import StateHeader, at_path
 from dp_transforms.stores.local_files import mode_for_others, new_on_disk, open_regular, sync_folder
 

@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import Span, StageWork
+from dp_transforms.core.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.stages.stage import Span, StageWork
+from dp_transforms.runs.stored_part import StoredPart
 
 _KEY = bytes(32)  # of the seal: the file is gone as soon as it was read
 
@@ -66,7 +67,7 @@ class Carried:
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "state")
             write_state(path, header, self._joined(span.first - plan.known_for), _KEY)
-            part = RunPart(span.first, span.end, path, StateFile(path).fingerprint)
+            part = StoredPart(span.first, span.end, state_path=path, state_fingerprint=StateFile(path).fingerprint)
             return load(part, columns, span)
 
     def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:

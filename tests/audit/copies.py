@@ -16,20 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.accounting.priced_weights import stated_users
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.mechanisms.priced_weights import stated_users
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.pairs import ItemPairs, UserPairs
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.release_stages import stages_of
+from dp_transforms.core.rounds import NameRound, WeighRound
+from dp_transforms.core.stage import Span, StageWork
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.rounds import NameRound, WeighRound
-from dp_transforms.stages.stage import Span, StageWork
 from tests.audit.carried import Carried
 from tests.audit.round_scenes import levels_of_boundaries
 from tests.audit.scenes import Scene, Trial

@@ -17,16 +17,16 @@ import numpy.typing as npt
 
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.round_candidates import WindowBlocks
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.round_candidates import WindowBlocks
+from dp_transforms.core.rounds import WeighRound
+from dp_transforms.core.stage import Span
+from dp_transforms.core.users import SpendPurses, weigh_replay
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.rounds import WeighRound
-from dp_transforms.stages.stage import Span
-from dp_transforms.stages.users import SpendPurses, weigh_replay
 from tests.audit.carried import Carried
 from tests.audit.copies import Rows, item_pairs_of, labels_of, numbers_of, user_pairs_of
 from tests.helpers.small_runs import SECRET

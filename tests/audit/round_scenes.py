@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.priced_weights import FEWEST_STATED
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
 from tests.audit.scenes import NOBODY, USER, Cell, Scene, Trial, in_world, independence_p_value, scene_of
 from tests.audit.statistics import NamedPValue, multinomial_p_value
 

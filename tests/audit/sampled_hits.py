@@ -17,10 +17,10 @@ import pyarrow as pa
 from dp_transforms.audit.look_law import ThresholdLaw, Values, Whole, laplace_mass
 from dp_transforms.audit.mechanism import Mechanism
 from dp_transforms.audit.streams import AttackStream, Steps, is_up, law_of
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.monitor.item_sums import ItemHolders
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import FIRST_OTHER
 from tests.audit.statistics import NamedPValue, binomial_p_value, multinomial_p_value

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.audit.exact_looks import run_violations
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.payments import broken_rules

@@ -11,13 +11,13 @@ import math
 import numpy as np
 import pytest
 
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser
 from dp_transforms.audit.round_looks import worst_in_rounds
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun
 from tests.audit.payments import broken_rules
 from tests.audit.round_scenes import round_trials
 from tests.audit.statistics import FALSE_ALARM, smallest

@@ -14,12 +14,12 @@ from dp_transforms.beam import in_order, threshold_monitor
 from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.operator_counts import ToShard, messages_of
+from dp_transforms.core.pairs import pairs_of_events
+from dp_transforms.core.release_stages import stages_of
+from dp_transforms.core.users import NameItems
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import ToShard, messages_of
-from dp_transforms.monitor.pairs import pairs_of_events
-from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.users import NameItems
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.naming_runs import naming_settings

@@ -16,10 +16,10 @@ from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.release_rows import HeavyHitterRows
 from dp_transforms.beam.set_up_workers import operator_counts
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import EVENTS_REJECTED
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor

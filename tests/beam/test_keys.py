@@ -7,7 +7,7 @@ import pytest
 
 from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import (

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.helpers.oracle import oracle_reports

@@ -12,9 +12,9 @@ import pytest
 
 from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
+from dp_transforms.core.pairs import UserPairs
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
 from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan

@@ -15,8 +15,8 @@ from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import job_of, run_replay
+from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
 from dp_transforms.reports import ReportFileError, read_report_file
 from dp_transforms.stores import remote_files
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log

@@ -6,13 +6,14 @@ from dp_transforms import Plan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind
+from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.purses import PurseEntries
+from dp_transforms.core.release_stages import stages_of
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
@@ -81,6 +82,6 @@ def test_a_worker_refuses_a_state_that_was_exchanged(tmp_path):
     parts.take(3, log)
     others.take(3, log[:50])
     state = StateFile(parts.states[-1])
-    part = RunPart(3, 6, str(others.states[-1]), state.fingerprint)
+    part = StoredPart(3, 6, state_path=str(others.states[-1]), state_fingerprint=state.fingerprint)
     with pytest.raises(ValueError, match="not the state that this part began with"):
         part.state()

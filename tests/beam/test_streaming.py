@@ -11,8 +11,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import SlidingWindows
 
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import EVENTS_READ, LATE_BATCHES
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import EVENTS_READ, LATE_BATCHES
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.reference import reference

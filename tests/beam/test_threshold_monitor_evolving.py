@@ -17,11 +17,11 @@ from apache_beam.testing import test_stream
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, wide_discrete_laplace
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
-from dp_transforms.monitor.item_sums import ItemHolders
-from dp_transforms.monitor.pairs import bound_contributions, pairs_of_events
-from dp_transforms.monitor.query_noise import digests_of_groups
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.noise_table import WideDiscreteLaplace, wide_discrete_laplace
+from dp_transforms.core.pairs import bound_contributions, pairs_of_events
+from dp_transforms.core.query_noise import digests_of_groups
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.plan import Plan

@@ -14,8 +14,8 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline, run_monitor
 from tests.helpers.leak_search import forms_of, job_graph, metrics_of, places_with, traces  # noqa: F401
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, small_plan

@@ -13,8 +13,8 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
 from dp_transforms.stores.local_files import publish

@@ -16,7 +16,7 @@ from dp_transforms.beam.write_report_stream import (
     _SharedWriter,
     _WriteStreamDoFn,
 )
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers.beam_pipelines import Collected, local_pipeline

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
+from dp_transforms.local import ProcessPool
 from dp_transforms.logs import EventFields, EventFileError, LogChunk, discovery
 from dp_transforms.logs.log_chunk import ReadBlock
-from dp_transforms.workers import ProcessPool
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET
 from tests.canaries.places import FIELD_NAMES, LOOKS, SPILLED, VERBOSE, assert_as_documented

@@ -262,7 +262,7 @@ def run_apart(home: Home, command: Sequence[object], *, environment: dict[str, s
 
 # A library that fails where nobody expects it, with two cells in its error, in every process that Python starts.
 _QUOTING = """
-from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.core.event_batch import EventBatch
 check = EventBatch.__post_init__
 def quote(batch):
     check(batch)

@@ -10,7 +10,7 @@ import click
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli.main import main
 from dp_transforms.cli.subcommands import shh
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.runs.ledger import Ledger

@@ -5,7 +5,7 @@ import unicodedata
 
 from rich.console import Console
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.report_words import legend, windows_table

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.views.report_words import label_text

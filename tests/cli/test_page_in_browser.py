@@ -11,7 +11,7 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.monitor.window_report import BETWEEN, HeavyHitter
+from dp_transforms.core.window_report import BETWEEN, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page.report_page import report_page

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from dp_transforms.cli.plan import command
+from dp_transforms.core.item_domain import PublicItems
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import words_of_mode

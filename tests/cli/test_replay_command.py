@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.window_report import HeavyHitter
 from tests.helpers import shh_process
 from tests.helpers.modes import words_of_mode
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, iso, log_rows, write_log, write_parquet

@@ -7,11 +7,11 @@ import pytest
 
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.local import ProcessPool
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
 from dp_transforms.stores import remote_files
-from dp_transforms.workers import ProcessPool
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import BUDGET, log_rows, write_log

@@ -22,9 +22,9 @@ from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.errors import UserError
+from dp_transforms.local import ProcessPool
+from dp_transforms.local.worker import BlobStore, make_files
 from dp_transforms.logs import EventFields, find_log_chunks
-from dp_transforms.workers import ProcessPool
-from dp_transforms.workers.worker import BlobStore, make_files
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.shh_here import shh
@@ -88,7 +88,7 @@ def test_processes_memory_and_shards_change_no_byte(kind, processes, memory, sha
 def fork_server():
     """Of the only pool of this process."""
     running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
-    (found,) = [each for each in running if "dp_transforms.workers.worker" in each.cmdline()]
+    (found,) = [each for each in running if "dp_transforms.local.worker" in each.cmdline()]
     return found
 
 
@@ -244,7 +244,7 @@ def test_the_key_is_in_no_command_line_and_in_no_environment(request_of, tmp_pat
         for process in (fork_server(), *workers_of(fork_server())):
             folder = pathlib.Path(f"/proc/{process.pid}")
             seen += (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-        assert b"dp_transforms.workers.worker" in seen
+        assert b"dp_transforms.local.worker" in seen
         replayed(request, pool)
         stored = b"".join(os.pread(of_worker.disk, 1 << 24, 0) for of_worker in pool._files)
     assert len(stored) > 50_000

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from dp_transforms.cli import state_part
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.planned_run import fresh_nonce
-from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.core.planned_run import fresh_nonce
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file

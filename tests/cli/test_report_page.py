@@ -6,8 +6,8 @@ import zoneinfo
 
 import pytest
 
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page import report_columns as columns_module
 from dp_transforms.views.page import report_page as page_module

@@ -11,7 +11,7 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.reports import decode_report
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder

@@ -9,7 +9,7 @@ import pytest
 from dp_transforms.cli.shared_options import ViewOptions
 from dp_transforms.cli.stream_status import StreamPage, StreamStatus
 from dp_transforms.cli.stream_watch import SinkWatch
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
+from dp_transforms.core.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page import report_page
 from tests.cli.stream_words import FOLDER, HISTORY, KEY, PLAN, run, write_log_and_key

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from dp_transforms.cli.stream_status import StreamStatus
-from dp_transforms.monitor.operator_counts import (
+from dp_transforms.core.operator_counts import (
     CLOCK_LAG_SECONDS,
     EVENTS_LATE,
     EVENTS_READ,

@@ -15,9 +15,9 @@ from rich.console import Console
 from dp_transforms.cli.stream_options import StreamOptions
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import SinkWatch, StopSignals, StreamWatch, caught_stops
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers import shh_process

@@ -18,9 +18,9 @@ import pytest
 
 from dp_transforms import MonitorStream, PublicItems, StreamClock
 from dp_transforms.beam import poll_partitions
-from dp_transforms.monitor import purses
-from dp_transforms.monitor.pairs import UserPairs
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.core import purses
+from dp_transforms.core.pairs import UserPairs
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
 from tests.conformance.drivers import MODES
 from tests.conformance.dying_engine import DyingEngine

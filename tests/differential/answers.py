@@ -26,24 +26,18 @@ import pyarrow.parquet as pq
 
 import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.pack_pairs import MergePairs, PackPairs
+from dp_transforms.core.pairs import ItemPairs
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.randomness import IdKeys
+from dp_transforms.core.release_stages import Cuts, stages_of
+from dp_transforms.core.rounds import ReleaseBlocks
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import AtOnceStep, HandedOver, Sharding, Span, Stage, packed_by_cell
 from dp_transforms.logs import JoinedChunks, read_joined
-from dp_transforms.mechanisms.randomness import IdKeys
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.pairs import ItemPairs
-from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.stages.read_pairs import MergePairs, PackPairs
-from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.rounds import ReleaseBlocks
-from dp_transforms.stages.stage import AtOnceStep, HandedOver, Sharding, Span, Stage, packed_by_cell
-
-try:
-    from dp_transforms.monitor.heavy_hitter_monitor import candidates_in_order
-    from dp_transforms.monitor.item_sums import ItemHolders
-except ImportError:  # of the old code
-    from dp_transforms.monitor.item_holders import ItemHolders
-    from dp_transforms.stages.windows import candidates_in_order
 
 START, HOUR, MICROS = 1_767_225_600, 3600, 1_000_000
 SECRET = bytes(range(40))

@@ -29,9 +29,10 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def _begin(tree: pathlib.Path, cases: range) -> subprocess.Popen[str]:
     """In a process of its own, which must take the library of this tree."""
+    script = ROOT / "tests" / "differential" / ("answers.py" if tree == ROOT else "answers_before.py")
     program = f"import dp_transforms; assert dp_transforms.__file__.startswith({str(tree)!r}), dp_transforms.__file__\n"
     program += f"import runpy, sys; sys.argv = ['answers', '{cases.start}', '{cases.stop}']\n"
-    program += f"runpy.run_path({str(ROOT / 'tests' / 'differential' / 'answers.py')!r}, run_name='__main__')"
+    program += f"runpy.run_path({str(script)!r}, run_name='__main__')"
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
     return subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
 

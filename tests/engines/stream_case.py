@@ -18,11 +18,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_writer import ReportSink

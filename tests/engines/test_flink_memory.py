@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.write_files import WriteReports
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
 from examples.engines.engine_process import engine_file, java
 from examples.engines.flink import JOB_SERVER_JAR
@@ -23,14 +23,14 @@ _WINDOWS, _HOUR = 120, 3_600_000_000
 def _java_case(name: str, *words: object) -> list[str]:
     """What it prints, with the classes of our job server and little memory."""
     case = pathlib.Path(__file__).parent / "java" / f"{name}.java"
-    command = [java(), "-Xmx200m", "-XX:MaxDirectMemorySize=48m", "-cp", str(engine_file(JOB_SERVER_JAR, "flink"))]
+    command = [java(), "-Xmx200m", "-XX:MaxDirectMemorySize=96m", "-cp", str(engine_file(JOB_SERVER_JAR, "flink"))]
     command += [str(case), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout.splitlines()
 
 
 def test_what_waits_for_a_slow_worker_fits_into_little_memory() -> None:
-    """240 MB on one connection, with 48 MB for all. Beam's own class sends a hundred messages before it looks."""
+    """240 MB on one connection, with 96 MB for both of its ends. Beam's own class sends a hundred messages before it looks."""
     assert _java_case("SenderCase", 4_000_000, 60, "slow") == ["sent: 60, taken: 60, ended"]
 
 

@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
+from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.reports import decode_report
 from dp_transforms.reports.report_topic import ReportTopic, _partition
 from dp_transforms.reports.topic_records import encode_record

@@ -9,7 +9,7 @@ import gzip
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
-from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.reports.files import report_file_bytes
 from tests.fuzz.big_binary_cases import MB, BigCase, as_file, avro_cases, parquet_cases
 from tests.fuzz.format_mutators import sealed

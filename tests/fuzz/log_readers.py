@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.event_ids import MAX_ID_BYTES
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from tests.fuzz import format_mutators, log_samples
 from tests.fuzz.reader import CELL_MARKS, FaultError, Reader, Sample, check_words, place_file
 

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.core.event_ids import MAX_ID_BYTES
+from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.monitor.event_ids import MAX_ID_BYTES
-from dp_transforms.monitor.item_domain import PublicItems
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run
 from dp_transforms.reports.files import report_file_bytes

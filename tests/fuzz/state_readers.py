@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_namer import ItemNamer
+from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.pairs import ItemPairs, UserPairs, item_pairs_of_events, pairs_of_events
+from dp_transforms.core.purses import PurseEntries, Purses
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.state_cells import Kind, cells_by_bucket, hit_bound_cell
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.contribution_counters import ContributionCounters, Hits
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_events, pairs_of_events
-from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_cells import Kind, cells_by_bucket, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from tests.fuzz import format_mutators

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from dp_transforms.audit.look_law import Result, ThresholdLaw
-from dp_transforms.monitor.heavy_hitter_monitor import MonitorState
+from dp_transforms.core.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,

@@ -17,8 +17,8 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from dp_transforms.beam import set_up_workers  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.runner_options import KnownOptions
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from tests.helpers.oracle import Event, oracle_reports
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of

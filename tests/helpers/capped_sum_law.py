@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
 from dp_transforms.audit.look_law import Result
-from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
 
 _ONE = 1 << UNIFORM_BITS
 

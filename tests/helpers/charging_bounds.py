@@ -32,8 +32,8 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
+from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.checks import check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
 from dp_transforms.papers.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,

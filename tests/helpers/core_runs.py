@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.item_sums import ItemHolders
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trials import hits_trial
 

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.charging_game import between_probability
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, upper_tail_integers
-from dp_transforms.monitor.contribution_counters import ContributionCounters
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.monitor.item_sums import ItemHolders
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.window_report import WindowReport, release_order
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, upper_tail_integers
+from dp_transforms.core.contribution_counters import ContributionCounters
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.window_report import WindowReport, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import close_window
 from tests.helpers.trial_plan import TrialPlan

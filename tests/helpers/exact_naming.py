@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_namer import EmptyItems, ItemNamer, binomial_integers
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
-from dp_transforms.stages.users import weigh_replay
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.item_namer import EmptyItems, ItemNamer, binomial_integers
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.pairs import UserPairs, pairs_of_events
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.users import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
 

@@ -21,7 +21,8 @@ from dp_transforms.cli.output_file import output_draft_file
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.cli.state_part import StatePart, open_part
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.core.state_cells import Kind, hit_bound_cell
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
@@ -29,7 +30,6 @@ from dp_transforms.reports.files import write_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, sealing_key
 from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.records import Caps, VerdictKind
-from dp_transforms.runs.state_cells import Kind, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, hold_state, write_state
 from tests.helpers.report_samples import HEADER, HOUR, START, report
 from tests.helpers.small_runs import SECRET, key_file

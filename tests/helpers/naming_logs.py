@@ -9,8 +9,8 @@ from typing import TypeVar
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.oracle import Event
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.trial_plan import TrialPlan
 

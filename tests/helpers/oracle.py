@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from tests.helpers.trial_plan import TrialPlan
 
 Event = tuple[str, str, int]  # user, item, time in microseconds since 1970

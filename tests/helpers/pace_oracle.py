@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user
 from tests.helpers.trial_plan import TrialPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from tests.helpers.looks_plans import small_looks_plan

@@ -11,12 +11,13 @@ import apache_beam as beam
 from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import WriteState
-from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.run_part import RunPart
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
-from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
+from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file
@@ -67,7 +68,9 @@ class Parts:
     def _next(self, end: int) -> tuple[RunPart, pathlib.Path, StateHeader]:
         """The part, where its state goes, and the header of that."""
         before = StateFile(self.states[-1])
-        part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
+        part = StoredPart(
+            before.header.closed_through, end, state_path=before.path, state_fingerprint=before.fingerprint
+        )
         nonce = NONCE if part.first else ""
         header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"), draws_as=nonce)
         return part, self.folder / f"state-{len(self.states)}", header

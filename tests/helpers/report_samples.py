@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
 from dp_transforms.reports.files import write_report_file
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dp_transforms.mechanisms.randomness import LookUniforms, StreamKeys
+from dp_transforms.core.randomness import LookUniforms, StreamKeys
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.pace_oracle import Wallet

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.monitor.columns import Cells
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.core.columns import Cells
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START

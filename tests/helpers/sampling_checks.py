@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.core.randomness import StreamKeys
 
 FALSE_ALARM = 1e-6
 SECRET = bytes(range(32))

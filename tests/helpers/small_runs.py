@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import PublicItems
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_domain import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode

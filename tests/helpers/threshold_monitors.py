@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from dp_transforms.mechanisms.discrete_laplace_law import probability
+from dp_transforms.accounting.discrete_laplace_law import probability
 
 SMALL = {"wide_epsilon": 0.05, "narrow_epsilon": 0.5, "cap": 2}
 

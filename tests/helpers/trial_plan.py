@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
 
 

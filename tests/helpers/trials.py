@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Hits, Known, Looks, Shares, WideNoise
 from tests.helpers.trial_plan import TrialPlan

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dp_transforms import EventBatch, EventFields, find_log_chunks
+from dp_transforms.core.pairs import pairs_of_events
 from dp_transforms.logs import EventFileError, read_joined, spread_chunks
-from dp_transforms.monitor.pairs import pairs_of_events
 from tests.helpers.small_runs import SECRET, settings_of
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_added
 

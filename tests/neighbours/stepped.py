@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from dp_transforms.core.pairs import UserPairs
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
 from tests.neighbours.replayed import OTHERS, Pair

@@ -13,11 +13,11 @@ import pytest
 
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.cli.main import main
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file

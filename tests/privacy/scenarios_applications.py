@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Hashable
 
 from dp_transforms.accounting.charging_game import capped_game_delta
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.distinct_count import DistinctCount
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.pate import TeacherVotes

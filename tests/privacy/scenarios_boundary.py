@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.private_computation import (
     BOUNDARY,

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.mixed_charging import MixedChargingAccountant, MixedChargingFilter
 from dp_transforms.papers.noise_source import Halted, NoiseSource
 from dp_transforms.papers.private_computation import FiniteMechanism, NotPrior

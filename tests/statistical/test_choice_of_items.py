@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.pairs import UserPairs, bound_contributions
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.pairs import UserPairs, bound_contributions
+from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.sampling_checks import chi_squared_rejects, stream_keys
 
 USERS, ITEMS, KEPT = 60_000, 5, 2

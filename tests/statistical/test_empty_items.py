@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_namer import EmptyItemDraws, EmptyItems, binomial_integers
-from dp_transforms.monitor.query_noise import query_noise
+from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.item_namer import EmptyItemDraws, EmptyItems, binomial_integers
+from dp_transforms.core.query_noise import query_noise
+from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import close_window
 from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many

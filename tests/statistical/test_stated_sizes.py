@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_namer import ItemNamer
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
 from tests.helpers.calibrated_plans import looks_plan
 from tests.helpers.trials import changed, trial_of
 

@@ -36,7 +36,7 @@ from dp_transforms.cli import replay, state_part
 from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_on_runner, run_replay
-from dp_transforms.workers import ProcessPool
+from dp_transforms.local import ProcessPool
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh

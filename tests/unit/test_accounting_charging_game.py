@@ -16,7 +16,7 @@ from dp_transforms.accounting.charging_game import (
     charging_game_deltas,
 )
 from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from tests.helpers.charging_bounds import (
     ClosedFormAccountant,
     ExactTailAccountant,

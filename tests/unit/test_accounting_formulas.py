@@ -10,8 +10,8 @@ import pytest
 
 from dp_transforms.accounting.charging_game import _lattice, check_target
 from dp_transforms.accounting.composition import ROUNDING, advanced_composition_epsilon, optimal_composition_delta
+from dp_transforms.accounting.discrete_laplace_law import upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure, check_monitor_noise
-from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes

@@ -9,15 +9,15 @@ import pytest
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import Accountant, optimal_composition_delta
+from dp_transforms.accounting.discrete_laplace_law import (
+    capped_sum_tail_integer,
+    capped_sum_upper_tail,
+    not_prior_probability,
+)
 from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
     calibrate_threshold_monitor,
     check_monitor_noise,
-)
-from dp_transforms.mechanisms.discrete_laplace_law import (
-    capped_sum_tail_integer,
-    capped_sum_upper_tail,
-    not_prior_probability,
 )
 from tests.helpers.capped_sum_law import CappedSumLaw
 

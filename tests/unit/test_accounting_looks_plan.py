@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dp_transforms.accounting.priced_weights import PURSE_UNITS, stated_users
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule

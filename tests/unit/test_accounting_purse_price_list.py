@@ -11,12 +11,12 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy.stats import norm
 
 from dp_transforms.accounting.calibration import sampling_delta
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_search import choose_purse
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE, delta_of_budget
 

@@ -12,11 +12,11 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.accounting.purse import look_prices
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, level_price, look_price
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.accounting.purse.price_list import MOST_WORK, PriceList, price_work
-from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.plan.plan import Plan
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.plan_files import changed_plan

@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from dp_transforms.accounting.discrete_laplace_law import probability
 from dp_transforms.audit.look_law import Result, ThresholdLaw, laplace_mass
 from dp_transforms.audit.mechanism import Mechanism
 from dp_transforms.audit.streams import AttackStream, Steps, best_deltas, largest_argument, law_of_stream
-from dp_transforms.mechanisms.discrete_laplace_law import probability
-from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold
+from dp_transforms.core.release_rule import BetweenThresholds, CountsAboveThreshold
 from tests.audit.sampled_hits import value_masses
 from tests.helpers.adversary import Action, best_adversary, extract_kernel, kernel_of_law
 from tests.helpers.capped_sum_law import CappedSumLaw

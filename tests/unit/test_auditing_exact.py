@@ -8,11 +8,11 @@ import math
 import pytest
 
 from dp_transforms.accounting.charging_game import between_probability, charging_game_delta
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, probability
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, probability
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.charging_bounds import static_adversary_delta
 from tests.helpers.modes import plan_of_mode

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.accounting.purse.look_prices import level_price
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.few_looks import FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.helpers.audited_names import (
     audited_plan,
     mechanism_and_claim,

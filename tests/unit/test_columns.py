@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.columns import Columns
-from dp_transforms.monitor.contribution_counters import Hits
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_sums import ItemHolders, ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.packed_arrays import pack_arrays, unpack_arrays
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs
-from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.core.columns import Columns
+from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.core.pairs import ItemPairs, UserPairs
+from dp_transforms.core.purses import PurseEntries
+from dp_transforms.core.randomness import StreamKeys
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 ONE = 1 << 128

@@ -14,6 +14,11 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.pairs import ItemPairs, UserPairs
+from dp_transforms.core.stage import Sharding
+from dp_transforms.local.read_pairs import ReadPairsStep
 from dp_transforms.logs import (
     EventFields,
     EventFileError,
@@ -31,10 +36,6 @@ from dp_transforms.logs.discovery import cut_chunks, join_blocks
 from dp_transforms.logs.id_columns import empty_batch
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs
-from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
-from dp_transforms.stages.stage import Sharding
 from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
 from tests.helpers.small_runs import SECRET
 

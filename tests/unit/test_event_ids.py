@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.randomness import IdHasher
-from dp_transforms.monitor.event_batch import EventBatch, concatenate
-from dp_transforms.monitor.event_ids import (
+from dp_transforms.core.event_batch import EventBatch, concatenate
+from dp_transforms.core.event_ids import (
     EMPTY,
     MAX_ID_BYTES,
     MISSING,
@@ -21,6 +20,7 @@ from dp_transforms.monitor.event_ids import (
     id_of_value,
     ids_of_values,
 )
+from dp_transforms.core.randomness import IdHasher
 
 GOOD_TEXTS = [b"u", b" ", b"\0", b"\n", b"007", "\N{SNOWMAN}".encode(), b"x" * MAX_ID_BYTES]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from dp_transforms.mechanisms import exponential_power
-from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
+from dp_transforms.accounting import exponential_power
+from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 LAWS = [
     ExponentialPower(1.0, 40),

@@ -10,10 +10,10 @@ import pytest
 from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import DomainSource
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import item_domain
-from dp_transforms.monitor.item_domain import DomainTable, PublicItems
-from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.core import item_domain
+from dp_transforms.core.item_domain import DomainTable, PublicItems
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 

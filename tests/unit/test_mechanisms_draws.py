@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
+from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,

@@ -11,9 +11,9 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms import discrete_laplace_law
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_table import (
+from dp_transforms.accounting import discrete_laplace_law
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.core.noise_table import (
     DiscreteLaplace,
     NoiseBounds,
     NoiseTable,

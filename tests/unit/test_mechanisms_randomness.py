@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.randomness import (
+from dp_transforms.core.randomness import (
     MIN_KEY_BYTES,
     BlockFunction,
     IdHasher,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.checks import LARGEST_WHOLE
-from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold, NamesAboveThreshold, Release
+from dp_transforms.core.release_rule import BetweenThresholds, CountsAboveThreshold, NamesAboveThreshold, Release
 
 counts = st.integers(-(10**6), 10**6)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitor import heavy_hitter_monitor
-from dp_transforms.monitor.contribution_counters import ContributionCounters, HolderCounters
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.item_sums import ItemHolders
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
+from dp_transforms.core import heavy_hitter_monitor
+from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import close_window, monitor_settings
 from tests.helpers.small_runs import SECRET

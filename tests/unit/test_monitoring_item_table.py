@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import equal_rows, item_table
-from dp_transforms.monitor.equal_rows import (
+from dp_transforms.core import equal_rows, item_table
+from dp_transforms.core.equal_rows import (
     are_ascending,
     distinct_hashes,
     group_slices,
@@ -20,10 +19,11 @@ from dp_transforms.monitor.equal_rows import (
     ranks_in_groups,
     sort_rows,
 )
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_namer import EmptyItemDraws, EmptyItems
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.query_noise import query_noise
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.item_namer import EmptyItemDraws, EmptyItems
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.query_noise import query_noise
+from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
 

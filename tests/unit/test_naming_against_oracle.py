@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_namer import EmptyItems, ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_events, keep_by_hash
-from dp_transforms.stages.users import weigh_replay
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_namer import EmptyItems, ItemNamer
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.pairs import ItemPairs, UserPairs, item_pairs_of_events, keep_by_hash
+from dp_transforms.core.users import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitor.pairs import pairs_of_events
-from dp_transforms.monitor.purses import ENTRY_BYTES, MOST_LOOKS, Pace, PurseEntries, Purses
+from dp_transforms.core.pairs import pairs_of_events
+from dp_transforms.core.purses import ENTRY_BYTES, MOST_LOOKS, Pace, PurseEntries, Purses
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.mechanisms import randomness
-from dp_transforms.mechanisms.randomness import BlockFunction, LookOrder, LookUniforms, StreamKeys
+from dp_transforms.core import randomness
+from dp_transforms.core.randomness import BlockFunction, LookOrder, LookUniforms, StreamKeys
 
 CONTEXTS = {
     "run_id": ("run", "run 2"),

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import equal_rows
-from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.pairs import (
+from dp_transforms.core import equal_rows
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.pack_pairs import MergePairs
+from dp_transforms.core.pairs import (
     ItemPairs,
     UserPairs,
     bound_contributions,
@@ -26,8 +26,8 @@ from dp_transforms.monitor.pairs import (
     pairs_of_events,
     rows_of_events,
 )
+from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.read_pairs import MergePairs
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 MICROS = 1_000_000

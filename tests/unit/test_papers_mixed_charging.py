@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import ROUNDING
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.mixed_charging import (
     CallKind,
     MixedChargingAccountant,

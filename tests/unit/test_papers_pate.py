@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability, probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, probability
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.pate import LOW, TeacherVotes
 from dp_transforms.papers.target_charging import HitLimit, TargetCharging

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON
+from dp_transforms.accounting.discrete_laplace_law import MAX_EPSILON
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.private_computation import FiniteMechanism

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.pairs import UserPairs
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 

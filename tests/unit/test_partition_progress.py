@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.core.pairs import UserPairs, pairs_of_events
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
-from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.memory_stream import Arrival, MemoryPartition
 from tests.helpers.small_runs import SECRET, batch_of, settings_of, small_plan

@@ -8,14 +8,14 @@ import pytest
 
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
 from dp_transforms.accounting.composition import MOST_CALLS
+from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_search import choose_purse
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_table import NoiseTable
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.core.noise_table import NoiseTable
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.mixed_charging import (

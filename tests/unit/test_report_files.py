@@ -11,7 +11,7 @@ import random
 import fastavro
 import pytest
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, decode_report, encode_report, report_format
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_records import HEADER_KEY, MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES

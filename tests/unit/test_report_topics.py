@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from dp_transforms.core.window_report import HeavyHitter, RunEnded
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFileError, sink_of, topic_records
 from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
 from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter

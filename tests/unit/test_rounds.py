@@ -17,25 +17,26 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.accounting.purse.look_prices import look_price
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
-from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
-from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitor.purses import Pace, PurseEntries
-from dp_transforms.monitor.round_namer import SecondLooks
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import NamedItems, levels_and_sizes
+from dp_transforms.core.operator_counts import PAIRS_UNPAID
+from dp_transforms.core.pairs import ItemPairs, item_pairs_of_events
+from dp_transforms.core.purses import Pace, PurseEntries
+from dp_transforms.core.round_namer import SecondLooks
+from dp_transforms.core.rounds import NameRound, ReleaseBlocks, WeighRound
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import Span
+from dp_transforms.core.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms, units_of_shares
 from dp_transforms.reports.report_records import checked_report
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.stages.rounds import NameRound, ReleaseBlocks, WeighRound
-from dp_transforms.stages.stage import Span
+from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.core_runs import START
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import RoundsOracle
@@ -367,7 +368,7 @@ def state_of(path, cells, first, end):
     parts = (PartRecord(0, first, digits, "report"),) if first else ()
     header = StateHeader("plan", digits, "events", "run", digits, user_field="user", item_field="item", parts=parts)
     write_state(str(path), header, joined, bytes(32))
-    return RunPart(first, end, str(path), StateFile(str(path)).fingerprint)
+    return StoredPart(first, end, state_path=str(path), state_fingerprint=StateFile(str(path)).fingerprint)
 
 
 class OfRound(NamedTuple):

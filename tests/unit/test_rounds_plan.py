@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS, stated_users
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import WINDOWS_AT_ONCE, NamedItems
-from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
+from dp_transforms.core.round_candidates import Candidates, WindowBlocks
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import rounds_suit, terms_of_round
 from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds

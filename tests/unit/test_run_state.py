@@ -10,15 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from dp_transforms.monitor.contribution_counters import Hits
-from dp_transforms.monitor.followed_items import KnownItems
-from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.runs import state_cells, state_file
-from dp_transforms.runs.fingerprints import sealing_key
-from dp_transforms.runs.records import StateError
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import (
+from dp_transforms.core import state_cells
+from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.purses import PurseEntries
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.state_cells import (
     BUCKETS,
     Kind,
     buckets_of_shard,
@@ -28,8 +26,12 @@ from dp_transforms.runs.state_cells import (
     pack_cell,
     unpack_cell,
 )
+from dp_transforms.runs import state_file
+from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateHeader
+from dp_transforms.runs.stored_part import StoredPart
 from dp_transforms.stores.local_files import create_new
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
@@ -80,7 +82,7 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
     state = StateFile(tmp_path / "state")
     assert state.header == HEADER
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
-    part = RunPart(3, 5, str(tmp_path / "state"), state.fingerprint)
+    part = StoredPart(3, 5, state_path=str(tmp_path / "state"), state_fingerprint=state.fingerprint)
     assert part.hit_bound == 7
     for shard in range(shards):
         mine = entries.users[entries.users % np.uint64(shards) == shard]
@@ -320,7 +322,7 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     ):
         path = str(tmp_path / name)
         with pytest.raises(ValueError, match="damaged"):
-            ask(RunPart(3, 5, path, StateFile(path).fingerprint))
+            ask(StoredPart(3, 5, state_path=path, state_fingerprint=StateFile(path).fingerprint))
 
 
 def test_a_part_without_a_state_carries_nothing():

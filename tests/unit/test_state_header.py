@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from dp_transforms.core.planned_run import fresh_nonce
 from dp_transforms.logs import ending_of_log
-from dp_transforms.monitor.planned_run import fresh_nonce
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, key_fingerprint, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state

@@ -8,13 +8,13 @@ import types
 
 import pytest
 
+from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.folder_files import FolderPosition
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import ReportFileError
 from dp_transforms.reports.report_writer import ended_fields, parse_ended

@@ -25,8 +25,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.checks import check_range, check_whole, shown
-from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 MAX_ORDER = 1000.0
 SMALLEST_PRICE = 1e-12  # no price is below

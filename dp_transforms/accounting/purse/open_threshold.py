@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta
+from dp_transforms.accounting.discrete_laplace_law import smallest_whole
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import FEWEST_STATED, PURSE_UNITS
 from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.checks import check_range
-from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.accounting.purse.look_prices import ROUNDING, SMALLEST_PRICE, log_tails
-from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 _ABOVE_FOUND = 1e-4  # relative: what a bound may be above the largest excess that was found
 _FIRST_INTERVALS = 5  # for each unit of scale

@@ -29,6 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS, PricedWeights
 from dp_transforms.accounting.purse.look_prices import (
     ROUNDING,
     SMALLEST_PRICE,
@@ -40,8 +42,6 @@ from dp_transforms.accounting.purse.look_prices import (
 )
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.checks import check_positive, check_range, check_whole
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
 
 MOST_WORK = 1_000_000_000  # integers: some ten seconds. The default plan has 65 million
 MOST_LOOKS = 10**7

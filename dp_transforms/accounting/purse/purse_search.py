@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import PURSE_UNITS
 from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PriceList, make_price_list, order_budget
 from dp_transforms.checks import check_range, check_whole, shown
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta

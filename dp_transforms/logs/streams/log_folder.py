@@ -44,6 +44,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.core.event_batch import EventBatch, concatenate
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
@@ -58,7 +59,6 @@ from dp_transforms.logs.streams.folder_files import (
     system_error,
 )
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
-from dp_transforms.monitor.event_batch import EventBatch, concatenate
 
 CAME_BEHIND = "file came after a later one was read: the clock was set back"
 

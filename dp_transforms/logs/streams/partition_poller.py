@@ -1,7 +1,7 @@
 """One step of one partition: read some records, or act on an intent, or close windows; and what to send.
 
 Messages to a shard of users hold packed pairs of a window. The last one that a partition sends there for a window
-announces how many there were (`monitor.operator_counts`). Where the state of the run is handed over, the last one of
+announces how many there were (`core.operator_counts`). Where the state of the run is handed over, the last one of
 all says that the part ends before its window.
 """
 
@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.operator_counts import Message
+from dp_transforms.core.pairs import IdKeys, pairs_of_events
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_progress import (
@@ -25,10 +29,6 @@ from dp_transforms.logs.streams.partition_progress import (
     Taken,
 )
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import Message
-from dp_transforms.monitor.pairs import IdKeys, pairs_of_events
-from dp_transforms.monitor.planned_run import PlannedRun
 
 MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2

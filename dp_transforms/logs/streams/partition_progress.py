@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
-from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 ARRIVAL = "arrival"

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.event_batch import EventBatch
 
 NEVER = -(2**62)  # before every time that a log can hold
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dp_transforms.checks import exact
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import ReportHeader

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import TrendRule, size_of

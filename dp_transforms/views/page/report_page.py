@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dp_transforms.checks import exact
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader

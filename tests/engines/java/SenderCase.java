@@ -90,6 +90,8 @@ public final class SenderCase {
       }
     } catch (StatusRuntimeException error) {
       System.out.println("to the sender: " + error.getStatus().getCode());
+    } catch (Throwable error) { // say it: a thread that dies is else one that has sent all
+      System.out.println("the sender ended with " + error);
     }
   }
 

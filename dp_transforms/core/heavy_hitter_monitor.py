@@ -1,0 +1,281 @@
+"""Where users pay for hits: a parallel front, which finds candidates, and the sequential stage. Window by window that
+tests the candidates, charges their holders, and excludes users at their limit.
+
+The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
+accounting of target charging ([CL23] Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm
+as printed: tests/beam/test_threshold_monitor_evolving.py.
+
+Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
+for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
+items per user. Source: docs/guarantee.md, "The mechanism of hits" and "Draws in two stages".
+
+**The front.** Candidates are the cells of a shard of items that pass the first stage of their draw (docs/guarantee.md,
+"Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
+below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
+there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
+algorithm's distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
+
+**One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
+two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
+at its turn if one of its holders was excluded before it. Noise is a function of the window, the item and its active
+holders: an answer depends on nothing else, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
+from dp_transforms.core.equal_rows import concatenated_ranges, sort_with_codes
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.query_noise import (
+    QueryNoise,
+    digests_of_groups,
+    epsilon_spent,
+    most_hits,
+    query_noise,
+    release_rule,
+)
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.plan.plan import Plan
+
+_ROWS_AT_ONCE = 1 << 20  # some 40 MB
+_COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
+
+
+class WindowQueries:
+    """The candidates of one window, and the counters of their holders.
+
+    counters: of exactly the rows of these candidates; `charge` adds to them. In a known domain they are tested even if
+    no holder is active.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        candidates: ItemHolders,
+        counters: HolderCounters,
+        plan: Plan,
+        keys: StreamKeys,
+        noise: QueryNoise,
+    ) -> None:
+        self._candidates = candidates
+        self._hits_per_user = plan.hits_per_user
+        self._keys = keys
+        self._draw = noise.draws_of(window)
+        self._threshold, self._is_domain = plan.threshold, plan.domain_size > 0
+        self._user_of_row, self._hits = counters.user_of_row, counters.hits
+        self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
+        self._noisy_counts = self._ask(slice(0, len(candidates)))
+        self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
+        self._is_due = self._noisy_counts >= self._threshold  # heavy or outdated
+
+    def next_heavy(self, cell: int) -> int | None:
+        """The first cell from this one on whose noisy count reaches the threshold."""
+        while cell < len(self._is_due):
+            cell += int(self._is_due[cell:].argmax())
+            if not self._is_due[cell]:
+                return None
+            if self._is_outdated[cell]:
+                self._noisy_counts[cell] = self._ask(slice(cell, cell + 1))[0]
+            if self._noisy_counts[cell] >= self._threshold:
+                return cell
+            cell += 1
+        return None
+
+    def noisy_count(self, cell: int) -> int:
+        return int(self._noisy_counts[cell])
+
+    def charge(self, cell: int) -> None:
+        """Charges each active holder of a cell one hit. Later cells of users that this excludes become outdated."""
+        first_row, next_row = self._candidates.splits[cell : cell + 2]
+        holders = self._user_of_row[first_row:next_row]
+        hits = self._hits[holders]
+        is_active = hits < self._hits_per_user
+        if not is_active.all():
+            holders, hits = holders[is_active], hits[is_active]
+        hits += 1
+        self._hits[holders] = hits  # the holders of a cell are distinct
+        if next_row == len(self._user_of_row):
+            return
+        excluded = holders[hits >= self._hits_per_user]
+        if not len(excluded):
+            return
+        rows = self._rows_of_users(excluded)
+        changed = np.searchsorted(self._candidates.splits, rows[rows >= next_row], side="right") - 1
+        self._is_outdated[changed] = self._is_due[changed] = True
+
+    def _rows_of_users(self, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """All rows of these users, in any order."""
+        if self._rows_by_user is None:
+            self._rows_by_user = sort_with_codes(self._user_of_row, np.arange(len(self._user_of_row)))
+        sorted_users, rows = self._rows_by_user
+        starts = np.searchsorted(sorted_users, users)
+        counts = np.searchsorted(sorted_users, users, side="right") - starts
+        return rows[concatenated_ranges(starts, counts)[0]]
+
+    def _ask(self, cells: slice) -> npt.NDArray[np.int64]:
+        """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
+        asked = self._candidates.select_range(cells)
+        rows = slice(self._candidates.splits[cells.start], self._candidates.splits[cells.stop])
+        is_active = self._hits[self._user_of_row[rows]] < self._hits_per_user
+        active = asked if is_active.all() else asked.select_rows(is_active)
+        counts = active.counts
+        digests = digests_of_groups(self._keys.widen_users(active.holders), active.splits)
+        noisy_counts = counts + self._draw(asked.table.hashes[asked.items], digests, asked.counts)
+        if self._is_domain:
+            return noisy_counts
+        return np.where(counts > 0, noisy_counts, self._threshold - 1)
+
+
+def find_candidates(cells: ItemHolders, plan: Plan, keys: StreamKeys) -> ItemHolders:
+    """The cells that may be published. ``cells`` must contain all holders of its items."""
+    if not len(cells):
+        return cells
+    return cells.select(np.flatnonzero(query_noise(plan, keys).may_pass(cells)))
+
+
+@dataclasses.dataclass
+class MonitorState:
+    """What one window passes on to the next.
+
+    next_window: no window before this one may be closed any more. budgets: hits paid. hit_bound: a bound, from public
+    output alone, on the hits that any one user can have paid.
+    """
+
+    next_window: int = 0
+    hit_bound: int = 0
+    budgets: ContributionCounters = dataclasses.field(default_factory=ContributionCounters)
+
+
+class HeavyHitterMonitor:
+    """Monitors one stream. Holds no state of its own: a window is a function of its candidates and a `MonitorState`."""
+
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._noise = query_noise(plan, keys)
+        self._rule = release_rule(plan)
+
+    def close_windows(self, parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[tuple[int, WindowReport]]:
+        """Tests the candidates of each window in keyed-hash order and updates the state. parts: in the order of their
+        windows, each with all candidates of its windows. Yields the windows with a report, those with heavy items; all
+        that is yielded is in the state.
+
+        The counters of many windows are found at once: what does not depend on charges is not done window by window.
+        Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
+        """
+        for group in _in_groups(parts, state):
+            yield from self._close_group(group, state)
+
+    def _close_group(self, parts: Sequence[ItemHolders], state: MonitorState) -> list[tuple[int, WindowReport]]:
+        self._check_order((window for part in parts for window, _ in part.by_window()), state)
+        counters = HolderCounters.of(parts, state.budgets)
+        found = []
+        first_row = 0
+        for part in parts:
+            for window, cells in part.by_window():
+                candidates = part.select_range(cells)
+                next_row = first_row + len(candidates.holders)
+                report = self._close(window, candidates, counters.of_rows(first_row, next_row), state)
+                first_row = next_row
+                if report is not None:
+                    found.append((window, report))
+        counters.charge(state.budgets)
+        return found
+
+    def _check_order(self, windows: Iterable[int], state: MonitorState) -> None:
+        """Before anything is charged."""
+        next_window, horizon = state.next_window, self._plan.schedule.horizon
+        for window in windows:
+            if not next_window <= window < horizon:
+                raise ValueError(
+                    f"window {window} cannot be closed: the open windows are {next_window} .. {horizon - 1}."
+                )
+            next_window = window + 1
+
+    def _close(
+        self, window: int, candidates: ItemHolders, counters: HolderCounters, state: MonitorState
+    ) -> WindowReport | None:
+        """counters: of the holders of these candidates. The caller adds what they are charged to the budgets."""
+        state.next_window = window + 1
+        queries = WindowQueries(window, candidates, counters, self._plan, self._keys, self._noise)
+        heavy_hitters: list[HeavyHitter] = []
+        charged_results = 0
+        cell = queries.next_heavy(0)
+        while cell is not None:
+            release = self._rule(queries.noisy_count(cell))
+            if release is not None:
+                label = candidates.table.labels[int(candidates.items[cell])].as_py()
+                heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
+                if release.charged:
+                    charged_results += 1
+                    queries.charge(cell)
+            cell = queries.next_heavy(cell + 1)
+        state.hit_bound += most_hits(self._plan, charged_results)
+        if not heavy_hitters:
+            return None
+        return self._report(window, heavy_hitters, state.hit_bound)
+
+    def _report(self, window: int, heavy_hitters: list[HeavyHitter], hit_bound: int) -> WindowReport:
+        plan = self._plan
+        return WindowReport(
+            stream=self._keys.stream,
+            window_start=plan.schedule.window_start_micros(window),
+            window_end=plan.schedule.window_end_micros(window),
+            heavy_hitters=sorted(heavy_hitters, key=release_order),
+            epsilon_total=plan.epsilon,
+            delta=plan.delta,
+            epsilon_spent=epsilon_spent(plan, hit_bound),
+        )
+
+
+def _in_groups(parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[list[ItemHolders]]:
+    """So many parts at a time that it costs little to go through all counters once for each group."""
+    group: list[ItemHolders] = []
+    rows = 0
+    for part in parts:
+        if group and rows + len(part.holders) > max(_ROWS_AT_ONCE, len(state.budgets) // _COUNTERS_PER_ROW):
+            yield group
+            group, rows = [], 0
+        group.append(part)
+        rows += len(part.holders)
+    if group:
+        yield group
+
+
+def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
+    """All candidates of the windows, in order, of all shards of items together.
+
+    Parts that share windows are joined some windows at a time, as many as have about a million holders: so there are
+    never two copies of all.
+    """
+    joined: list[ItemHolders] = []
+    end = -1
+    for part in sorted((part for part in parts if len(part)), key=lambda part: int(part.windows[0])):
+        if part.windows[0] >= end:
+            yield from _joined(joined)
+            joined = []
+        joined.append(part)
+        end = max(end, int(part.windows[-1]) + 1)
+    yield from _joined(joined)
+
+
+def _joined(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
+    if len(parts) < 2:
+        yield from parts
+        return
+    windows = np.concatenate([part.windows for part in parts])
+    rows = np.concatenate([part.counts for part in parts])
+    present, at = np.unique(windows, return_inverse=True)
+    in_window = np.bincount(at, weights=rows).astype(np.int64)
+    groups = (np.cumsum(in_window) - in_window) // _ROWS_AT_ONCE
+    firsts = present[np.flatnonzero(np.diff(groups, prepend=-1))]
+    for first, end in zip(firsts, [*firsts[1:], present[-1] + 1], strict=True):
+        cuts = [(part, *np.searchsorted(part.windows, [first, end])) for part in parts]
+        yield ItemHolders.merge([part.select_range(slice(low, high)) for part, low, high in cuts if high > low])

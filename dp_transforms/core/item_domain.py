@@ -1,0 +1,201 @@
+"""The declared items of a run, if they are known beforehand: a public list. Nothing is taken from the data.
+
+With public items every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
+share of delta for items of a single user (docs/guarantee.md, "Public items"). It holds only if the list does not
+depend on the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.core.event_ids import ID_RULE, MAX_ID_BYTES, are_ids, id_column
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.randomness import IdHasher, Words
+from dp_transforms.stores.local_files import read_regular
+from dp_transforms.stores.remote_files import is_remote, read_stored
+
+MOST_DOMAIN_ITEMS = 10_000_000
+MOST_DOMAIN_BYTES = 1 << 29
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class PublicItems:
+    """A public list of items. Events with other items are left out; the order of the list does not matter.
+
+    labels: pyarrow string array, distinct, in the order of their UTF-8 bytes. Raises ValueError for any other;
+        `of_ids`, `of_text` and `read` put them in order.
+
+    >>> items = PublicItems.of_ids(["pear", "apple", "pear", 7])
+    >>> items.labels.to_pylist()
+    ['7', 'apple', 'pear']
+    """
+
+    def __init__(self, labels: pa.StringArray) -> None:
+        if not isinstance(labels, pa.StringArray) or not 0 < len(labels) <= MOST_DOMAIN_ITEMS or labels.null_count:
+            raise ValueError(
+                f"labels must be a pyarrow string array of 1 to {MOST_DOMAIN_ITEMS:,} items, none of them missing."
+                " Use PublicItems.of_ids(...)."
+            )
+        if not are_ids(labels):
+            raise ValueError(f"each label must be {ID_RULE}.")
+        if pc.any(pc.greater_equal(labels[:-1], labels[1:])).as_py():
+            raise ValueError("labels must be distinct and in the order of their bytes. Use PublicItems.of_ids(...).")
+        self.labels = labels
+
+    @classmethod
+    def of_ids(cls, ids: pa.Array | Sequence[Any]) -> PublicItems:
+        """From texts or whole numbers (7 and "7" are the same id). Raises ValueError for anything else."""
+        if not isinstance(ids, (pa.Array, pa.ChunkedArray)):
+            is_whole = (int, np.integer)
+            texts = [str(one) if isinstance(one, is_whole) and not isinstance(one, bool) else one for one in ids]
+            ids = texts or pa.array([], pa.string())
+        column = id_column("the list of items", ids)
+        if column.null_count or not are_ids(column.dictionary):
+            raise ValueError(f"each public item must be {ID_RULE}, none of them missing.")
+        return cls._checked(column.dictionary, "the list of items", "")
+
+    @classmethod
+    def of_text(cls, text: bytes, name: str) -> PublicItems:
+        """From lines of UTF-8, one id a line; empty lines and repeated ids are skipped. name: of the file, for errors.
+
+        Raises ValueError, which contains the number of the line and never its content.
+        """
+        if len(text) > MOST_DOMAIN_BYTES:
+            raise ValueError(f"{name} must have at most {MOST_DOMAIN_BYTES >> 20} MB. Give a shorter list of items.")
+        text = text.removeprefix(_BYTE_ORDER_MARK)
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            line = text.count(b"\n", 0, error.start) + 1
+            raise ValueError(f"{name} must be UTF-8 text, one item a line; line {line:,} is not.") from None
+        text = text.replace(b"\r\n", b"\n")
+        lines = pc.split_pattern(pa.array([text], pa.binary()).cast(pa.string()), "\n").flatten()
+        too_long = pc.index(pc.greater(pc.binary_length(lines), MAX_ID_BYTES), True).as_py()
+        if too_long >= 0:
+            raise ValueError(
+                f"{name} must hold ids of at most {MAX_ID_BYTES:,} bytes; line {too_long + 1:,} is longer."
+            )
+        return cls._checked(lines.filter(pc.greater(pc.binary_length(lines), 0)), name, " Write one item a line.")
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> PublicItems:
+        """`of_text` of a local regular file, or of a URL. Raises ValueError also for a file that cannot be read."""
+        try:
+            read = read_stored if is_remote(path) else read_regular
+            return cls.of_text(read(os.fspath(path), MOST_DOMAIN_BYTES), os.fspath(path))
+        except OSError as error:
+            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
+
+    @classmethod
+    def _checked(cls, labels: pa.StringArray, name: str, remedy: str) -> PublicItems:
+        labels = labels.take(pc.array_sort_indices(labels))
+        if len(labels):  # equal ones are neighbours now: a third of the memory of pc.unique
+            is_new = pc.not_equal(labels[1:], labels[:-1])
+            if not pc.all(is_new).as_py():
+                labels = labels.filter(pa.concat_arrays([pa.array([True]), is_new]))
+        if not 0 < len(labels) <= MOST_DOMAIN_ITEMS:
+            raise ValueError(
+                f"{name} must hold 1 to {MOST_DOMAIN_ITEMS:,} different items, got {len(labels):,}.{remedy}"
+            )
+        return cls(labels)
+
+    def checked(self, size: int, fingerprint: str) -> PublicItems:
+        """Itself. Raises ValueError unless it is the list of a plan, whose threshold depends on the size too."""
+        if (self.size, self.fingerprint) != (size, fingerprint):
+            raise ValueError(
+                f"the list ({self.size:,} items) is not that of the plan ({size:,} items). Give the list that"
+                " the plan was made for, or make a new plan."
+            )
+        return self
+
+    @property
+    def size(self) -> int:
+        return len(self.labels)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the sorted ids, each with its length: equal for equal lists only."""
+        lengths = pc.binary_length(self.labels).to_numpy(zero_copy_only=False).astype("<i4")
+        offsets = np.frombuffer(self.labels.buffers()[1], np.int32)[self.labels.offset :][: self.size + 1]
+        text = self.labels.buffers()[2][offsets[0] : offsets[-1]]
+        return hashlib.sha256(lengths.tobytes() + text.to_pybytes()).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In a worker: keyed hashes in order, with their labels
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class DomainTable:
+    """All items of a known domain. 16 bytes and the label for each."""
+
+    def __init__(self, table: ItemTable) -> None:
+        self.items = table
+        self._high = np.ascontiguousarray(table.hashes[:, 0])
+
+    @classmethod
+    def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> DomainTable:
+        return cls(ItemTable.of_labels(labels, hash_items)[0])
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def contains(self, hashes: Words) -> npt.NDArray[np.bool_]:
+        """Whether each item is in the domain. hashes: uint64[n, 2]. Returns bool[n]."""
+        high, low = hashes[:, 0], hashes[:, 1]
+        at = np.searchsorted(self._high, high)
+        found = np.zeros(len(hashes), dtype=np.bool_)
+        while True:  # again only if two items of the domain share a high word
+            place = np.minimum(at, len(self) - 1)
+            same_high = (at < len(self)) & (self._high[place] == high)
+            found |= same_high & (self.items.hashes[place, 1] == low)
+            if not np.any(same_high & ~found):
+                return found
+            at = at + 1
+
+
+class HashesItems(Protocol):
+    """Keyed functions of a run, or of several with the same key."""
+
+    @property
+    def hash_items(self) -> IdHasher: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainFile:
+    """The domain of a plan, by the path of its file."""
+
+    path: str
+    size: int
+    fingerprint: str
+
+    def table(self, keys: HashesItems) -> DomainTable:
+        """Its items by their keyed hashes: once in a process, for all steps of a run that need them.
+
+        Raises ValueError unless the file holds the domain of the plan.
+        """
+        which = self, which_keys(keys)
+        if which not in _TABLES:
+            labels = PublicItems.read(self.path).checked(self.size, self.fingerprint).labels
+            _TABLES.clear()
+            _TABLES[which] = DomainTable.of_labels(labels, keys.hash_items)
+        return _TABLES[which]
+
+
+_TABLES: dict[tuple[DomainFile, str], DomainTable] = {}  # at most one
+
+
+def which_keys(keys: HashesItems) -> str:
+    """Differs from key to key, and does not reveal the key: the keyed hash of a fixed text."""
+    return keys.hash_items(pa.array(["which item hashes are these?"])).tobytes().hex()

@@ -1,0 +1,101 @@
+"""Which items were named in which windows, and what is published of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.accounting.priced_weights import stated_users
+from dp_transforms.core.column_kinds import Column, Items, Narrow, Windows
+from dp_transforms.core.columns import Cells
+from dp_transforms.core.equal_rows import group_slices
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.packed_arrays import NARROW, WHOLE
+from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.rounds import RoundTerms
+
+WINDOWS_AT_ONCE = 63  # of an item, for which one number says which of them are left out
+Whole = npt.NDArray[np.int64]
+
+
+def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms) -> tuple[Whole, Whole]:
+    """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users".
+
+    Weights of early rounds are small: levels count what users would add with the largest of all rounds in windows, so
+    that they compare. Where round 0 has larger ones, the first levels of its blocks are one. terms: of the round.
+    """
+    spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
+    boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
+    in_largest = boundaries * largest // terms.largest_weight
+    users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
+    return np.maximum(1, 1 + (in_largest - thresholds) // spacing), users
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NamedItems(Cells):
+    """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
+
+    windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on. Between rounds
+        of looks also a number below 0: the item is left out in this window and in later ones, its bits being those of
+        the negative one; these are not drawn for any more.
+    at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
+    """
+
+    windows: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int64]
+    levels: npt.NDArray[np.int64]
+    at_least_users: npt.NDArray[np.int64]
+    table: ItemTable
+
+    SCHEMA: ClassVar = {
+        "windows": Windows(),
+        "items": Narrow(NARROW, into="table"),
+        "levels": Column(WHOLE),
+        "at_least_users": Column(WHOLE),
+        "table": Items(),
+    }
+
+    ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
+
+    def without_left_out(self) -> NamedItems:
+        return self.select(self.levels >= 0)
+
+    def left_out(self) -> tuple[Whole, Whole]:
+        """The pairs that are left out: windows and positions in ``table``."""
+        rows, later = np.nonzero(-np.minimum(self.levels, 0)[:, None] >> np.arange(WINDOWS_AT_ONCE) & 1)
+        return self.windows[rows] + later, self.items[rows]
+
+    def window_reports(
+        self, plan: Plan, stream: str, lasts: npt.NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[int, WindowReport]]:
+        """The report of each window with named items, in order, with the number of its window.
+
+        lasts: int64[n], of items in blocks: the last window of the block, which gives the number and the end.
+
+        epsilon_spent is that of the whole run: public output does not say how much of a purse is left.
+        """
+        labels = self.table.labels
+        for rows in group_slices(self.windows):
+            columns = (self.items[rows].tolist(), self.levels[rows].tolist(), self.at_least_users[rows].tolist())
+            heavy_hitters = [
+                HeavyHitter(labels[item].as_py(), None, None, level, users)
+                for item, level, users in zip(*columns, strict=True)
+            ]
+            last = int((self.windows if lasts is None else lasts)[rows.start])
+            yield (
+                last,
+                WindowReport(
+                    stream=stream,
+                    window_start=plan.schedule.window_start_micros(int(self.windows[rows.start])),
+                    window_end=plan.schedule.window_end_micros(last),
+                    heavy_hitters=sorted(heavy_hitters, key=release_order),
+                    epsilon_total=plan.epsilon,
+                    delta=plan.delta,
+                    epsilon_spent=plan.epsilon,
+                ),
+            )

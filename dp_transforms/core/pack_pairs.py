@@ -1,0 +1,93 @@
+"""Before the stages: events -> packed pairs (user, item) by window and shard of users.
+
+From here on ids are keyed hashes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.operator_counts import (
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    MOST_MESSAGE_BYTES,
+)
+from dp_transforms.core.pairs import ItemPairs, item_pairs_of_events, pairs_of_events
+from dp_transforms.core.randomness import IdKeys
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import Sharding, SlabKey
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed columns
+
+
+@dataclasses.dataclass(frozen=True)
+class PackPairs:
+    """by_item: packed `ItemPairs`, in one slab, and not `UserPairs`. part: events outside of it are skipped, as those
+    outside of the plan; None: the whole run."""
+
+    schedule: WindowSchedule
+    sharding: Sharding
+    part: RunPart | None = None
+    by_item: bool = False
+
+    @property
+    def run_part(self) -> RunPart:
+        return self.part or RunPart.whole(self.schedule)
+
+    def pack(
+        self, batch: EventBatch, keys: IdKeys, domain: DomainTable | None, counts: Counter[str]
+    ) -> Iterator[Packed]:
+        """Events outside the declared range or domain are counted for the operator, and left out."""
+        schedule, part = self.schedule, self.run_part
+        counts[EVENTS_READ] += len(batch)
+        first_window = schedule.first_window(batch.time_micros)
+        is_inside = (first_window >= 0) & (first_window < part.end)
+        is_inside &= first_window + schedule.windows_per_event > part.first
+        counts[EVENTS_OUTSIDE_RANGE] += int((~is_inside).sum())
+        if domain is not None:
+            is_known = domain.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            counts[EVENTS_OUTSIDE_DOMAIN] += int((is_inside & ~is_known).sum())
+            batch = batch.where(is_known)
+        shards = self.sharding.shards
+        first_open = np.full(len(batch), part.first) if part.first else None
+        if self.by_item:
+            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end):
+                yield (0, shard), of_items.to_bytes()
+            return
+        for slab, shard, of_users in pairs_of_events(
+            batch,
+            schedule,
+            keys,
+            windows_per_slab=self.sharding.windows_per_slab,
+            shards=shards,
+            first_open=first_open,
+            end=part.end,
+        ):
+            yield (slab, shard), of_users.to_bytes()
+
+
+@dataclasses.dataclass(frozen=True)
+class MergePairs:
+    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again.
+    most_bytes: of a message; whoever reads several merges them anew."""
+
+    most_bytes: int = MOST_MESSAGE_BYTES
+    stores: ClassVar[bool] = True
+
+    def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
+        most = self.most_bytes
+        return lambda group, counts: ((group[0], packed) for packed in ItemPairs.of_messages(group[1]).messages(most))
+
+    def fetched(
+        self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]
+    ) -> tuple[SlabKey, Sequence[bytes]]:
+        return element[0], [get(blob) for blob in element[1]]

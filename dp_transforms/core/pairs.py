@@ -1,0 +1,306 @@
+"""Which items each user holds in each window: distinct (user, window, item), from events; and which of them count."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.core.column_kinds import Codes, Column, Items, Narrow, Windows
+from dp_transforms.core.columns import Columns, used
+from dp_transforms.core.equal_rows import (
+    concatenated_ranges,
+    distinct_hashes,
+    group_slices,
+    group_starts,
+    order_in_groups,
+    ranks_in_groups,
+    sort_distinct,
+)
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.packed_arrays import NARROW, Packed, check_unpacked, narrowest
+from dp_transforms.core.randomness import IdKeys as IdKeys
+from dp_transforms.core.randomness import StreamKeys, Words
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pairs(Columns):
+    """n rows (user, window, item); as they come from a batch of events, not yet distinct and in no order.
+
+    users: uint64[u], distinct keyed hashes, ascending. codes: int64[n], position in ``users`` of each row.
+    windows: int64[n], window index. items: int64[n], position in ``table``.
+    """
+
+    users: npt.NDArray[np.uint64]
+    codes: npt.NDArray[np.int64]
+    windows: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int64]
+    table: ItemTable
+
+    SCHEMA: ClassVar = {
+        "users": Column(of="user"),
+        "codes": Narrow(NARROW, into="users"),
+        "windows": Windows(),
+        "items": Narrow(NARROW, into="table"),
+        "table": Items(),
+    }
+
+    def check(self) -> None:
+        check_unpacked(bool((self.users[1:] > self.users[:-1]).all()))
+
+    @functools.cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many rows each user has. int64[u]."""
+        return np.bincount(self.codes, minlength=len(self.users))
+
+    def select_users(self, rows: npt.NDArray[np.int64]) -> Self:
+        """These rows (ascending), and the users that have one. The table stays whole, so that the cost is that of rows,
+        not of items."""
+        columns = {name: getattr(self, name)[rows] for name in self._row_columns}
+        users, columns["codes"] = used(len(self.users), columns["codes"])
+        return dataclasses.replace(self, users=self.users if users is None else self.users[users], **columns)
+
+    def apart(self, marked: npt.NDArray[np.bool_]) -> Self:
+        """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,
+        for what goes by ``codes``. marked: bool[n]."""
+        return dataclasses.replace(self, users=np.repeat(self.users, 2), codes=2 * self.codes + marked)
+
+    @classmethod
+    def of_messages(cls, messages: Iterable[Packed]) -> Self:
+        """Each is as narrow as it was packed while it waits for the others: one user may have millions of rows."""
+        messages = list(messages)
+        if len(messages) < 2:
+            return super().of_messages(messages)
+        parts = (cls.from_bytes(message) for message in messages)
+        return cls._merged([part._narrow() for part in parts if len(part)])
+
+    def _narrow(self) -> Self:
+        narrow: dict[str, Any] = {name: narrowest(getattr(self, name)) for name in self._row_columns}
+        return dataclasses.replace(self, **narrow)
+
+    @classmethod
+    def _merged(cls, parts: Sequence[Self]) -> Self:
+        """Pairs that several parts hold are kept once."""
+        if not parts:
+            return cls.none()
+        table, item_maps = ItemTable.merge([part.table for part in parts])
+        # "stable" finds the runs that are in order already. And np.unique would hash.
+        users = np.sort(np.concatenate([part.users for part in parts]), kind="stable")
+        users = users[group_starts(users)]
+        renamed = []
+        for part, items in zip(parts, item_maps, strict=True):
+            maps = {"codes": np.searchsorted(users, part.users), "items": items}
+            columns: dict[str, Any] = {name: narrowest(of)[getattr(part, name)] for name, of in maps.items()}
+            renamed.append(dataclasses.replace(part, users=users, table=table, **columns))
+        merged, _ = cls._of_rows(renamed, [], stable=True)
+        return merged
+
+    @classmethod
+    def by_group(cls, rows: Pairs, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
+        """The distinct pairs of each group, ``(group, pairs)``. groups: int64[n], of each row."""
+        first = int(groups.min())
+        ordered, (groups,) = cls._of_rows([rows], [groups - first])
+        for part in group_slices(groups):
+            yield int(groups[part.start]) + first, ordered.select(part)
+
+    @classmethod
+    def _of_rows(
+        cls, parts: Sequence[Pairs], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
+    ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
+        """The distinct rows by group, each group in order; and their groups. All by one sort. parts: of the same users
+        and table; one where there are groups."""
+        users, table = parts[0].users, parts[0].table
+        first = min((int(rows.windows.min()) for rows in parts if len(rows)), default=0)
+        columns = {name: [getattr(rows, name) for rows in parts] for name in cls.ORDER}
+        columns["windows"] = [windows - first for windows in columns["windows"]]
+        sizes = {name: max(map(_size, of_parts)) for name, of_parts in columns.items()}
+        sizes |= {"codes": len(users), "items": len(table)}
+        ordered = sort_distinct(
+            [[*groups, *of_part] for of_part in zip(*columns.values(), strict=True)],
+            [*map(_size, groups), *sizes.values()],
+            kind="stable" if stable else "quicksort",
+        )
+        found = dict(zip(cls.ORDER, ordered[len(groups) :], strict=True))
+        found["windows"] += first
+        return cls(users=users, table=table, **found), ordered[: len(groups)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UserPairs(Pairs):
+    """n distinct (user, window, item), sorted by user, then window, then item."""
+
+    ORDER = ("codes", "windows", "items")
+    SCHEMA: ClassVar = {**Pairs.SCHEMA, "codes": Codes(into="users")}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ItemPairs(Pairs):
+    """The same sorted by window, then item, then user, for steps that add up over users: what comes as events in the
+    order of time is nearly in this order, and needs no second sort."""
+
+    ORDER: ClassVar[tuple[str, ...]] = ("windows", "items", "codes")
+
+    def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemPairs:
+        """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
+        moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
+        return moved
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From events
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def pairs_of_events(
+    batch: EventBatch,
+    schedule: WindowSchedule,
+    keys: IdKeys,
+    *,
+    windows_per_slab: int,
+    shards: int,
+    first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
+) -> Iterator[tuple[int, int, UserPairs]]:
+    """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``. What
+    has many pairs comes in several parts, of different windows.
+
+    first_open, end: as `rows_of_events` has them.
+    """
+    for rows in rows_of_events(batch, schedule, keys, first_open, end):
+        groups = (rows.windows // windows_per_slab) * shards + shards_of(rows, shards)
+        for group, pairs in UserPairs.by_group(rows, groups):
+            yield (*divmod(group, shards), pairs)
+
+
+def item_pairs_of_events(
+    batch: EventBatch,
+    schedule: WindowSchedule,
+    keys: IdKeys,
+    shards: int,
+    first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
+) -> Iterator[tuple[int, ItemPairs]]:
+    """The same in all these windows, by shard of users: ``(shard, pairs)``."""
+    for rows in rows_of_events(batch, schedule, keys, first_open, end):
+        yield from ItemPairs.by_group(rows, shards_of(rows, shards))
+
+
+def rows_of_events(
+    batch: EventBatch,
+    schedule: WindowSchedule,
+    keys: IdKeys,
+    first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
+    rows_at_once: int = 1 << 20,
+) -> Iterator[Pairs]:
+    """An event counts in every window that holds it; events outside the declared range are left out. Rows come in parts
+    of consecutive windows: an event in a thousand windows is not a thousand rows at once.
+
+    first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
+    end: windows from this one on are left out; None: none of them. rows_at_once: a part has at most so many
+    behind its first window.
+    """
+    firsts = schedule.first_window(batch.time_micros)
+    inside = firsts >= 0
+    ends = np.minimum(firsts + schedule.windows_per_event, schedule.horizon if end is None else end)
+    if first_open is not None:
+        firsts = np.maximum(firsts, first_open)
+    inside &= firsts < ends
+    if not inside.any():
+        return
+    firsts, ends = firsts[inside], ends[inside]
+    users, user_of_code = distinct_hashes(keys.hash_users(batch.user.dictionary)[:, 0])
+    codes = user_of_code[batch.user.indices.to_numpy()[inside]]
+    table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
+    items = item_of_code[batch.item.indices.to_numpy()[inside]]
+    if schedule.windows_per_event == 1:
+        yield Pairs(users, codes, firsts, items, table)
+        return
+    for low, high in _parts_of_windows(firsts, ends, rows_at_once):
+        begins = np.maximum(firsts, low)
+        counts = np.maximum(0, np.minimum(ends, high) - begins)
+        windows, _ = concatenated_ranges(begins, counts)
+        yield Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
+
+
+def _parts_of_windows(
+    firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], rows_at_once: int
+) -> Iterator[tuple[np.int64, np.int64]]:
+    """Ranges of windows, each with at least one row. firsts, ends: of each event."""
+    first = firsts.min()
+    opened, closed = (np.bincount(windows - first, minlength=ends.max() - first + 1) for windows in (firsts, ends))
+    rows = np.cumsum(np.cumsum(opened - closed))
+    begins = first + group_starts(rows // rows_at_once)
+    return zip(begins, [*begins[1:], ends.max()], strict=True)
+
+
+def shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
+    """int64[n], the shard of users of each row."""
+    return (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
+
+
+def _size(values: npt.NDArray[np.int64]) -> int:
+    return int(values.max(initial=0)) + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which of them count
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def bound_contributions(pairs: UserPairs, max_items_per_user: int, keys: StreamKeys) -> UserPairs:
+    """The contribution bound: at most L distinct items per user and window, chosen uniformly. Keeps L items of each
+    user with more than L of them in a window: those first in a keyed order of (user, item).
+
+    A uniform random subset, independent of everything else (docs/guarantee.md, "Several items in a window"); the order
+    differs from window to window. ``pairs`` must contain all pairs of its users in its windows.
+    """
+    sizes = np.diff(np.append(group_starts(pairs.codes, pairs.windows), len(pairs)))
+    crowded = np.repeat(sizes > max_items_per_user, sizes)
+    rows = np.flatnonzero(crowded)
+    if not len(rows):
+        return pairs
+    group_of_row = np.repeat(np.arange(len(sizes)), sizes)[rows]
+
+    blocks = np.stack([pairs.users[pairs.codes[rows]], pairs.table.hashes[pairs.items[rows], 0]], axis=1)
+    by_window = np.argsort(pairs.windows[rows], kind="stable")
+    priority = np.empty(len(rows), dtype=np.uint64)
+    for of_window in group_slices(pairs.windows[rows[by_window]]):
+        part = by_window[of_window]
+        order = keys.contribution_order(int(pairs.windows[rows[part[0]]]))
+        priority[part] = order(blocks[part])[:, 0]
+
+    ranked = np.lexsort((priority, group_of_row))  # which keeps each group in its place
+    kept = ~crowded
+    kept[rows[ranked[ranks_in_groups(group_of_row) < max_items_per_user]]] = True
+    return pairs.select(np.flatnonzero(kept))
+
+
+def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
+    """Which pairs of a user count where its purse cannot pay for all: whether each pair is among the first ``most``
+    ones of its user, in a keyed order of (user, window, item).
+
+    A uniform random subset, independent of everything else. ``pairs`` must contain all pairs of its users in its
+    windows. most: int64[u], by user. Returns bool[n].
+    """
+    has_more = pairs.counts > most
+    if not has_more.any():
+        return np.ones(len(pairs), dtype=np.bool_)
+    kept = ~has_more[pairs.codes]
+    rows = np.flatnonzero(~kept)
+    codes, look_order = pairs.codes[rows], keys.look_order()
+
+    def hashes_of(some: slice) -> Words:
+        hashes = pairs.table.hashes.take(pairs.items[rows[some]], axis=0)
+        return look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
+
+    ranked, sizes = order_in_groups(codes, hashes_of), pairs.counts[has_more]
+    first_ones, _ = concatenated_ranges(np.cumsum(sizes) - sizes, most[has_more])
+    kept[rows[ranked[first_ones]]] = True
+    return kept
