@@ -55,7 +55,7 @@ def run(*, quick: bool = False, rounds: int = 3, methods: Sequence[str] = ()) ->
         figures += _figures(log.name, tables[log.name])
         budget = {"epsilon": EPSILON, "delta": DELTA}
         write_results("finding", figures, **budget, modes=MODES, logs=activity, tables={**before, **tables})
-    show_figures(f"Pairs found at epsilon {EPSILON:g}, delta {DELTA:g}", figures)
+    show_figures(f"Contributions found at epsilon {EPSILON:g}, delta {DELTA:g}", figures)
     return figures
 
 

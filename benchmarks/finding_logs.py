@@ -50,7 +50,7 @@ class LogPairs:
 
     @functools.cached_property
     def looks(self) -> Whole:
-        """Pairs of each user: int64[users]."""
+        """Contributions of each user: int64[users]."""
         return np.bincount(self.users)
 
     @functools.cached_property

@@ -18,13 +18,13 @@ from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pairs import UserPairs
-from dp_transforms.core.purses import Purses
+from dp_transforms.core.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 from tests.helpers.trials import trial_of
 
@@ -60,7 +60,7 @@ def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
 def replay_weights(log: LogPairs, plan: Plan) -> np.ndarray:
     """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_looks."""
     looks = np.minimum(log.looks, plan.paid_looks.most_looks)
-    affordable = np.searchsorted(plan.paid_looks.units, PURSE_UNITS // looks, side="right") - 1
+    affordable = np.searchsorted(plan.paid_looks.units, BUDGET_UNITS // looks, side="right") - 1
     weights = np.array(plan.paid_looks.weights)[affordable] * (looks / log.looks)
     return weights[log.users]
 
@@ -94,9 +94,9 @@ class OrderedStream:
         order = np.argsort(hashes)
         self._hashes, self._code = hashes[order], np.empty(users, dtype=np.int64)
         self._code[order] = np.arange(users)
-        self._purses = Purses(self._settings, self._keys)
+        self._purses = UserBudgets(self._settings, self._keys)
         self._namer = ItemNamer(self._settings, self._keys)
-        self._known = KnownItems.none()
+        self._known = FollowedItems.none()
         self._windows_at_once = windows_at_once
         self._first = self._next = 0
         self._sums: list[ItemSums] = []
@@ -111,7 +111,9 @@ class OrderedStream:
             return np.zeros(0, dtype=np.int64)
         codes, positions = self._code[users], self._position[items]
         order = np.argsort(codes * len(self._table) + positions)
-        pairs = UserPairs(self._hashes, codes[order], np.full(len(order), window), positions[order], self._table)
+        pairs = UserContributions(
+            self._hashes, codes[order], np.full(len(order), window), positions[order], self._table
+        )
         pairs = pairs.select(slice(None))
         in_order = self._purses.spend(pairs, window)
         self._sums.append(ItemSums.of_weights(pairs, in_order, self._keys))

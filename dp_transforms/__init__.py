@@ -4,7 +4,7 @@ The one idea is a budget for every user. ThresholdMonitorEvolving, a stateful Do
 (`beam.threshold_monitor`), tests the items of each window against a threshold and charges a hit to the contribution
 counters of the users who hold the item; target charging (TCT) accounts for it. By default the command charges
 contributions instead: a user pays for each test of an item that it has in a window, whatever comes of it, by a price
-list (`core.purses`; docs/guarantee.md, "Contributions").
+list (`core.user_budgets`; docs/guarantee.md, "Contributions").
 
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
 which differ in one user with all of its events, and every set R of reports,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.core.event_batch import EventBatch
-    from dp_transforms.core.item_domain import PublicItems
+    from dp_transforms.core.public_items import PublicItems
     from dp_transforms.core.window_report import HeavyHitter, WindowReport
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
@@ -87,7 +87,7 @@ _HOME = {
     "ReadEvents": "beam.read_events",
     "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
-    "PublicItems": "core.item_domain",
+    "PublicItems": "core.public_items",
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.beam.runner_options import split_words
 from dp_transforms.cli.options import RunnerCommand
 from dp_transforms.reports import ReportHeader
@@ -123,7 +123,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     of_one = plan.paid_looks.weights[-1]
     assert f"reach {plan.threshold / of_one:.1f} users with one contribution" in text
     assert f"a lower threshold, {plan.known_threshold / of_one:.1f}." in text
-    of_ten = plan.paid_looks.weights[np.searchsorted(plan.paid_looks.units, PURSE_UNITS // 10, side="right") - 1]
+    of_ten = plan.paid_looks.weights[np.searchsorted(plan.paid_looks.units, BUDGET_UNITS // 10, side="right") - 1]
     assert f"with 10 contributions each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 

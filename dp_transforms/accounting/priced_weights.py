@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Whole = npt.NDArray[np.int64]
 
-PURSE_UNITS = 10**12  # a full purse
+BUDGET_UNITS = 10**12  # a full purse
 FEWEST_STATED = 5  # "at least N users" is said from here on: pairs of fewer users are then far from being stated
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
@@ -220,7 +220,7 @@ class LooksMechanism:
         return cls(
             looks.shape,
             looks.scale,
-            PricesOfUser(looks.weights, looks.units, PURSE_UNITS),
+            PricesOfUser(looks.weights, looks.units, BUDGET_UNITS),
             plan.threshold,
             known_threshold,
             looks.spacing,

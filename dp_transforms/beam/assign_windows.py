@@ -1,6 +1,7 @@
 """Assign: batches of events -> packed pairs (user, item) by window and shard of users.
 
-Pairs are made distinct before the shuffle, and from here on ids are keyed hashes. With a known domain, events with
+Contributions are made distinct before the shuffle, and from here on ids are keyed hashes. With a known domain, events
+with
 other items are left out here.
 """
 
@@ -19,7 +20,7 @@ from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn, operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE
-from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import SlabKey
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
@@ -29,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def assign_windows(
-    run: PlannedRun, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
+    run: PlannedRun, noise_key: beam.Secret, step: PackContributions, domain: DomainSource | None = None
 ) -> beam.ParDo:
     """`EventBatch` -> ``((slab, shard), packed pairs)``, as ``step`` says.
 
@@ -40,7 +41,7 @@ def assign_windows(
 def assign_windows_of_keys(
     run: PlannedRun,
     noise_key: beam.Secret,
-    step: PackPairs,
+    step: PackContributions,
     public_items: DomainSource | None = None,
     keys: Collection[str] | None = None,
 ) -> beam.ParDo:
@@ -50,7 +51,7 @@ def assign_windows_of_keys(
 
 
 class PackPairsDoFn(KeyedDoFn):
-    """Adapts `PackPairs`.
+    """Adapts `PackContributions`.
 
     Events outside the declared range or domain are counted for the operator.
     """
@@ -58,7 +59,7 @@ class PackPairsDoFn(KeyedDoFn):
     def __init__(
         self,
         run: PlannedRun,
-        step: PackPairs,
+        step: PackContributions,
         noise_key: beam.Secret,
         domain: DomainSource | None = None,
     ) -> None:

@@ -21,11 +21,11 @@ from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.read_events import REJECTED, ReplayProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.core.pack_pairs import MergePairs, Packed
+from dp_transforms.core.pack_contributions import MergeContributions, Packed
 from dp_transforms.core.stage import AtOnceStep, EachKeyStep, HandedOver, SlabKey
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.local.pool import ProcessPool, Result, Step
-from dp_transforms.local.read_pairs import BYTES, ROWS
+from dp_transforms.local.read_contributions import BYTES, ROWS
 from dp_transforms.logs.rejected_events import RejectedEvents
 
 _Named = Sequence[Packed] | None  # in earlier rounds of looks
@@ -81,9 +81,9 @@ def merge_pairs(
 ) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again. step: one of these."""
-    merging = MergePairs() if pool is None else MergePairs(sys.maxsize)  # in a pool, they do not travel
+    merging = MergeContributions() if pool is None else MergeContributions(sys.maxsize)  # in a pool, they do not travel
     merge = beam.ParDo(_do_fn_of(merging, noise_key, pool, len(_keys(step)))).with_output_types(Packed)
-    return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
+    return groups | "MergeContributions" >> merge | "GroupMerged" >> beam.GroupByKey()
 
 
 def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int, *, rereads: bool = False) -> beam.DoFn:

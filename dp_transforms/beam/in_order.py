@@ -27,7 +27,7 @@ from dp_transforms.core.operator_counts import (
 )
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import Sharding, Span, Stage, packed_by_cell
-from dp_transforms.core.state_cells import Cell, Kind, pack_cell, unpack_cell
+from dp_transforms.core.state_chunks import Cell, Kind, pack_chunk, unpack_chunk
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 
@@ -100,7 +100,7 @@ class InOrderDoFn(beam.DoFn):
             return
         now, span = self._progress(progress), Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
         blobs = [blob for _, of_window in windows for blob in of_window]
-        if blobs or self._work.acts_alone:
+        if blobs or self._work.runs_on_empty:
             yield from self._advance(blobs, span, cells, now)
         else:
             yield from self.send(None, span, now)
@@ -146,14 +146,14 @@ class InOrderDoFn(beam.DoFn):
             self._add(list(self._work.cells(state)), cells, progress)
         else:
             for kind, cell in changed:
-                cells.add(pack_cell(kind, 0, cell))
+                cells.add(pack_chunk(kind, 0, cell))
         for name, value in self._work.measures(state).items():
             operator_gauge(name).set(value)
 
     @staticmethod
     def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: StageProgress) -> None:
         for kind, cell in written:
-            cells.add(pack_cell(kind, 0, cell))
+            cells.add(pack_chunk(kind, 0, cell))
             progress.cells += 1
             progress.size += len(cell)
 
@@ -219,5 +219,5 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
 
 
 def _unpacked(data: bytes) -> tuple[Kind, Cell]:
-    kind, _, cell = unpack_cell(data)
+    kind, _, cell = unpack_chunk(data)
     return kind, cell

@@ -10,10 +10,10 @@ import apache_beam as beam
 
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
-from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
+from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
 from dp_transforms.checks import check_names
-from dp_transforms.core.item_domain import PublicItems
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.stage import Sharding
 from dp_transforms.errors import StreamError
@@ -41,7 +41,7 @@ class MonitorStream(beam.PTransform):
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
     `ShiftingHeavyHitters` returns for a stream with the events that came in time. Bounded input gives the same ones,
     but not where users pay for contributions: a stream does not know what a user will do later, so each user spends its
-    budget at its own pace (`core.purses`).
+    budget at its own pace (`core.user_budgets`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
     "Streams and parts"): not on watermarks, not on the engine, and not on restarts from the stored state.
@@ -93,7 +93,7 @@ class MonitorStream(beam.PTransform):
             raise ValueError(f"poll_seconds must be > 0 and finite, got {poll_seconds!r}.")
         if stop_file is not None and "://" in stop_file:
             raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
-        self._domain = domain_of_plan(public_items, plan)
+        self._domain = public_items_of_plan(public_items, plan)
         self._source = source
         self._plan = plan
         self._clock = clock

@@ -36,10 +36,10 @@ from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.checks import on_one_line
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.contributions import IdKeys
 from dp_transforms.core.operator_counts import ToShard
-from dp_transforms.core.pairs import IdKeys
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
@@ -135,7 +135,7 @@ class _Polling:
 class _OpenPartitions:
     """Steps partitions with `PartitionPoller`, and keeps their readers open between steps."""
 
-    def __init__(self, polling: _Polling, keys: IdKeys, domain: DomainTable | None) -> None:
+    def __init__(self, polling: _Polling, keys: IdKeys, domain: PublicItemsTable | None) -> None:
         self._polling = polling
         self._readers: dict[str, tuple[PartitionReader, int]] = {}
         self._stop_micros: int | None = None

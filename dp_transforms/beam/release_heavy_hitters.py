@@ -19,18 +19,18 @@ from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits, ReleaseStagesInOrder
-from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
-from dp_transforms.beam.threshold_monitor import MonitorPairs
+from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
+from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.checks import check_names
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.event_ids import label_getter
-from dp_transforms.core.item_domain import DomainFile, PublicItems
-from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.core.release_stages import Cuts, stages_of
-from dp_transforms.core.stage import DomainOfRun, Sharding
+from dp_transforms.core.public_items import PublicItems, PublicItemsFile
+from dp_transforms.core.release_stages import Partitioning, stages_of
+from dp_transforms.core.stage import PublicItemsOfRun, Sharding
 from dp_transforms.local import ProcessPool
-from dp_transforms.local.read_pairs import ReadPairsStep
+from dp_transforms.local.read_contributions import ReadContributionsStep
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -85,7 +85,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream are in time").
 
     Where users pay for contributions, bounded input and a stream give different reports: a stream does not know what a
-    user will do later, so each spends its budget at its own pace (`core.purses`), as in `MonitorStream`. A plan with
+    user will do later, so each spends its budget at its own pace (`core.user_budgets`), as in `MonitorStream`. A plan
+    with
     ``rounds=True`` names far more in bounded input; a stream refuses it.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
@@ -127,8 +128,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         if with_blocks:
             _ = plan.paid_rounds  # raises without rounds
         self._with_blocks = with_blocks
-        self._domain = domain_of_plan(public_items, plan)
-        self._domain_of_stages: DomainOfRun | None = self._domain
+        self._domain = public_items_of_plan(public_items, plan)
+        self._domain_of_stages: PublicItemsOfRun | None = self._domain
         self._pool: str | None = None
         self._plan = plan
         self._user = user
@@ -161,7 +162,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if events.is_bounded:
             return self._release_at_once(events, run, noise_key)
         shards = Sharding.of_stream(self._shards).shards
-        step = PackPairs(run.plan.schedule, Sharding(1, shards))
+        step = PackContributions(run.plan.schedule, Sharding(1, shards))
         batches, rejected = self._batches(events)
         messages = (
             batches
@@ -172,14 +173,14 @@ class ShiftingHeavyHitters(beam.PTransform):
         return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
     def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        cut = MonitorPairs.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
-        packed, rejected = self._packed(events, run, noise_key, PackPairs(run.plan.schedule, cut))
+        cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
+        packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
         release = ReleaseHits(run, noise_key, cut, self._domain_of_stages, pool=self._pool)
         return ReleaseOutput((packed | "Release" >> release).reports, rejected)
 
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        cuts = Cuts.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        step = PackPairs(run.plan.schedule, cuts.users, by_item=True)
+        cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
+        step = PackContributions(run.plan.schedule, cuts.users, by_item=True)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
         release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
@@ -187,7 +188,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         return ReleaseOutput(released.reports, rejected, released.blocks)
 
     def _packed(
-        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs
+        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
     ) -> tuple[beam.PCollection, beam.PCollection]:
         """The pairs of users, packed, and the rows that cannot be read."""
         batches, rejected = self._batches(events)
@@ -265,16 +266,16 @@ class ReleaseLog(ShiftingHeavyHitters):
         file = (
             None
             if public_items is None or plan.domain is None
-            else DomainFile(public_items, plan.domain.size, plan.domain.fingerprint)
+            else PublicItemsFile(public_items, plan.domain.size, plan.domain.fingerprint)
         )
         self._domain_of_stages = self._domain_file = file
         self._fields = fields
         self._pool = pool.token
 
     def _packed(
-        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs
+        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
     ) -> tuple[beam.PCollection, beam.PCollection]:
-        reading = ReadPairsStep(step, self._fields, self._domain_file)
+        reading = ReadContributionsStep(step, self._fields, self._domain_file)
         assert self._pool is not None
         do_fn = RunInPoolDoFn(reading, self._pool)
         outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")

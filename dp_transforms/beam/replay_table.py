@@ -22,8 +22,8 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.checks import nearest
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.item_domain import PublicItems
 from dp_transforms.core.planned_run import fresh_run_id
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import JOINED_ROWS, join_blocks
 from dp_transforms.logs.log_chunk import (

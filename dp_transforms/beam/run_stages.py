@@ -15,20 +15,20 @@ from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
-from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
+from dp_transforms.beam.set_up_workers import keep_bundles_whole, public_items_of_plan, resolve_noise_key
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
-from dp_transforms.beam.threshold_monitor import MonitorPairs
+from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.operator_counts import ToShard
-from dp_transforms.core.pack_pairs import PackPairs
-from dp_transforms.core.pairs import ItemPairs
+from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.release_stages import Cuts, ReleaseStages, stages_of
+from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.release_stages import Partitioning, ReleaseStages, stages_of
 from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, DomainOfRun, Sharding, SlabKey, Stage, shards_of_items
+from dp_transforms.core.stage import AtOnceStep, PublicItemsOfRun, Sharding, SlabKey, Stage, shards_of_items
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
 
@@ -43,10 +43,11 @@ class Released(NamedTuple):
 
 
 class ReleaseHits(beam.PTransform):
-    """``((slab, shard of users), packed UserPairs)`` -> `Released`, where users pay for hits: ThresholdMonitorEvolving
+    """``((slab, shard of users), packed UserContributions)`` -> `Released`, where users pay for hits:
+    ThresholdMonitorEvolving
     under one key, the stream of the run.
 
-    cut: `MonitorPairs.cut`. part, pool: as in `ReleaseAtOnce`.
+    cut: `MonitorContributions.cut`. part, pool: as in `ReleaseAtOnce`.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class ReleaseHits(beam.PTransform):
         run: PlannedRun,
         noise_key: beam.Secret,
         cut: Sharding,
-        public_items: DomainOfRun | None = None,
+        public_items: PublicItemsOfRun | None = None,
         *,
         part: RunPart | None = None,
         pool: str | None = None,
     ) -> None:
         super().__init__()
         self._stream = run.stream
-        self._monitor = MonitorPairs(
+        self._monitor = MonitorContributions(
             run, noise_key, cut, public_items=public_items, keys=(run.stream,), part=part, pool=pool
         )
 
@@ -88,7 +89,7 @@ class ReleaseAtOnce(beam.PTransform):
         self,
         stages: ReleaseStages,
         noise_key: beam.Secret,
-        cuts: Cuts,
+        cuts: Partitioning,
         part: RunPart | None = None,
         pool: str | None = None,
         *,
@@ -207,16 +208,16 @@ class ReleasePart(beam.PTransform):
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id, part=part.draws_as)
         self._part = part
         self._noise_key = noise_key
-        self._domain = domain_of_plan(public_items, plan)
+        self._domain = public_items_of_plan(public_items, plan)
         self._stages = stages_of(self._run, self._domain, is_part=True)
         pays_looks = self._run.plan.looks is not None
-        self._cuts = Cuts.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)
+        self._cuts = Partitioning.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)
 
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
-        by_item = self._stages.users.work.TAKES is ItemPairs
-        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        by_item = self._stages.users.work.TAKES is ItemContributions
+        step = PackContributions(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
         release: beam.PTransform
         if self._run.plan.hits is not None:
             release = ReleaseHits(self._run, noise_key, self._cuts.users, self._domain, part=self._part)

@@ -26,8 +26,8 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.item_domain import MOST_DOMAIN_BYTES, DomainTable, HashesItems, PublicItems, which_keys
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import MOST_DOMAIN_BYTES, HashesItems, PublicItems, PublicItemsTable, which_keys
 from dp_transforms.core.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan
@@ -229,15 +229,15 @@ class DomainSource:
         self._shared = Shared()
         self._checked_domain()
 
-    def table(self, keys: HashesItems) -> DomainTable:
+    def table(self, keys: HashesItems) -> PublicItemsTable:
         """The items by their keyed hashes. keys: the same in all steps of a run.
 
         One source can serve several runs with different keys (a transform that is applied twice). So the table is kept
         under the keyed hash of a fixed text, which differs from key to key and does not reveal the key.
         """
 
-        def load() -> DomainTable:
-            return DomainTable.of_labels(self._checked_domain().labels, keys.hash_items)
+        def load() -> PublicItemsTable:
+            return PublicItemsTable.of_labels(self._checked_domain().labels, keys.hash_items)
 
         return self._shared.acquire(load, tag=which_keys(keys))  # type: ignore[no-any-return]
 
@@ -246,7 +246,7 @@ class DomainSource:
         return domain.checked(self._size, self._fingerprint)
 
 
-def domain_of_plan(domain: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> DomainSource | None:
+def public_items_of_plan(domain: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> DomainSource | None:
     """The public items that workers use; None without. Raises ValueError unless they are the plan's."""
     if domain is None and plan.domain_size:
         raise ValueError(f"the plan has {plan.domain_size:,} public items. Give public_items=PATH.")
@@ -280,7 +280,7 @@ class KeyedDoFn(beam.DoFn):
         self._run = run
         self._noise_key = noise_key
         self._domain_source = domain
-        self._domain: DomainTable | None = None
+        self._domain: PublicItemsTable | None = None
 
     def setup(self) -> None:
         self._keys = self._run.stream_keys(self._noise_key.get_secret_bytes())

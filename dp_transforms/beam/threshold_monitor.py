@@ -25,10 +25,10 @@ from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedC
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.set_up_workers import (
     display_of,
-    domain_of_plan,
     keep_bundles_whole,
     operator_counter,
     operator_gauge,
+    public_items_of_plan,
     resolve_noise_key,
 )
 from dp_transforms.beam.write_state import STATE
@@ -36,14 +36,14 @@ from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters
 from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
-from dp_transforms.core.item_domain import PublicItems
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
-from dp_transforms.core.pack_pairs import PackPairs
+from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import DomainOfRun, EachKeyStep, Sharding, Stage, shards_of_items
-from dp_transforms.core.state_cells import Kind, hit_bound_cell, pack_by_bucket
+from dp_transforms.core.stage import EachKeyStep, PublicItemsOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.users import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
@@ -103,7 +103,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
             keys = tuple(id_of_value(key, "key") for key in (keys if not isinstance(keys, str) else (keys,)))
         if public_items is not None and keys is None:
             raise ValueError("keys must be given with public_items: each of these is tested under each key.")
-        self._public_items = domain_of_plan(public_items, plan)
+        self._public_items = public_items_of_plan(public_items, plan)
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 
@@ -118,10 +118,10 @@ class ThresholdMonitorEvolving(beam.PTransform):
         keep_bundles_whole(events.pipeline)
         run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())
         batches, rejected = events | "CollectEvents" >> CollectEventsOfKeys()
-        cut = MonitorPairs.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
-        packing = PackPairs(plan.schedule, cut)
+        cut = MonitorContributions.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
+        packing = PackContributions(plan.schedule, cut)
         packed = batches | "AssignWindows" >> assign_windows_of_keys(run, noise_key, packing, self._public_items, keys)
-        monitor = MonitorPairs(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
+        monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
         reports = (packed | "Monitor" >> monitor)[REPORTS]
         return MonitorOutput(reports, rejected) if self._with_rejected else reports
 
@@ -134,8 +134,9 @@ class MonitorOutput(NamedTuple):
     rejected: beam.PCollection
 
 
-class MonitorPairs(beam.PTransform):
-    """``((key, slab, shard), packed UserPairs)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part of a
+class MonitorContributions(beam.PTransform):
+    """``((key, slab, shard), packed UserContributions)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part
+    of a
     replay carries over, tagged `STATE`.
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
@@ -152,7 +153,7 @@ class MonitorPairs(beam.PTransform):
         noise_key: beam.Secret,
         cut: Sharding,
         *,
-        public_items: DomainOfRun | None = None,
+        public_items: PublicItemsOfRun | None = None,
         keys: Sequence[str] = (),
         part: RunPart | None = None,
         pool: str | None = None,
@@ -322,7 +323,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
 
     def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
         """What a part of a replay hands to the next: all counters of its users, and the bound."""
-        cells = [(Kind.HIT_BOUND, hit_bound_cell(now.hit_bound)), *((Kind.BUDGETS, blob) for blob in counters.read())]
+        cells = [(Kind.HIT_BOUND, hit_bound_chunk(now.hit_bound)), *((Kind.BUDGETS, blob) for blob in counters.read())]
         return (beam.pvalue.TaggedOutput(STATE, packed) for packed in pack_by_bucket(cells))
 
     def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:

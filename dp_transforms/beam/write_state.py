@@ -10,7 +10,7 @@ import apache_beam as beam
 
 from dp_transforms.beam.write_files import Gathered, gather_all
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_cells import Cell, Kind, join_cells, unpack_cell
+from dp_transforms.core.state_chunks import Cell, Kind, join_chunks, unpack_chunk
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.state_file import replace_state, write_state
@@ -23,7 +23,7 @@ STATE = "state"  # tag of the output with what a step carries over to the next p
 class WriteState(beam.PTransform):
     """Writes what a part has changed, joined with the state before, as one file.
 
-    Its input are cells, as `pack_cell` packs them.
+    Its input are cells, as `pack_chunk` packs them.
 
     path: a local path in a draft. header: of the state before the part, with the part as its intent. forget_after:
     known items that were named longer ago than so many windows are forgotten. shown_name: of the state, for errors.
@@ -66,7 +66,7 @@ def write_gathered(
     changed: dict[tuple[Kind, int], list[Cell]] = {}
     for data in encoded:
         if data:
-            kind, bucket, cell = unpack_cell(data)
+            kind, bucket, cell = unpack_chunk(data)
             changed.setdefault((kind, bucket), []).append(cell)
     draft = pathlib.Path(path)
     temporary = draft.with_name(f"{draft.name}.{os.getpid()}")
@@ -83,12 +83,12 @@ def write_gathered(
 def _joined(
     part: RunPart, changed: dict[tuple[Kind, int], list[Cell]], named_from: int
 ) -> Iterator[tuple[Kind, int, Cell]]:
-    """All cells after the part, in order; one bucket at a time. named_from: as in `join_cells`."""
+    """All cells after the part, in order; one bucket at a time. named_from: as in `join_chunks`."""
     state = part.state() if isinstance(part, StoredPart) else None
     rows = [] if state is None else state.rows
     for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
         before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
         is_copied = (kind, bucket) not in changed and not kind.is_of_items
         cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
-        for cell in cells if is_copied else join_cells(kind, cells, named_from=named_from):
+        for cell in cells if is_copied else join_chunks(kind, cells, named_from=named_from):
             yield kind, bucket, cell

@@ -15,10 +15,10 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
-from dp_transforms.core.item_domain import DomainFile
+from dp_transforms.core.public_items import PublicItemsFile
 from dp_transforms.errors import PoolError, UserError
 from dp_transforms.local import ProcessPool
-from dp_transforms.local.read_pairs import ReadPairsStep, reading_step
+from dp_transforms.local.read_contributions import ReadContributionsStep, reading_step
 from dp_transforms.logs import EventFields, LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.plan.plan import HITS
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -26,7 +26,7 @@ from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stores.remote_files import is_remote, look_at
 from dp_transforms.views.report_words import counted
 
-LIBRARIES = ("pyarrow.parquet", "dp_transforms.local.read_pairs", "dp_transforms.core.release_stages")
+LIBRARIES = ("pyarrow.parquet", "dp_transforms.local.read_contributions", "dp_transforms.core.release_stages")
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000
 _MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files
@@ -129,13 +129,13 @@ def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
     """Begins to read the log, if it has not begun. Raises ValueError for a noise key that cannot be used."""
     plan, domain = request.plan, None
     if request.public_items is not None and plan.domain is not None:
-        domain = DomainFile(request.public_items, plan.domain.size, plan.domain.fingerprint)
+        domain = PublicItemsFile(request.public_items, plan.domain.size, plan.domain.fingerprint)
         pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.public_items)
     step = reading_step(plan.schedule, request.fields, request.shards, domain, pays_looks=plan.looks is not None)
     _begin(pool, step, request.chunks, request.options.noise_key_file)
 
 
-def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], key_file: str | None) -> None:
+def _begin(pool: ProcessPool, step: ReadContributionsStep, chunks: Sequence[LogChunk], key_file: str | None) -> None:
     if pool.secret is None:
         pool.use_key(secrets.token_bytes(32) if key_file is None else read_key_file(key_file))
     for joined in spread_chunks(chunks, step.fields, pool.processes):

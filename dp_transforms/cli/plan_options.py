@@ -37,7 +37,7 @@ from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 
 if TYPE_CHECKING:
-    from dp_transforms.core.item_domain import PublicItems
+    from dp_transforms.core.public_items import PublicItems
 
 _MOST_PLAN_BYTES = 1 << 20
 _HITS = {counts: RELEASE_MODES["hits-with-counts" if counts else "hits"].default_hits for counts in (False, True)}
@@ -290,7 +290,7 @@ def read_public_items(path: str | None) -> PublicItems | None:
     """The items of ``--public-items``; None without one. Raises UserError."""
     if path is None:
         return None
-    from dp_transforms.core.item_domain import PublicItems  # loads pyarrow
+    from dp_transforms.core.public_items import PublicItems  # loads pyarrow
 
     with user_errors(ValueError, prefix="--public-items "):
         return PublicItems.read(path)

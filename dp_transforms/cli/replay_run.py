@@ -26,11 +26,11 @@ from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.state_part import StatePart
 from dp_transforms.core.operator_counts import (
+    CONTRIBUTIONS_UNPAID,
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
-    PAIRS_UNPAID,
 )
 from dp_transforms.errors import UserError
 from dp_transforms.local import ProcessPool
@@ -108,7 +108,7 @@ def _summary(result: PipelineResult, started: float) -> ReplaySummary:
         outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
         outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
         rejected=counts.get(EVENTS_REJECTED, 0),
-        unpaid=counts.get(PAIRS_UNPAID, 0),
+        unpaid=counts.get(CONTRIBUTIONS_UNPAID, 0),
         seconds=time.monotonic() - started,
     )
 

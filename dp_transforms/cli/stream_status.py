@@ -123,7 +123,7 @@ class StreamStatus:
             (names.EVENTS_AFTER_STOP, "after the stop"),
             (names.EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
             (names.EVENTS_OUTSIDE_DOMAIN, "of other items than --public-items"),
-            (names.PAIRS_UNPAID, "contributions beyond --most-contributions"),
+            (names.CONTRIBUTIONS_UNPAID, "contributions beyond --most-contributions"),
         ):
             if counts.get(name):
                 parts.append(f"{counts[name]:,} {words}")

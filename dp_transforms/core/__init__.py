@@ -12,15 +12,15 @@ release_rule           what a noisy count leads to: the rule of each mode
 Tables:
 
 event_ids              what an id is; one label of several fields
-item_domain            the items of a run, where they are known and public; in a worker by keyed hash
+public_items           the items of a run, where they are known and public; in a worker by keyed hash
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
 column_kinds           what a column of a table may be
 columns                tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
-pairs                  which items each user holds in each window, by user or by item: from events; which of them count
-pack_pairs             events -> the same, packed, by window and shard of users
+contributions              which items each user holds in each window, by user or by item: from events; which of them count
+pack_contributions      events -> the same, packed, by window and shard of users
 item_sums              the same pairs by window and item, in cells: an item in a window, with its holders or a sum
 named_items            what was named, and what is published of it
 window_report          the released types
@@ -34,7 +34,7 @@ heavy_hitter_monitor   the parallel front, which finds candidates; the sequentia
 
 Users pay for each test of a contribution:
 
-purses            the weights of a stream, from each user's own pace, and what it has left
+user_budgets      the weights of a stream, from each user's own pace, and what it has left
 round_candidates  in rounds: what a round draws for, a function of what was named before
 round_namer       in rounds: from sums to what each round names; second looks, for their sizes
 followed_items    known items, which were named lately; followed down to their lower threshold
@@ -48,5 +48,5 @@ users             the first: what users hold -> what they add to each item, out 
 rounds            the first two where looks come in rounds: run again for each, on what was named before
 release_stages    which stages a run has, by what its users pay for
 run_part          a part of a run, and the state before it
-state_cells       what is stored of a state
+state_chunks      what is stored of a state
 """

@@ -37,7 +37,7 @@ _GIVEN = -2  # in the place of a row: what was named before the first window
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class KnownItems(Columns):
+class FollowedItems(Columns):
     """k items in the order of their keyed hashes, with the window in which each was last named.
 
     table: ItemTable of length k. last_named: int64[k].
@@ -48,7 +48,7 @@ class KnownItems(Columns):
 
     SCHEMA: ClassVar = {"last_named": Column(WHOLE, join=MOST), "table": Items(of="row")}
 
-    def after(self, named: Cells, next_window: int, forget_after: int) -> KnownItems:
+    def after(self, named: Cells, next_window: int, forget_after: int) -> FollowedItems:
         """What is known in ``next_window``, if after these items were named no others are, up to that window.
 
         An item is known in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
@@ -64,9 +64,9 @@ class KnownItems(Columns):
         last_named[old] = self.last_named
         np.maximum.at(last_named, new[named.items], named.windows)
         kept = np.flatnonzero((last_named >= 0) & (last_named >= next_window - forget_after))
-        return KnownItems(table.take(kept), last_named[kept])
+        return FollowedItems(table.take(kept), last_named[kept])
 
-    def since(self, window: int) -> KnownItems:
+    def since(self, window: int) -> FollowedItems:
         """Those that were last named in this window or later."""
         return self.select(self.last_named >= window)
 
@@ -126,7 +126,7 @@ DrawNobody = Callable[[Whole, Whole], Bits]  # of items and windows: whether noi
 
 def follow(
     cells: Cells,
-    known: KnownItems,
+    known: FollowedItems,
     first: int,
     end: int,
     forget_after: int,

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS
-from dp_transforms.core.followed_items import NO_ROW, KnownItems, follow
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.followed_items import NO_ROW, FollowedItems, follow
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.noise_table import Inversion, noise_bounds
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import BlockFunction, StreamKeys, Words
 from dp_transforms.plan.plan import Plan
 
@@ -48,7 +48,7 @@ class EmptyItems:
     tail: the probability that the noise alone reaches the threshold, in units of 2^-128.
     """
 
-    def __init__(self, domain: DomainTable, tail: int, keys: StreamKeys) -> None:
+    def __init__(self, domain: PublicItemsTable, tail: int, keys: StreamKeys) -> None:
         self._items = domain.items
         self._draws = EmptyItemDraws(len(domain), tail, keys.empty_item_uniforms())
         self._drawn = functools.lru_cache(maxsize=1)(self._draw)  # for one shard after the other
@@ -165,11 +165,11 @@ class ItemNamer:
         tails = self._plan.paid_looks.noise.upper_tail_integers()
         return tails[self._known_threshold - 1] if self._known_threshold <= len(tails) else 0
 
-    def name_windows(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
+    def name_windows(self, sums: ItemSums, known: FollowedItems, first: int, end: int) -> NamedItems:
         """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
 
         sums: all cells of these windows in one shard of items. known: what is known of the shard before window
-        ``first``; `KnownItems.after` then tells what is known in window ``end``.
+        ``first``; `FollowedItems.after` then tells what is known in window ``end``.
 
         Raises ValueError for cells of other windows, and for empty items in an open domain.
         """
@@ -198,7 +198,7 @@ class ItemNamer:
             sums.windows[named], sums.items[named], noisy_sums, np.full(len(named), threshold), sums.table
         )
 
-    def _name_in_open_domain(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
+    def _name_in_open_domain(self, sums: ItemSums, known: FollowedItems, first: int, end: int) -> NamedItems:
         table, threshold = self._table, self._plan.threshold
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         names_anew = table.passes(uniforms, threshold - sums.sums)

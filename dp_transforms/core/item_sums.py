@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from dp_transforms.core.column_kinds import ADDED, Column, Digests, Items, Narrow, Splits, Windows
 from dp_transforms.core.columns import Cells, Rows, cell_keys, used
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.equal_rows import concatenated_ranges, group_starts, sort_with_codes
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.packed_arrays import NARROW
-from dp_transforms.core.pairs import Pairs
 from dp_transforms.core.randomness import StreamKeys, Words, sum_modulo_2_128
 
 
@@ -44,7 +44,7 @@ class ItemSums(Cells):
     }
 
     @classmethod
-    def of_weights(cls, pairs: Pairs, weights: npt.NDArray[np.int64], keys: StreamKeys) -> ItemSums:
+    def of_weights(cls, pairs: Contributions, weights: npt.NDArray[np.int64], keys: StreamKeys) -> ItemSums:
         """What the users of these pairs add to their items. weights: int64[len(pairs)]; pairs with 0 do not count."""
         if not weights.any():
             return cls.none()
@@ -106,7 +106,7 @@ class ItemHolders(Cells):
         return cls(windows, items, np.zeros(len(windows) + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64), table)
 
     @classmethod
-    def of_pairs(cls, pairs: Pairs) -> ItemHolders:
+    def of_pairs(cls, pairs: Contributions) -> ItemHolders:
         """The same pairs, turned from user order into item order."""
         rows = pairs.windows * len(pairs.table) + pairs.items if len(pairs) else pairs.windows
         order = np.argsort(rows, kind="stable")

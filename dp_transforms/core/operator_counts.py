@@ -60,7 +60,9 @@ EVENTS_WITHOUT_TIME = "events_without_time"  # elements that nobody gave a times
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
 EVENTS_OF_OTHER_KEYS = "events_of_other_keys"  # than those that were named
 LATE_BATCHES = "late_batches_dropped"
-PAIRS_UNPAID = "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count
+CONTRIBUTIONS_UNPAID = (
+    "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count
+)
 REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read
 
 # Of streams.
@@ -80,8 +82,8 @@ PENDING_WINDOWS = "pending_windows"  # windows that a partition has closed and t
 PARTITIONS_UNREAD = "partitions_unread"  # that the log has now, and had not when the run was begun
 PARTITION_STATE_BYTES = "partition_state_bytes"
 BUDGET_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
-PURSE_STATE_BYTES = "purse_state_bytes"  # of one shard of users: what is left to all users who were ever seen
-KNOWN_ITEMS = "known_items"  # of one shard of items: what was named lately
+BUDGET_STATE_BYTES = "purse_state_bytes"  # of one shard of users: what is left to all users who were ever seen
+FOLLOWED_ITEMS = "known_items"  # of one shard of items: what was named lately
 STREAM_GAUGES = (
     CLOCK_LAG_SECONDS,
     WINDOWS_SENT,
@@ -89,8 +91,8 @@ STREAM_GAUGES = (
     PARTITIONS_UNREAD,
     PARTITION_STATE_BYTES,
     BUDGET_STATE_BYTES,
-    PURSE_STATE_BYTES,
-    KNOWN_ITEMS,
+    BUDGET_STATE_BYTES,
+    FOLLOWED_ITEMS,
 )
 _OF_PARTITION = re.compile(rf"({CLOCK_LAG_SECONDS}|{WINDOWS_SENT})_\d+")
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.rounds import NameRound, WeighRound
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
-from dp_transforms.core.users import BoundUsers, FindCandidates, NameItems, ReleaseNames, SpendPurses, WeighReplay
+from dp_transforms.core.stage import SHARDS_OF_RUN, PublicItemsOfRun, Sharding, Stage, StageWork
+from dp_transforms.core.users import BoundUsers, FindCandidates, NameItems, ReleaseNames, SpendBudgets, WeighReplay
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 
@@ -30,7 +30,7 @@ class ReleaseStages(NamedTuple):
             yield str(number) if rounds > 1 else "", users, items
 
 
-class Cuts(NamedTuple):
+class Partitioning(NamedTuple):
     """How bounded input is cut. Results do not depend on it.
 
     users: what users hold, and what they add to items; one slab with all windows where they pay for looks, since a
@@ -41,7 +41,9 @@ class Cuts(NamedTuple):
     windows: Sharding
 
     @classmethod
-    def of(cls, schedule: WindowSchedule, *, pays_looks: bool, shards: int | None, part: RunPart | None = None) -> Cuts:
+    def of(
+        cls, schedule: WindowSchedule, *, pays_looks: bool, shards: int | None, part: RunPart | None = None
+    ) -> Partitioning:
         """shards: None for a good number. part: None for the whole run."""
         by_window = Sharding.of_windows(schedule.horizon if part is None else part.windows, shards)
         if not pays_looks:
@@ -50,7 +52,7 @@ class Cuts(NamedTuple):
 
 
 def stages_of(
-    run: PlannedRun, domain: DomainOfRun | None, *, is_replay: bool = False, is_part: bool = False
+    run: PlannedRun, domain: PublicItemsOfRun | None, *, is_replay: bool = False, is_part: bool = False
 ) -> ReleaseStages:
     """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known.
     is_part: of a part of a run at once. Else windows come one after the other."""
@@ -66,6 +68,6 @@ def stages_of(
     elif run.plan.rounds is not None:
         users, items = WeighRound, NameRound
     else:
-        users, items = WeighReplay if is_replay else SpendPurses, NameItems
+        users, items = WeighReplay if is_replay else SpendBudgets, NameItems
     windows = None if run.plan.looks is None else Stage(ReleaseNames, run)
     return ReleaseStages(Stage(users, run), Stage(items, run, domain), windows)

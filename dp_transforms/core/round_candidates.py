@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.core.columns import Cells
+from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
-from dp_transforms.core.pairs import ItemPairs
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -101,18 +101,19 @@ class Candidates:
         table, items = self.table.take(np.flatnonzero(of_shard)), places[self.items[rows]]
         return Candidates(self.of_windows, table, self.blocks[rows], items, self.named[numbers], self.left_out[numbers])
 
-    def pairs_of(self, pairs: ItemPairs, *, with_second: bool = False) -> ItemPairs:
-        """Those of these pairs of users that are drawn for. with_second: and what is named already, `Pairs.apart`."""
+    def pairs_of(self, pairs: ItemContributions, *, with_sizing: bool = False) -> ItemContributions:
+        """Those of these pairs of users that are drawn for. with_sizing: and what is named already,
+        `Contributions.apart`."""
         starts = group_starts(pairs.windows, pairs.items)
         windows = pairs.windows[starts]
         rows = self._rows_of(windows, self._places_of(pairs.table)[pairs.items[starts]])
         asked = np.flatnonzero(rows >= 0)
         numbers, bits = self._numbers_of(rows[asked], windows[asked])
-        is_drawn = ~_are_set(self.left_out if with_second else self.named | self.left_out, numbers, bits)
+        is_drawn = ~_are_set(self.left_out if with_sizing else self.named | self.left_out, numbers, bits)
         asked = asked[is_drawn]
         counts = np.diff(starts, append=len(pairs))[asked]
         drawn = pairs.select_users(concatenated_ranges(starts[asked], counts)[0])
-        if not with_second:
+        if not with_sizing:
             return drawn
         return drawn.apart(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
 

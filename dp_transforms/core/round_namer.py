@@ -31,7 +31,7 @@ from dp_transforms.plan.plan import Plan
 # (docs/guarantee.md, "Rounds"). Which pairs are named does not depend on it.
 
 
-class SecondLooks:
+class SizingTests:
     """Of one shard of items."""
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:

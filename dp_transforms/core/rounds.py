@@ -14,25 +14,26 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.core.columns import Columns
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.operator_counts import PAIRS_UNPAID
-from dp_transforms.core.pairs import ItemPairs
-from dp_transforms.core.purses import Purses
+from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
-from dp_transforms.core.round_namer import RoundNamer, SecondLooks
+from dp_transforms.core.round_namer import RoundNamer, SizingTests
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Reported, Span, StageWork
-from dp_transforms.core.state_cells import Kind
+from dp_transforms.core.state_chunks import Kind
+from dp_transforms.core.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
 
 class InRound(NamedTuple):
-    """What comes in a round. columns: `ItemPairs` or `ItemSums`. in_blocks: what round 0 named. in_windows: what later
+    """What comes in a round. columns: `ItemContributions` or `ItemSums`. in_blocks: what round 0 named. in_windows:
+    what later
     ones named or left out."""
 
     columns: Any
@@ -55,41 +56,42 @@ class _RoundWork(StageWork):
         return InRound(columns, NamedItems.of_messages(in_blocks), NamedItems.of_messages(in_windows))
 
     @property
-    def has_second(self) -> bool:
+    def is_sizing(self) -> bool:
         """Whether it is the last round, in which what is named already is looked at again."""
         return 0 < self.round == len(self.plan.units_of_rounds) - 1
 
 
 class WeighRound(_RoundWork):
-    """`ItemPairs` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace, in round 0
+    """`ItemContributions` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace,
+    in round 0
     on its items in blocks of windows, later on those of its pairs, that are drawn for. All
     items are drawn for by their shards, also by one to which nobody adds anything. The state is what each user that is
     here has left of the round.
     """
 
-    TAKES = ItemPairs
-    wakes_all = True
+    TAKES = ItemContributions
+    sends_to_all = True
 
     @property
     def _kind(self) -> Kind:
         return Kind.purses_of_round(self.round)
 
-    def load(self, part: RunPart, columns: InRound, span: Span) -> Purses:
+    def load(self, part: RunPart, columns: InRound, span: Span) -> UserBudgets:
         held = part.purses(columns.columns.users, self._kind)
-        return Purses.of_entries(self.plan, self.keys, held, span.first, self.plan.units_of_rounds[self.round])
+        return UserBudgets.of_entries(self.plan, self.keys, held, span.first, self.plan.units_of_rounds[self.round])
 
-    def advance(self, state: Purses, columns: InRound, span: Span, counts: Counter[str]) -> ItemSums:
+    def advance(self, state: UserBudgets, columns: InRound, span: Span, counts: Counter[str]) -> ItemSums:
         pairs = columns.columns
         if self.round:
-            pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_second=self.has_second)
+            pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_sizing=self.is_sizing)
         else:
             pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
-        spend = state.spend_with_second if self.has_second else state.spend
+        spend = state.spend_with_sizing if self.is_sizing else state.spend
         weights = spend(pairs, span.first, span.end)
-        counts[PAIRS_UNPAID] += int((weights == 0).sum())
+        counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
         return ItemSums.of_weights(pairs, weights, self.keys)
 
-    def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
+    def cells(self, state: UserBudgets) -> Iterator[tuple[Kind, bytes]]:
         return ((self._kind, cell) for cell in state.rewritten_cells())
 
 
@@ -100,7 +102,7 @@ class NameRound(_RoundWork):
     TAKES = ItemSums
     keeps_state = False
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: PublicItemsTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
         self._namer = RoundNamer(plan, keys)
 
@@ -109,10 +111,10 @@ class NameRound(_RoundWork):
             return self._namer.name_in_blocks(columns.columns)
         candidates, sums = columns.candidates(self.plan, span), columns.columns
         named = columns.in_windows.of_shard(span.shard, span.shards)
-        if self.has_second:
+        if self.is_sizing:
             named = named.without_left_out()
             drawn = len(columns.in_windows.without_left_out())
-            named, sums = SecondLooks(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
+            named, sums = SizingTests(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, sums, candidates, span.shard, span.shards)
         return NamedItems.merge([named, found])
 

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from dp_transforms.core.columns import ByUser
 from dp_transforms.core.contribution_counters import Hits
 from dp_transforms.core.equal_rows import places_of
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.packed_arrays import check_unpacked
-from dp_transforms.core.purses import PurseEntries
-from dp_transforms.core.state_cells import BUCKETS, Kind, are_of_bucket, buckets_of_shard, hit_bound_of_cell
+from dp_transforms.core.state_chunks import BUCKETS, Kind, are_of_bucket, buckets_of_shard, hit_bound_of_chunk
+from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _Entries = TypeVar("_Entries", bound=ByUser)
@@ -51,9 +51,9 @@ class RunPart:
         """How many windows the part has."""
         return self.end - self.first
 
-    def purses(self, users: npt.NDArray[np.uint64], kind: Kind = Kind.PURSES) -> PurseEntries:
+    def purses(self, users: npt.NDArray[np.uint64], kind: Kind = Kind.PURSES) -> BudgetEntries:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
-        return self._of_users(PurseEntries, kind, users)
+        return self._of_users(BudgetEntries, kind, users)
 
     def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
@@ -61,19 +61,19 @@ class RunPart:
 
     @property
     def hit_bound(self) -> int:
-        return max((hit_bound_of_cell(cell) for cell in self._cells(Kind.HIT_BOUND, [0])), default=0)
+        return max((hit_bound_of_chunk(cell) for cell in self._cells(Kind.HIT_BOUND, [0])), default=0)
 
-    def known(self, shard: int = 0, shards: int = 1) -> KnownItems:
+    def known(self, shard: int = 0, shards: int = 1) -> FollowedItems:
         """The known items of a shard."""
         parts = []
         for bucket in buckets_of_shard(shard, shards):
             for cell in self._cells(Kind.KNOWN, [bucket]):
-                known = KnownItems.from_bytes(cell)
+                known = FollowedItems.from_bytes(cell)
                 hashes = known.table.hashes[:, 1]
                 check_unpacked(are_of_bucket(hashes, bucket))
                 check_unpacked(bool((known.last_named < self.first).all() and (known.last_named >= 0).all()))
                 parts.append(known.select(hashes % np.uint64(shards) == shard))
-        return KnownItems.merge(parts)
+        return FollowedItems.merge(parts)
 
     def _of_users(self, table: type[_Entries], kind: Kind, users: npt.NDArray[np.uint64]) -> _Entries:
         buckets = users % np.uint64(BUCKETS)

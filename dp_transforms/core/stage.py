@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 from dp_transforms.core.columns import Columns
-from dp_transforms.core.item_domain import DomainTable, HashesItems
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import HashesItems, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_cells import Cell, Kind, pack_by_bucket
+from dp_transforms.core.state_chunks import Cell, Kind, pack_by_bucket
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 
@@ -71,10 +71,10 @@ def shards_of_items(shards: int) -> int:
     return min(shards, _MOST_SHARDS_OF_ITEMS)
 
 
-class DomainOfRun(Protocol):
+class PublicItemsOfRun(Protocol):
     """The items of a known domain, wherever they are read from."""
 
-    def table(self, keys: HashesItems) -> DomainTable: ...
+    def table(self, keys: HashesItems) -> PublicItemsTable: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,26 +90,27 @@ class Span:
 class StageWork(abc.ABC):
     """A stage at work: for one run, with its key. It holds no state of the run; that is in values which `load` makes.
 
-    A state is a set of *cells*, packed entries by `Kind`, of which a later one counts (`core.state_cells`): in whatever
+    A state is a set of *cells*, packed entries by `Kind`, of which a later one counts (`core.state_chunks`): in
+    whatever
     order and however often an engine gives them back, the state is the same.
 
     round: of looks, where they come in rounds: it is run again in each.
 
     TAKES: what is sent to it.
     keeps_state: whether anything is carried from window to window.
-    acts_alone: whether a window to which nothing comes must be advanced through, too.
-    wakes_all: whether something is sent to each shard of its slab, be it an empty table.
+    runs_on_empty: whether a window to which nothing comes must be advanced through, too.
+    sends_to_all: whether something is sent to each shard of its slab, be it an empty table.
     """
 
     TAKES: ClassVar[type[Columns]]
     keeps_state: ClassVar[bool] = True
-    wakes_all: bool = False
+    sends_to_all: bool = False
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: PublicItemsTable | None, number: int = 0) -> None:
         self.plan = plan
         self.keys = keys
         self.round = number
-        self.acts_alone = domain is not None
+        self.runs_on_empty = domain is not None
 
     def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Any:
         """What came. blobs: in any order. named: in a later round, what was named before it, packed, in any order: in
@@ -159,7 +160,7 @@ class Stage:
 
     work: type[StageWork]
     run: PlannedRun
-    domain: DomainOfRun | None = None
+    domain: PublicItemsOfRun | None = None
     round: int = 0
 
     def start(self, secret: bytes) -> StageWork:
@@ -177,7 +178,7 @@ def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[SlabKey, list[by
 
 @dataclasses.dataclass(frozen=True)
 class HandedOver:
-    """A cell of the state after a part, packed by `pack_cell`."""
+    """A cell of the state after a part, packed by `pack_chunk`."""
 
     packed: bytes
 
@@ -217,7 +218,7 @@ class AtOnceStep:
             else:
                 for key, packed in packed_by_cell(advanced, self.to):
                     yield from ((key, blob) for blob in packed)
-                if work.wakes_all:
+                if work.sends_to_all:
                     yield from (((slab, to), type(advanced).none().to_bytes()) for to in range(self.to.shards))
             if self.part is not None:
                 yield from map(HandedOver, pack_by_bucket(work.cells(state)))

@@ -10,23 +10,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.columns import used
+from dp_transforms.core.contributions import ItemContributions, UserContributions, bound_contributions, keep_by_hash
 from dp_transforms.core.equal_rows import group_slices
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.item_namer import EmptyItems, ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.operator_counts import KNOWN_ITEMS, PAIRS_UNPAID, PURSE_STATE_BYTES
-from dp_transforms.core.pairs import ItemPairs, UserPairs, bound_contributions, keep_by_hash
-from dp_transforms.core.purses import Purses
+from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.query_noise import query_noise
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Reported, Span, StageWork
-from dp_transforms.core.state_cells import Cell, Kind, known_of_cells
+from dp_transforms.core.state_chunks import Cell, Kind, followed_of_chunks
+from dp_transforms.core.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 
 # The weights of a replay: each user spends its purse evenly on all its pairs of the run (docs/guarantee.md,
@@ -50,12 +50,12 @@ def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan) -> ReplayChoice:
     many count.
     """
     listed = plan.paid_looks.listed
-    looks = np.minimum(pairs, PURSE_UNITS // listed.units[0])
-    weights, _ = listed.largest(PURSE_UNITS // looks)
+    looks = np.minimum(pairs, BUDGET_UNITS // listed.units[0])
+    weights, _ = listed.largest(BUDGET_UNITS // looks)
     return ReplayChoice(looks, weights)
 
 
-def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> ItemSums:
+def weigh_replay(pairs: UserContributions | ItemContributions, plan: Plan, keys: StreamKeys) -> ItemSums:
     """What these users add to their items. ``pairs`` must contain all pairs of its users in the whole run. Which pairs
     count is chosen by keyed hash."""
     looks, weights = choose_replay(pairs.counts, plan)
@@ -64,58 +64,60 @@ def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> 
 
 
 class BoundUsers(StageWork):
-    """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits."""
+    """`UserContributions` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits."""
 
     keeps_state = False
-    TAKES = UserPairs
+    TAKES = UserContributions
 
-    def advance(self, state: None, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemHolders:
+    def advance(self, state: None, columns: UserContributions, span: Span, counts: Counter[str]) -> ItemHolders:
         return ItemHolders.of_pairs(bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys))
 
 
 class WeighReplay(StageWork):
-    """`ItemPairs` of the whole run -> `ItemSums`: each user spends its purse evenly on all its pairs of the run, also
+    """`ItemContributions` of the whole run -> `ItemSums`: each user spends its purse evenly on all its pairs of the
+    run, also
     on later ones (`core.users`)."""
 
     keeps_state = False
-    TAKES = ItemPairs
+    TAKES = ItemContributions
 
-    def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
+    def advance(self, state: None, columns: ItemContributions, span: Span, counts: Counter[str]) -> ItemSums:
         in_run = columns.counts
-        counts[PAIRS_UNPAID] += int((in_run - choose_replay(in_run, self.plan).looks).sum())
+        counts[CONTRIBUTIONS_UNPAID] += int((in_run - choose_replay(in_run, self.plan).looks).sum())
         return weigh_replay(columns, self.plan, self.keys)
 
 
-class SpendPurses(StageWork):
-    """`UserPairs` -> `ItemSums`: window after window, each user at its own pace (`core.purses`). The state is what
+class SpendBudgets(StageWork):
+    """`UserContributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
+    state is what
     each user has left."""
 
-    TAKES = UserPairs
+    TAKES = UserContributions
 
-    def load(self, part: RunPart, columns: UserPairs, span: Span) -> Purses:
-        return Purses.of_entries(self.plan, self.keys, part.purses(columns.users), part.first)
+    def load(self, part: RunPart, columns: UserContributions, span: Span) -> UserBudgets:
+        return UserBudgets.of_entries(self.plan, self.keys, part.purses(columns.users), part.first)
 
-    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
-        return Purses(self.plan, self.keys, [cell for _, cell in cells])
+    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> UserBudgets:
+        return UserBudgets(self.plan, self.keys, [cell for _, cell in cells])
 
-    def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums:
+    def advance(self, state: UserBudgets, columns: UserContributions, span: Span, counts: Counter[str]) -> ItemSums:
         weights = np.zeros(len(columns), dtype=np.int64)
         for window, rows, of_window in pairs_by_window(columns):
             weights[rows] = state.spend(of_window, window)
-        counts[PAIRS_UNPAID] += int((weights == 0).sum())
+        counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
         return ItemSums.of_weights(columns, weights, self.keys)
 
-    def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
+    def cells(self, state: UserBudgets) -> Iterator[tuple[Kind, bytes]]:
         return ((Kind.PURSES, cell) for cell in state.rewritten_cells())
 
-    def changed(self, state: Purses, span: Span) -> Iterator[tuple[Kind, bytes]]:
+    def changed(self, state: UserBudgets, span: Span) -> Iterator[tuple[Kind, bytes]]:
         return ((Kind.PURSES, cell) for cell in state.changed_cells())
 
-    def measures(self, state: Purses) -> dict[str, int]:
-        return {PURSE_STATE_BYTES: state.entry_bytes}
+    def measures(self, state: UserBudgets) -> dict[str, int]:
+        return {BUDGET_STATE_BYTES: state.entry_bytes}
 
 
-def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int64], UserPairs]]:
+def pairs_by_window(pairs: UserContributions) -> Iterator[tuple[int, npt.NDArray[np.int64], UserContributions]]:
     """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
     the cost is that of the pairs, however many windows they lie in."""
     order = np.argsort(pairs.windows, kind="stable")
@@ -124,7 +126,7 @@ def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int6
         users, codes = used(len(pairs.users), pairs.codes[rows])
         windows, items = pairs.windows[rows], pairs.items[rows]
         of_window = pairs.users if users is None else pairs.users[users]
-        yield int(windows[0]), rows, UserPairs(of_window, codes, windows, items, pairs.table)
+        yield int(windows[0]), rows, UserContributions(of_window, codes, windows, items, pairs.table)
 
 
 # The second stage: what all users add to some items -> which of them are named, or candidates of the monitor.
@@ -137,7 +139,7 @@ class FindCandidates(StageWork):
     TAKES = ItemHolders
     keeps_state = False
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: PublicItemsTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
         self._empty = None if domain is None else EmptyItems(domain, query_noise(plan, keys).empty_item_tail(), keys)
 
@@ -151,7 +153,7 @@ class FindCandidates(StageWork):
 
 @dataclasses.dataclass
 class _Followed:
-    known: KnownItems
+    known: FollowedItems
 
 
 class NameItems(StageWork):
@@ -160,21 +162,21 @@ class NameItems(StageWork):
 
     TAKES = ItemSums
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: PublicItemsTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
         self._namer = ItemNamer(plan, keys)
         self._empty = None if domain is None else EmptyItems(domain, self._namer.empty_item_tail, keys)
         self._are_followed = plan.known is not None
-        self.acts_alone |= self._are_followed
+        self.runs_on_empty |= self._are_followed
 
     def unpacked(self, blobs: Sequence[bytes]) -> list[ItemSums]:
         return [ItemSums.from_bytes(blob) for blob in blobs]
 
     def load(self, part: RunPart, columns: list[ItemSums] | None, span: Span) -> _Followed:
-        return _Followed(part.known(span.shard, span.shards) if self._are_followed else KnownItems.none())
+        return _Followed(part.known(span.shard, span.shards) if self._are_followed else FollowedItems.none())
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Followed:
-        return _Followed(known_of_cells([cell for _, cell in cells], first - self.plan.known_for))
+        return _Followed(followed_of_chunks([cell for _, cell in cells], first - self.plan.known_for))
 
     def advance(self, state: _Followed, columns: list[ItemSums], span: Span, counts: Counter[str]) -> NamedItems:
         nobody = () if self._empty is None else (self._empty.without_sums(*dataclasses.astuple(span)),)
@@ -191,7 +193,7 @@ class NameItems(StageWork):
         return ((Kind.KNOWN, cell) for cell in state.known.since(span.first).to_cells())
 
     def measures(self, state: _Followed) -> dict[str, int]:
-        return {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
+        return {FOLLOWED_ITEMS: len(state.known)} if self._are_followed else {}
 
 
 class ReleaseNames(StageWork):

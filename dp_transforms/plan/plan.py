@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.checks import exact, html_table
 from dp_transforms.plan.calibration import EXACT, PRINTED, calibrate_hits, calibrate_looks, checked_budget, stored_mode
@@ -217,7 +217,7 @@ class Plan(Record):
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
         """What the tests of a user may cost in each round; without rounds, a user budget."""
-        return (PURSE_UNITS,) if self.rounds is None else self.rounds.units
+        return (BUDGET_UNITS,) if self.rounds is None else self.rounds.units
 
     @property
     def hits_per_user(self) -> int:

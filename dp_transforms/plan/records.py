@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS, PricedWeights
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_looks
 from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, mode_of
@@ -186,8 +186,8 @@ class Looks(Record):
         for name, values in (("weights", self.weights), ("units", self.units)):
             if any(low >= high for low, high in itertools.pairwise(values)):
                 raise ValueError(f"{name} must rise.")
-        if self.units[-1] > PURSE_UNITS:
-            raise ValueError(f"the largest weight must cost at most a user budget, {PURSE_UNITS} units.")
+        if self.units[-1] > BUDGET_UNITS:
+            raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
             raise ValueError(f"usual_contributions must rise, got {shown(self.usual_looks)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
@@ -202,12 +202,12 @@ class Looks(Record):
     @property
     def purse(self) -> int:
         """Units of a full user budget."""
-        return PURSE_UNITS
+        return BUDGET_UNITS
 
     @property
     def most_looks(self) -> int:
         """A user budget pays for at most so many tests; a user's further ones do not count."""
-        return PURSE_UNITS // self.units[0]
+        return BUDGET_UNITS // self.units[0]
 
     @functools.cached_property
     def prices(self) -> PriceList:
@@ -256,8 +256,8 @@ class Rounds(Record):
         check_whole("block_seconds", self.block_seconds, 1)
         if not 2 <= len(self.units) <= MOST_ROUNDS:
             raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
-        if sum(self.units) > PURSE_UNITS:
-            raise ValueError(f"the rounds must cost at most a user budget together, {PURSE_UNITS} units.")
+        if sum(self.units) > BUDGET_UNITS:
+            raise ValueError(f"the rounds must cost at most a user budget together, {BUDGET_UNITS} units.")
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
 
 

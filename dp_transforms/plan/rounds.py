@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_transforms.accounting.priced_weights import FEWEST_STATED, PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.purse_search import PurseChoice
 from dp_transforms.checks import is_whole
@@ -50,7 +50,7 @@ def units_of_shares(shares: object) -> tuple[int, ...]:
         raise ValueError(f"rounds must be True, or 2 to {MOST_ROUNDS} percents such as {USUAL_SHARES}, got {shares!r}.")
     if not all(is_whole(each) and 1 <= each <= 100 for each in percents) or percents[-1] != 100:
         raise ValueError(f"rounds must be whole percents of what is left, 1 to 100, the last one 100, got {shares!r}.")
-    units, left = [], PURSE_UNITS
+    units, left = [], BUDGET_UNITS
     for percent in percents:
         units.append(left * percent // 100)
         left -= units[-1]
@@ -151,7 +151,7 @@ def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, pr
 
 
 def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
-    return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
+    return found_from(looks.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
@@ -178,7 +178,7 @@ def _why_not(given: Mapping[str, Any], *, has_domain: bool) -> str:
         if given.get(other) is not None:
             return f"{other} cannot be used with rounds. Leave one out."
     most_looks: Any = given.get("most_contributions")
-    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units_of_shares(given.get("rounds") or True))))
+    least = -(-BUDGET_UNITS // (LOOKS_OF_ROUNDS * min(units_of_shares(given.get("rounds") or True))))
     if is_whole(most_looks) and most_looks < least:
         return f"most_contributions must be at least {least} with rounds, each of which pays for a test."
     return ""
@@ -199,9 +199,9 @@ def _block_seconds(schedule: WindowSchedule) -> int:
 
 def amounts_of_rounds(units: Sequence[int], most_looks: int) -> tuple[int, ...]:
     """For which there is a weight: for the purses of rounds."""
-    least = PURSE_UNITS // most_looks
-    steps = math.ceil(math.log(PURSE_UNITS / least) / math.log(_RATIO))
-    amounts = (max(least, math.floor(PURSE_UNITS / _RATIO**step)) for step in range(steps + 1))
+    least = BUDGET_UNITS // most_looks
+    steps = math.ceil(math.log(BUDGET_UNITS / least) / math.log(_RATIO))
+    amounts = (max(least, math.floor(BUDGET_UNITS / _RATIO**step)) for step in range(steps + 1))
     return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
+from dp_transforms.core.state_chunks import BUCKETS, MOST_CHUNK_BYTES, Cell, Kind
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_header import StateHeader, at_path
 from dp_transforms.stores.local_files import mode_for_others, new_on_disk, open_regular, sync_folder
@@ -113,7 +113,7 @@ class StateFile:
     def _content(self, position: int) -> memoryview:
         _, offsets, content = _batch(self._reader, position).column("cell").buffers()
         length = int.from_bytes(memoryview(offsets)[8:16], "little")
-        if length > MOST_CELL_BYTES:
+        if length > MOST_CHUNK_BYTES:
             raise StateError(_DAMAGED)
         return memoryview(content or b"")[:length]
 

@@ -7,7 +7,7 @@ import functools
 from typing import ClassVar
 
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_cells import Kind
+from dp_transforms.core.state_chunks import Kind
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.state_header import at_path

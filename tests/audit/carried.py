@@ -9,7 +9,7 @@ from typing import Any
 
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span, StageWork
-from dp_transforms.core.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
+from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.runs.stored_part import StoredPart
@@ -72,8 +72,8 @@ class Carried:
 
     def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:
         cells: dict[tuple[Kind, int], list[memoryview]] = {}
-        for kind, bucket, cell in map(unpack_cell, pack_by_bucket(self._kept)):
+        for kind, bucket, cell in map(unpack_chunk, pack_by_bucket(self._kept)):
             cells.setdefault((kind, bucket), []).append(cell)
         for (kind, bucket), of_place in sorted(cells.items(), key=lambda each: each[0]):
-            for joined in join_cells(kind, of_place, named_from=named_from):
+            for joined in join_chunks(kind, of_place, named_from=named_from):
                 yield kind, bucket, joined

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from dp_transforms.accounting.priced_weights import stated_users
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.contributions import ItemContributions, UserContributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.pairs import ItemPairs, UserPairs
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.rounds import NameRound, WeighRound
@@ -87,7 +87,7 @@ def _run_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool) -
     scene, keys = trial.scene, plan.stream_keys(secret)
     levels, sizes = np.zeros((2, trial.copies, scene.windows, scene.items), dtype=np.int64)
     all_items = labels_of(trial.copies * scene.items)
-    domain = DomainTable.of_labels(all_items, keys.hash_items) if scene.is_domain else None
+    domain = PublicItemsTable.of_labels(all_items, keys.hash_items) if scene.is_domain else None
     rows = _rows(scene, trial.copies, with_user)
     pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
     for windows, numbers, *of_named in _name_pairs(pairs, plan, keys, domain, in_order=scene.in_order):
@@ -128,7 +128,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
         users, items = WeighRound(plan, keys, None, number), NameRound(plan, keys, None, number)
-        if users.has_second and len(before) > 1:
+        if users.is_sizing and len(before) > 1:
             none = np.minimum(before[-1].levels, 0)  # what is left out stays so
             told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=0 * none).to_bytes()]
         span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
@@ -193,15 +193,15 @@ def _rows(scene: Scene, copies: int, with_user: bool) -> Rows:
     return Rows(np.concatenate(users).astype(np.uint64), np.concatenate(windows), np.concatenate(numbers))
 
 
-def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserPairs:
+def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserContributions:
     table, items = _items_of(rows, keys)
-    return UserPairs(*_sorted(rows, items, (items, rows.windows, rows.users)), table).select(slice(None))
+    return UserContributions(*_sorted(rows, items, (items, rows.windows, rows.users)), table).select(slice(None))
 
 
-def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
+def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemContributions:
     """The same pairs, as rounds need them."""
     table, items = _items_of(rows, keys)
-    return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
+    return ItemContributions(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:
@@ -230,7 +230,12 @@ Named = tuple[Whole, Whole, Whole, Whole]
 
 
 def _name_pairs(
-    pairs: ItemPairs | UserPairs, plan: TrialPlan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+    pairs: ItemContributions | UserContributions,
+    plan: TrialPlan,
+    keys: StreamKeys,
+    domain: PublicItemsTable | None,
+    *,
+    in_order: bool,
 ) -> Iterator[Named]:
     """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
     stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
@@ -239,7 +244,9 @@ def _name_pairs(
         yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
 
 
-def _found(pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, in_order: bool) -> Iterator[NamedItems]:
+def _found(
+    pairs: ItemContributions | UserContributions, users: StageWork, items: StageWork, *, in_order: bool
+) -> Iterator[NamedItems]:
     horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
     if not in_order:
         span = Span(0, horizon)

@@ -24,7 +24,7 @@ from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import WindowBlocks
 from dp_transforms.core.rounds import WeighRound
 from dp_transforms.core.stage import Span
-from dp_transforms.core.users import SpendPurses, weigh_replay
+from dp_transforms.core.users import SpendBudgets, weigh_replay
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
@@ -110,7 +110,7 @@ class _RealCode:
 
     def stream(self, rows: Rows) -> tuple[Weights, bool]:
         """And whether what was stored between two windows was refused."""
-        carried = Carried(SpendPurses(self._plan, self._keys, None))
+        carried = Carried(SpendBudgets(self._plan, self._keys, None))
         pairs = user_pairs_of(rows, self._keys)
         found: Weights = {}
         for window in range(_WINDOWS):

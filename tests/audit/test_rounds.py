@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser
@@ -128,7 +128,7 @@ def _threshold_of_a_smaller_purse():
 
 def _rounds_that_cost(*shares):
     mechanism, _ = mechanism_and_claim(plan_in_rounds())
-    purses = [int(share * PURSE_UNITS) for share in shares]
+    purses = [int(share * BUDGET_UNITS) for share in shares]
     return _changed(rounds=tuple(dataclasses.replace(mechanism.looks_list, purse=purse) for purse in purses))
 
 
@@ -220,7 +220,7 @@ def test_half_the_noise_is_found():
 def test_other_purses_of_rounds_are_found_by_what_is_named(units):
     """The same in all, but shared out otherwise."""
     plan = trial_of(plan_in_rounds())
-    rounds = dataclasses.replace(plan.paid_rounds, units=tuple(int(share * PURSE_UNITS) for share in units))
+    rounds = dataclasses.replace(plan.paid_rounds, units=tuple(int(share * BUDGET_UNITS) for share in units))
     assert _found(dataclasses.replace(plan, rounds=rounds))[0] < FALSE_ALARM
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.core.item_domain import PublicItems
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
+from dp_transforms.core.public_items import PublicItems
 from tests.helpers.beam_pipelines import Branches, Collected, batches_source, local_pipeline, plain, rebuilt, values
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.oracle import oracle_reports, oracle_transcript

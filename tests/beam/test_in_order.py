@@ -14,9 +14,9 @@ from dp_transforms.beam import in_order, threshold_monitor
 from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.contributions import contributions_of_events
 from dp_transforms.core.operator_counts import ToShard, messages_of
-from dp_transforms.core.pairs import pairs_of_events
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.users import NameItems
 from dp_transforms.errors import StreamError
@@ -85,7 +85,7 @@ class Steps:
 def pairs_of(settings):
     found = {}
     keys = settings.stream_keys(SECRET)
-    for window, shard, pairs in pairs_of_events(
+    for window, shard, pairs in contributions_of_events(
         batch_of(LOG), settings.schedule, keys, windows_per_slab=1, shards=SHARDS
     ):
         found.setdefault((window, shard), []).append(pairs.to_bytes())
@@ -170,7 +170,7 @@ def test_where_nothing_is_followed_no_item_is_known():
     settings = changed(NAMES, forget_after=0)
     steps = Steps(settings)
     assert steps.run(pairs_of(settings), PLAN.schedule.horizon)
-    assert steps.steps[1]._work.acts_alone is False
+    assert steps.steps[1]._work.runs_on_empty is False
     assert isinstance(steps.steps[1]._work, NameItems)
     assert all(not state["cells"].content for (number, _), state in steps.states.items() if number == 1)
 
@@ -180,7 +180,7 @@ class Domain:
 
     def table(self, keys):
         labels = [f"nobody's {number}" for number in range(40)]
-        return DomainTable.of_labels(pa.array(labels), keys.hash_items)
+        return PublicItemsTable.of_labels(pa.array(labels), keys.hash_items)
 
 
 def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():

@@ -70,7 +70,7 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
     windows = FixedWindows(60, Timestamp(offset)) if sliding == 1 else SlidingWindows(60, 20, Timestamp(offset))
     pipeline = local_pipeline()
     events = pipeline | "Events" >> events_of(log)
-    pairs = events | "Pairs" >> stamp(lambda user, item: (user, item)).with_output_types(Pair)
+    pairs = events | "Contributions" >> stamp(lambda user, item: (user, item)).with_output_types(Pair)
     visits = events | "Visits" >> stamp(Visit).with_output_types(Visit)
     rows = events | "Rows" >> stamp(lambda user, item: beam.Row(u=user, i=item)).with_output_types(
         row_type.RowTypeConstraint.from_fields([("u", str), ("i", str)])

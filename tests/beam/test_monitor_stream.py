@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock

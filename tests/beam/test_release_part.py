@@ -6,12 +6,12 @@ from dp_transforms import Plan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
+from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.purses import PurseEntries
 from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_cells import Kind
+from dp_transforms.core.state_chunks import Kind
+from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.looks_plans import small_looks_plan
@@ -41,10 +41,10 @@ def test_who_comes_back_has_what_was_left(tmp_path):
     again = [(user, item, time + 600 * MICROS) for user, item, time in heavy]
     parts = Parts(tmp_path / "run", plan)
     parts.take(3, heavy)
-    assert 0 < operator_counts(parts.result)[PAIRS_UNPAID] < 40
+    assert 0 < operator_counts(parts.result)[CONTRIBUTIONS_UNPAID] < 40
     parts.take(6, [])
     parts.take(12, again)
-    assert operator_counts(parts.result)[PAIRS_UNPAID] == 40
+    assert operator_counts(parts.result)[CONTRIBUTIONS_UNPAID] == 40
 
 
 def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
@@ -56,7 +56,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     for end, outside in ((5, 7), (6, 9), (14, 4)):
         parts.take(end, log)
         assert operator_counts(parts.result)[EVENTS_OUTSIDE_RANGE] == outside
-    held = [PurseEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).cells_of(Kind.PURSES)]
+    held = [BudgetEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).cells_of(Kind.PURSES)]
     assert [part.looks.tolist() for part in held] == [[14]] or sum(part.looks.sum() for part in held) <= 36
 
 

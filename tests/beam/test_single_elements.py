@@ -47,7 +47,7 @@ def test_a_field_or_a_function_gives_the_times_that_timestamps_would(tmp_path):
     visits = pipeline | beam.Create([Visit(user, item, at, iso(at)) for user, item, at in log], reshuffle=False)
     typed = visits | "Typed" >> beam.Map(lambda visit: visit).with_output_types(Visit)
     untyped = visits | "Untyped" >> beam.Map(lambda visit: visit._asdict()).with_output_types(typing.Any)
-    pairs = visits | "Pairs" >> beam.Map(lambda visit: (visit.user, visit)).with_output_types(tuple[str, Visit])
+    pairs = visits | "Contributions" >> beam.Map(lambda visit: (visit.user, visit)).with_output_types(tuple[str, Visit])
     inputs = {
         "a field with numbers": (typed, {"time": "at", "time_unit": "us"}),
         "a field with text": (typed, {"time": "text"}),

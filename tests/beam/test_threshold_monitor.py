@@ -16,9 +16,9 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms import EventBatch, PublicItems, ShiftingHeavyHitters, ThresholdMonitorEvolving
 from dp_transforms.beam.close_windows import GroupOnce, closing_time
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.core.contributions import bound_contributions, contributions_of_events
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_REJECTED, LATE_BATCHES
-from dp_transforms.core.pairs import bound_contributions, pairs_of_events
 from tests.helpers.beam_pipelines import Collected, LocalCounter, holders, local_pipeline, plain
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.looks_plans import small_looks_plan
@@ -321,7 +321,7 @@ def case():
     settings = settings_of(plan, stream="DE")
     keys = settings.stream_keys(HeldSecret().get_secret_bytes())
     found = {}
-    for window, _, pairs in pairs_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
+    for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
         held = bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys)
         found.setdefault(window, []).append(ItemHolders.of_pairs(held).to_bytes())
     return settings, found, reference(log, plan, stream="DE")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from dp_transforms.cli.plan import command
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.window_report import HeavyHitter
 from tests.helpers import shh_process
 from tests.helpers.modes import words_of_mode

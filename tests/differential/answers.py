@@ -26,14 +26,14 @@ import pyarrow.parquet as pq
 
 import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
+from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.pack_pairs import MergePairs, PackPairs
-from dp_transforms.core.pairs import ItemPairs
+from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.release_stages import Cuts, stages_of
+from dp_transforms.core.release_stages import Partitioning, stages_of
 from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import AtOnceStep, HandedOver, Sharding, Span, Stage, packed_by_cell
@@ -144,8 +144,8 @@ class _Known:
     def __init__(self, items: Sequence[str]) -> None:
         self._labels = PublicItems.of_ids(items).labels
 
-    def table(self, keys: Any) -> DomainTable:
-        return DomainTable.of_labels(self._labels, keys.hash_items)
+    def table(self, keys: Any) -> PublicItemsTable:
+        return PublicItemsTable.of_labels(self._labels, keys.hash_items)
 
 
 class Answers:
@@ -176,13 +176,15 @@ class Answers:
     def at_once(self, batches: Sequence[Any], part: RunPart | None = None) -> None:
         stages = stages_of(self.run, self.domain, is_replay=part is None, is_part=part is not None)
         pays_looks = self.plan.looks is not None
-        cuts = Cuts.of(self.plan.schedule, pays_looks=pays_looks, shards=3, part=part)
-        packing = PackPairs(self.plan.schedule, cuts.users, part, by_item=stages.users.work.TAKES is ItemPairs)
+        cuts = Partitioning.of(self.plan.schedule, pays_looks=pays_looks, shards=3, part=part)
+        packing = PackContributions(
+            self.plan.schedule, cuts.users, part, by_item=stages.users.work.TAKES is ItemContributions
+        )
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         groups = _grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts))
         if self.plan.rounds is not None:
-            merge = MergePairs().start(SECRET)
+            merge = MergeContributions().start(SECRET)
             groups = _grouped(each for group in groups for each in merge(group, self.counts))
         named: list[list[bytes]] = []
         rounds = list(stages.in_rounds())
@@ -216,7 +218,7 @@ class Answers:
         """Window after window, with all that each step keeps."""
         stages = stages_of(self.run, self.domain)
         schedule, cut = self.plan.schedule, Sharding(1, 3)
-        packing = PackPairs(schedule, cut, by_item=False)
+        packing = PackContributions(schedule, cut, by_item=False)
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         packed = dict(_grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts)))
@@ -233,7 +235,7 @@ class Answers:
                     came[shard].append(blob)
                 sent = []
                 for shard in range(shards[step]):
-                    if not came[shard] and not work.acts_alone and step < 2:
+                    if not came[shard] and not work.runs_on_empty and step < 2:
                         continue
                     span = Span(window, window + 1, shard, shards[step])
                     advanced = work.advance(states[step][shard], work.columns(came[shard]), span, self.counts)

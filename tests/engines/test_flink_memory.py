@@ -30,7 +30,8 @@ def _java_case(name: str, *words: object) -> list[str]:
 
 
 def test_what_waits_for_a_slow_worker_fits_into_little_memory() -> None:
-    """240 MB on one connection, with 96 MB for both of its ends. Beam's own class sends a hundred messages before it looks."""
+    """240 MB on one connection, with 96 MB for both of its ends. Beam's own class sends a hundred messages before it
+    looks."""
     assert _java_case("SenderCase", 4_000_000, 60, "slow") == ["sent: 60, taken: 60, ended"]
 
 

@@ -50,7 +50,7 @@ def _changed_package(folder: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
 
 
 def _of_closed_windows(case: StreamCase) -> dict[str, int]:
-    """Pairs that a purse could not pay for, before the stop."""
+    """Contributions that a purse could not pay for, before the stop."""
     settings = settings_of(case.plan)
     closed = settings.schedule.end_seconds - _OPEN_AT_THE_END * settings.schedule.slide_seconds
     came = [event for event in case.counted if event[2] < closed * MICROS]

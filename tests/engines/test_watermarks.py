@@ -59,7 +59,7 @@ def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, mode):
         events = (
             pipeline
             | "Script" >> _stream(case.counted).with_output_types(bytes)
-            | "Pairs" >> beam.Map(lambda data: tuple(json.loads(data))).with_output_types(tuple[str, str])
+            | "Contributions" >> beam.Map(lambda data: tuple(json.loads(data))).with_output_types(tuple[str, str])
         )
         heavy = events | ShiftingHeavyHitters(case.plan, noise_key=key_path, run_id=RUN_ID, shards=2)
         _ = heavy.reports | "See" >> reports.sink()

@@ -20,7 +20,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.core.event_ids import MAX_ID_BYTES
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.plan.plan import Plan

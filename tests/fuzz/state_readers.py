@@ -12,16 +12,21 @@ from typing import Any
 import numpy as np
 
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.contributions import (
+    ItemContributions,
+    UserContributions,
+    contributions_of_events,
+    item_contributions_of_events,
+)
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.pairs import ItemPairs, UserPairs, item_pairs_of_events, pairs_of_events
-from dp_transforms.core.purses import PurseEntries, Purses
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.state_cells import Kind, cells_by_bucket, hit_bound_cell
+from dp_transforms.core.state_chunks import Kind, cells_by_bucket, hit_bound_chunk
+from dp_transforms.core.user_budgets import BudgetEntries, UserBudgets
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
@@ -112,16 +117,19 @@ def _keys() -> StreamKeys:
     return settings_of(small_plan()).stream_keys(SECRET)
 
 
-def _pairs() -> list[UserPairs]:
+def _pairs() -> list[UserContributions]:
     schedule = small_plan().schedule
-    return [pairs for _, _, pairs in pairs_of_events(batch_of(_LOG), schedule, _keys(), windows_per_slab=4, shards=1)]
+    return [
+        pairs
+        for _, _, pairs in contributions_of_events(batch_of(_LOG), schedule, _keys(), windows_per_slab=4, shards=1)
+    ]
 
 
 @functools.cache
 def _packed_samples() -> list[Sample]:
     pairs = _pairs()
     samples = [Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pairs[0].messages(400))]
-    by_item = [part for _, part in item_pairs_of_events(batch_of(_LOG), small_plan().schedule, _keys(), 2)]
+    by_item = [part for _, part in item_contributions_of_events(batch_of(_LOG), small_plan().schedule, _keys(), 2)]
     samples += [Sample(f"item pairs {n}", part.to_bytes(), "", (), "item pairs") for n, part in enumerate(by_item)]
     holders = ItemHolders.of_pairs(pairs[0])
     samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holders.messages(400))]
@@ -135,13 +143,15 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
         budgets = ContributionCounters([data, sample.data])
         return [budgets.to_blobs(), len(budgets)]
     if sample.context == "pairs":
-        pairs = UserPairs.from_bytes(data)
+        pairs = UserContributions.from_bytes(data)
         _check_table(pairs.table, pairs.items)
-        return ItemHolders.of_pairs(UserPairs.merge([pairs, UserPairs.from_bytes(sample.data)])).to_bytes()
+        return ItemHolders.of_pairs(
+            UserContributions.merge([pairs, UserContributions.from_bytes(sample.data)])
+        ).to_bytes()
     if sample.context == "item pairs":
-        by_item = ItemPairs.from_bytes(data)
+        by_item = ItemContributions.from_bytes(data)
         _check_table(by_item.table, by_item.items)
-        merged = ItemPairs.merge([by_item, ItemPairs.from_bytes(sample.data)])
+        merged = ItemContributions.merge([by_item, ItemContributions.from_bytes(sample.data)])
         return [merged.to_bytes(), merged.counts.tolist()]
     holders = ItemHolders.from_bytes(data)
     _check_table(holders.table, holders.items)
@@ -157,12 +167,12 @@ def _naming_samples() -> list[Sample]:
     """What a stream of names keeps, and what its steps send."""
     settings = changed(settings_of(small_looks_plan()), threshold=1, known_threshold=1)
     keys = settings.stream_keys(SECRET)
-    purses, parts, schedule = Purses(settings, keys), [], small_plan().schedule
-    for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
+    purses, parts, schedule = UserBudgets(settings, keys), [], small_plan().schedule
+    for window, _, pairs in contributions_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
         parts.append(ItemSums.of_weights(pairs, purses.spend(pairs, window), keys))
     sums = ItemSums.merge(parts)
-    named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, schedule.horizon)
-    known = KnownItems.none().after(named, schedule.horizon, schedule.horizon)
+    named = ItemNamer(settings, keys).name_windows(sums, FollowedItems.none(), 0, schedule.horizon)
+    known = FollowedItems.none().after(named, schedule.horizon, schedule.horizon)
     return [
         *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
         *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sums.messages(400))),
@@ -174,7 +184,7 @@ def _naming_samples() -> list[Sample]:
 def _read_naming(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "purses":
-        entries = PurseEntries.merge([PurseEntries.from_bytes(data), PurseEntries.from_bytes(sample.data)])
+        entries = BudgetEntries.merge([BudgetEntries.from_bytes(data), BudgetEntries.from_bytes(sample.data)])
         if len(entries) and entries.left.min() < 0:
             raise FaultError("purses", "less than nothing is left")
         return entries.to_cells()
@@ -186,7 +196,7 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
         named = NamedItems.from_bytes(data)
         _check_table(named.table, named.items)
         return NamedItems.merge([named, NamedItems.from_bytes(sample.data)]).to_bytes()
-    known = KnownItems.from_bytes(data)
+    known = FollowedItems.from_bytes(data)
     _check_table(known.table, np.arange(len(known)))
     return known.to_cells()
 
@@ -197,12 +207,12 @@ def _run_state_samples() -> list[Sample]:
     header = StateHeader(small_plan().to_json(), small_plan().fingerprint, "events", "run-1", "b" * 64, "user", "item")
     part, later = PartRecord(0, 3, "1" * 64, "report.avro"), PartRecord(3, 4, "2" * 64, "later.avro")
     settings = settings_of(small_looks_plan())
-    purses = Purses(settings, settings.stream_keys(SECRET))
+    purses = UserBudgets(settings, settings.stream_keys(SECRET))
     for pairs in _pairs()[:1]:
         window = int(pairs.windows[0])
         purses.spend(pairs.select(pairs.windows == window), window)
-    entries = PurseEntries.from_bytes(purses.changed_cells()[0])
-    cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries))]
+    entries = BudgetEntries.from_bytes(purses.changed_cells()[0])
+    cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(5)), *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries))]
     samples = []
     with tempfile.TemporaryDirectory() as folder:
         for name, of_run, held in (

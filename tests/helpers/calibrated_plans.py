@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode

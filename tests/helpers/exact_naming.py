@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.core.followed_items import KnownItems
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.contributions import UserContributions, contributions_of_events
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import EmptyItems, ItemNamer, binomial_integers
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pairs import UserPairs, pairs_of_events
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.users import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
@@ -85,7 +85,7 @@ def law_of(
     return {transcript: float(probability) for transcript, probability in law.items()}
 
 
-def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserPairs]]:
+def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserContributions]]:
     """All pairs by slab, through the columns of a log."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [
@@ -95,7 +95,7 @@ def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> lis
     ]
     if not log:
         return []
-    parts = pairs_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
+    parts = contributions_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
     return [(slab, pairs) for slab, _, pairs in parts]
 
 
@@ -131,13 +131,13 @@ def _transcripts(
         keys.empty = [part[end] for part in drawn]
         cells = dict(totals)
         if domain:
-            table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
+            table = PublicItemsTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
             empty_items = EmptyItems(table, ItemNamer(settings, keys).empty_item_tail, keys)  # type: ignore[arg-type]
             drawn_windows = empty_items.without_sums(0, horizon).windows.tolist()
             cells = {(window, domain[0]): 0 for window in drawn_windows} | cells
         sums = _copies(cells, labels, len(chosen))
         namer = ItemNamer(settings, keys)  # type: ignore[arg-type]
-        named = namer.name_windows(sums, KnownItems.none(), 0, horizon)
+        named = namer.name_windows(sums, FollowedItems.none(), 0, horizon)
         transcripts: list[list[tuple[Any, ...]]] = [[] for _ in chosen]
         columns = (named.windows, named.items, named.levels, named.at_least_users)
         for window, item, level, users in zip(*(column.tolist() for column in columns), strict=True):

@@ -21,7 +21,7 @@ from dp_transforms.cli.output_file import output_draft_file
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.cli.state_part import StatePart, open_part
-from dp_transforms.core.state_cells import Kind, hit_bound_cell
+from dp_transforms.core.state_chunks import Kind, hit_bound_chunk
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -182,7 +182,7 @@ class NightFolder:
             output_draft_file(facts.state_path) as state,
         ):
             write_report_file(draft, dataclasses.replace(HEADER, run_id=run_id), drawn)
-            cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(record.end))]
+            cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(record.end))]
             write_state(state, part.begun.after(record), cells, sealing_key(SECRET))
             if is_bad:
                 raise LogError("the log is bad.")

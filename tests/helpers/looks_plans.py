@@ -9,7 +9,7 @@ from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Shares

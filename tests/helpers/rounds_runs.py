@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.columns import Cells
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
@@ -60,7 +60,7 @@ def trial_with_rounds(
 ) -> TrialPlan:
     """Windows of 10 seconds, and little noise. percents: of a purse, for each round."""
     trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
-    units = tuple(PURSE_UNITS * percent // 100 for percent in percents)
+    units = tuple(BUDGET_UNITS * percent // 100 for percent in percents)
     rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names)
     return dataclasses.replace(trial, rounds=rounds)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.item_domain import PublicItems
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode

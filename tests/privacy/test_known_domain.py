@@ -15,10 +15,10 @@ import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.item_namer import EmptyItems, binomial_integers
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.query_noise import query_noise
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.core_runs import close_window
@@ -81,7 +81,7 @@ class DomainProbe(WindowProbe):
         self._monitor = HeavyHitterMonitor(settings, self._keys)  # type: ignore[arg-type]
         size = settings.domain_size
         hashes = np.array([[0, item] for item in range(size)], dtype=np.uint64)
-        self._domain = DomainTable(
+        self._domain = PublicItemsTable(
             ItemTable.with_labels(hashes, pa.array([f"item {item}" for item in range(size)], pa.string()))
         )
 

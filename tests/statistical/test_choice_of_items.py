@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dp_transforms.core.contributions import UserContributions, bound_contributions
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pairs import UserPairs, bound_contributions
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.sampling_checks import chi_squared_rejects, stream_keys
 
@@ -19,12 +19,12 @@ USERS, ITEMS, KEPT = 60_000, 5, 2
 SUBSETS = [*itertools.combinations(range(ITEMS), KEPT)]
 
 
-def _pairs(keys: StreamKeys, windows: int) -> UserPairs:
+def _pairs(keys: StreamKeys, windows: int) -> UserContributions:
     """Every user holds the same ITEMS items in every window."""
     table, _ = ItemTable.of_labels(pa.array([f"item {item}" for item in range(ITEMS)]), keys.hash_items)
     users = np.unique(keys.hash_users(pa.array([f"user {user}" for user in range(USERS)]))[:, 0])
     rows = windows * ITEMS
-    return UserPairs(
+    return UserContributions(
         users,
         np.repeat(np.arange(len(users)), rows),
         np.tile(np.repeat(np.arange(windows), ITEMS), len(users)),

@@ -15,8 +15,8 @@ from scipy import stats
 
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.item_namer import EmptyItemDraws, EmptyItems, binomial_integers
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.query_noise import query_noise
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -193,7 +193,7 @@ def false_reports(mode: str, **changes: object) -> list[tuple[str | None, int | 
     """Zone and noisy count of everything that is published of a log without events."""
     settings = settings_of(mode, **changes)  # type: ignore[arg-type]
     keys = settings.stream_keys(SECRET)
-    domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
+    domain = PublicItemsTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
     empty_items = EmptyItems(domain, query_noise(settings, keys).empty_item_tail(), keys)
     for window in range(settings.schedule.horizon):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
@@ -39,7 +39,7 @@ def wrong_sizes(few, *, one_by_one=False):
         digests = np.stack([np.arange(1, len(items) + 1), users], axis=1).astype(np.uint64)
         none = np.zeros(len(items), dtype=np.int64)
         sums = ItemSums(none, np.arange(len(items)), users * weight, digests, table)
-        named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, 1)
+        named = ItemNamer(settings, keys).name_windows(sums, FollowedItems.none(), 0, 1)
         held = np.array([holders[named.table.labels[item].as_py()] for item in named.items.tolist()])
         wrong += int((named.at_least_users > held).sum())
         stated += int((named.at_least_users > 0).sum())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dp_transforms.accounting.priced_weights import PURSE_UNITS, stated_users
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.plan import Plan
@@ -34,7 +34,7 @@ def test_hourly_example():
     assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
     assert [plan.found_from(looks, known=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
     assert plan.known_for == 168
-    assert PURSE_UNITS // plan.looks.units[0] == plan.looks.most_looks
+    assert BUDGET_UNITS // plan.looks.units[0] == plan.looks.most_looks
     assert plan.looks.spacing >= 5.5 * plan.looks.noise.standard_deviation
 
 
@@ -134,7 +134,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
     plan = short_looks_plan(**changes)
     largest, each_user = plan.looks.weights[-1], zip(plan.looks.weights, plan.looks.units, strict=True)
-    looks = [(weight, Fraction(PURSE_UNITS, units)) for weight, units in each_user]
+    looks = [(weight, Fraction(BUDGET_UNITS, units)) for weight, units in each_user]
     most_unheld = 384 * plan.domain_size or 2 * plan.known_for * plan.max_users * plan.looks.most_looks
 
     def wrong(allowed):
@@ -159,7 +159,7 @@ def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error
         before = -(-(boundaries - plan.looks.noise.smallest_margin(0.05) + 1) // plan.looks.weights[-1])
         for users in (1, 2, 3, 4, 5, 8, 12, 20, 30, 50, 100):
             for weight, units in [*zip(plan.looks.weights, plan.looks.units, strict=True)][::-20]:
-                items = mpmath.mpf(plan.max_users) * (PURSE_UNITS // units) / users
+                items = mpmath.mpf(plan.max_users) * (BUDGET_UNITS // units) / users
                 for sizes in (stated, before):
                     first = boundaries[np.flatnonzero(sizes > users)[0]]
                     margin = int(first) - users * weight

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
@@ -84,7 +84,7 @@ def test_every_price_pays_for_its_look(spacing):
     assert prices.weights[0] > 50
     assert prices.most_looks == 40
     for weight, units in zip(prices.weights, prices.units, strict=True):
-        price = units * 0.9 / PURSE_UNITS
+        price = units * 0.9 / BUDGET_UNITS
         assert price >= look_price(noise, 17.0, weight)
         if spacing:
             assert price >= level_price(noise, 17.0, weight, spacing)
@@ -92,7 +92,7 @@ def test_every_price_pays_for_its_look(spacing):
         weight = prices.replay_weight(looks)
         paid = min(looks, 40) * prices.units[prices.weights.index(weight)]
         assert weight > 0
-        assert paid <= PURSE_UNITS
+        assert paid <= BUDGET_UNITS
 
 
 def test_a_purse_pays_for_no_more_looks_than_declared():
@@ -125,7 +125,7 @@ def test_no_adaptive_adversary_gets_more_than_delta(shape, scale, order, removed
     """Any counts and any payable weights, chosen by the bits so far. It gets a part of what is promised, but for
     Laplace noise so wide that a look or two are (epsilon, 0)-DP."""
     prices = small_list(shape, scale, order, looks)
-    attained = adversary(prices, counts=counts).delta(looks, PURSE_UNITS, removed=removed)
+    attained = adversary(prices, counts=counts).delta(looks, BUDGET_UNITS, removed=removed)
     assert (0.0 if shape == 1 else DELTA * 0.03) <= attained <= DELTA
 
 
@@ -179,7 +179,7 @@ def likeliest_report(prices, threshold):
     best = 0.0
     for looks in range(1, prices.most_looks + 1):
         for chosen in itertools.combinations_with_replacement(range(len(risks)), looks):
-            if sum(prices.units[index] for index in chosen) <= PURSE_UNITS:
+            if sum(prices.units[index] for index in chosen) <= BUDGET_UNITS:
                 best = max(best, sum(risks[index] for index in chosen))
     return best
 
@@ -193,7 +193,7 @@ def test_a_lone_item_is_named_at_most_with_delta_open(most_looks, delta_open):
     assert likeliest_report(prices, threshold) <= delta_open
     noise = prices.noise
     risks = [float(purse_oracle.tail(noise.shape, noise.scale, threshold - 1 - w)) for w in prices.weights]
-    assert max(risk * PURSE_UNITS / units for risk, units in zip(risks, prices.units, strict=True)) > delta_open
+    assert max(risk * BUDGET_UNITS / units for risk, units in zip(risks, prices.units, strict=True)) > delta_open
 
 
 def test_one_lower_is_not_safe_where_the_smallest_weight_binds():
@@ -233,7 +233,7 @@ def _runs_with_lone_items(prices, threshold, lone, removed, epsilon):
         return found
 
     first, second = (options(is_lone) for is_lone in lone)
-    left = {units: [o for o in second if o[0] <= PURSE_UNITS - units] for units in prices.units}
+    left = {units: [o for o in second if o[0] <= BUDGET_UNITS - units] for units in prices.units}
     best = 0.0
     for units, *worlds in first:
         p, q = worlds[::-1] if removed else worlds

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.look_prices import level_price
 from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.audit.exact_looks import audit_looks_exactly
@@ -80,7 +80,7 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
 def _small_game(step=1):
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
     prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
-    mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), 120, 120, 60)
+    mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, BUDGET_UNITS), 120, 120, 60)
     options = []
     for weight, units in zip(prices.weights, prices.units, strict=True):
         bits = [[purse_oracle.bit(2.5, 30, m - moved) for m in range(-80, 101, step)] for moved in (weight, 0)]
@@ -99,7 +99,7 @@ def test_the_adversary_of_few_looks_is_the_best_one(looks, adds_user):
     """Against brute force over all counts and weights, step by step: never above it, and next to nothing below."""
     mechanism, law, options = _small_game(5 if looks == 3 else 1)
     for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
-        wanted = purse_oracle.Adversary(options, epsilon).delta(looks, PURSE_UNITS, removed=not adds_user)
+        wanted = purse_oracle.Adversary(options, epsilon).delta(looks, BUDGET_UNITS, removed=not adds_user)
         found = _best_of_few(law, mechanism, looks, epsilon, adds_user)
         assert wanted * 0.995 <= found.delta <= wanted * (1.02 if looks == 3 else 1)
         spent = [mechanism.looks_list.units[mechanism.looks_list.weights.index(weight)] for weight in found.weights]
@@ -261,7 +261,7 @@ def test_prices_that_stop_at_a_finite_tail_are_found():
     claim = LooksClaim(
         epsilon=2.0, delta=1e-9, delta_looks=0.9, delta_open=1e-9, order=order, budget=finite, most_looks=1
     )
-    listed, bound = PricesOfUser((weight,), (PURSE_UNITS,), PURSE_UNITS), 10_000
+    listed, bound = PricesOfUser((weight,), (BUDGET_UNITS,), BUDGET_UNITS), 10_000
     mechanism = LooksMechanism(shape, scale, listed, bound, bound, spacing=bound)
     audit = _audit(mechanism, claim)
     assert any(PRICE in text for text in audit.violations)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from dp_transforms.core.columns import Columns
 from dp_transforms.core.contribution_counters import Hits
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.contributions import ItemContributions, UserContributions
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.packed_arrays import pack_arrays, unpack_arrays
-from dp_transforms.core.pairs import ItemPairs, UserPairs
-from dp_transforms.core.purses import PurseEntries
 from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.user_budgets import BudgetEntries
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 ONE = 1 << 128
@@ -67,7 +67,7 @@ def build_pairs(kind, rows):
     table, place = table_of(label for _, _, label in rows)
     users = sorted({user for user, _, _ in rows})
     codes = [(users.index(user), window, place[label]) for user, window, label in rows]
-    codes.sort(key=None if kind is UserPairs else lambda row: (row[1], row[2], row[0]))
+    codes.sort(key=None if kind is UserContributions else lambda row: (row[1], row[2], row[0]))
     columns = [numbers(row[at] for row in codes) for at in range(3)]
     return kind(numbers(users, "uint64"), *columns, table)
 
@@ -121,12 +121,12 @@ def build_named(rows):
 
 def build_known(rows):
     table, place = table_of(rows)
-    return KnownItems(table, numbers(rows[label] for label in sorted(rows, key=place.__getitem__)))
+    return FollowedItems(table, numbers(rows[label] for label in sorted(rows, key=place.__getitem__)))
 
 
 def build_purses(rows):
     columns = [numbers((rows[user][at] for user in sorted(rows)), dtype) for at, dtype in enumerate(["i8", "u4", "u4"])]
-    return PurseEntries(numbers(sorted(rows), "uint64"), *columns)
+    return BudgetEntries(numbers(sorted(rows), "uint64"), *columns)
 
 
 def purses_of(entries):
@@ -146,8 +146,8 @@ cell, pair = st.tuples(window, label), st.tuples(user, window, label)
 word = st.integers(0, 2**32 - 1)
 purse = st.tuples(st.integers(0, 2**62), word, word)
 CASES = {
-    "user pairs": Case(pair, st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max),
-    "item pairs": Case(pair, st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max),
+    "user pairs": Case(pair, st.just(True), lambda rows: build_pairs(UserContributions, rows), pairs_of, max),
+    "item pairs": Case(pair, st.just(True), lambda rows: build_pairs(ItemContributions, rows), pairs_of, max),
     "holders": Case(cell, st.frozensets(user, max_size=4), build_holders, holders_of, frozenset.union),
     "sums": Case(
         cell,
@@ -336,9 +336,9 @@ def test_damaged_bytes_are_refused(name):
 
 
 def test_counts_of_more_rows_than_there_are_bytes_are_refused_before_memory_is_taken():
-    users, counts, *rest = unpack_arrays(build_pairs(UserPairs, LARGE["user pairs"]).to_bytes())
+    users, counts, *rest = unpack_arrays(build_pairs(UserContributions, LARGE["user pairs"]).to_bytes())
     with pytest.raises(ValueError, match="damaged"):
-        UserPairs.from_bytes(pack_arrays(users, np.full(len(counts), 2**32 - 1, dtype=np.uint32), *rest))
+        UserContributions.from_bytes(pack_arrays(users, np.full(len(counts), 2**32 - 1, dtype=np.uint32), *rest))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["u1", "u2", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))

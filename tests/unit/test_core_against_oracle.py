@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
 from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
+from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.item_namer import EmptyItems
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pairs import UserPairs, bound_contributions, pairs_of_events
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.query_noise import SingleNoise, digests_of_groups, query_noise
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
@@ -49,7 +49,7 @@ def run_core(
     order = order or random.Random(0)
     by_users = {}
     by_items = {}
-    known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
+    known = PublicItemsTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
         empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
         horizon = chosen.schedule.horizon
@@ -60,12 +60,12 @@ def run_core(
     for batch in batches_of(log, batch_size):
         if known is not None:
             batch = batch.where(known.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for slab, shard, pairs in pairs_of_events(
+        for slab, shard, pairs in contributions_of_events(
             batch, chosen.schedule, keys, windows_per_slab=windows_per_slab, shards=shards
         ):
             by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
     for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
-        pairs = UserPairs.of_messages(shuffled(blobs, order))
+        pairs = UserContributions.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
+from dp_transforms.core.contributions import ItemContributions, UserContributions
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.pack_pairs import PackPairs
-from dp_transforms.core.pairs import ItemPairs, UserPairs
+from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.stage import Sharding
-from dp_transforms.local.read_pairs import ReadPairsStep
+from dp_transforms.local.read_contributions import ReadContributionsStep
 from dp_transforms.logs import (
     EventFields,
     EventFileError,
@@ -369,7 +369,7 @@ def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(tmp_pa
 def pack(chunks, *, by_item):
     """What goes to each shard."""
     sharding = Sharding(SCHEDULE.horizon, 4) if by_item else Sharding(3, 4)
-    work = ReadPairsStep(PackPairs(SCHEDULE, sharding, by_item=by_item), FIELDS).start(SECRET)
+    work = ReadContributionsStep(PackContributions(SCHEDULE, sharding, by_item=by_item), FIELDS).start(SECRET)
     messages = {}
     for joined in chunks:
         for output in work(joined, Counter()):
@@ -381,7 +381,7 @@ def pack(chunks, *, by_item):
 @pytest.mark.parametrize("by_item", [True, False])
 def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path, by_item, small_limits):
     chunks = write_files(tmp_path, {**SMALL_FILES, "large.jsonl": 900})
-    kind = ItemPairs if by_item else UserPairs
+    kind = ItemContributions if by_item else UserContributions
     joined = pack(spread_chunks(chunks, FIELDS, 2), by_item=by_item)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "JOINED_ROWS", 1)

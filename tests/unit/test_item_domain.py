@@ -10,9 +10,9 @@ import pytest
 from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import DomainSource
-from dp_transforms.core import item_domain
-from dp_transforms.core.item_domain import DomainTable, PublicItems
+from dp_transforms.core import public_items
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.public_items import PublicItems, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -79,11 +79,11 @@ def test_what_is_no_id_is_refused(ids, message):
 
 
 def test_size_limits(monkeypatch, tmp_path):
-    monkeypatch.setattr(item_domain, "MOST_DOMAIN_ITEMS", 3)
+    monkeypatch.setattr(public_items, "MOST_DOMAIN_ITEMS", 3)
     assert PublicItems.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
         PublicItems.of_text(b"a\nb\nc\nd\n", "f")
-    for module in (item_domain, set_up_workers):
+    for module in (public_items, set_up_workers):
         monkeypatch.setattr(module, "MOST_DOMAIN_BYTES", 1 << 20)
     path = tmp_path / "items.txt"
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
@@ -117,7 +117,7 @@ def test_labels_in_the_order_of_their_bytes_are_a_domain():
 
 def test_a_table_knows_its_items():
     domain = PublicItems.of_ids([f"item {number}" for number in range(0, 5000, 2)])
-    table = DomainTable.of_labels(domain.labels, keys().hash_items)
+    table = PublicItemsTable.of_labels(domain.labels, keys().hash_items)
     asked = pa.array([f"item {number}" for number in range(5000)])
     assert table.contains(keys().hash_items(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
     assert len(table) == 2500
@@ -126,7 +126,7 @@ def test_a_table_knows_its_items():
 
 def test_items_that_share_a_high_word_are_told_apart():
     held = np.array([[1, 5], [7, 1], [7, 3], [7, 9], [2**64 - 1, 0]], dtype=np.uint64)
-    table = DomainTable(ItemTable.with_labels(held, pa.array(list("abcde"))))
+    table = PublicItemsTable(ItemTable.with_labels(held, pa.array(list("abcde"))))
     asked = {(1, 5): True, (1, 6): False, (7, 0): False, (7, 1): True, (7, 3): True, (7, 9): True, (7, 8): False}
     asked |= {(0, 5): False, (2**64 - 1, 0): True, (2**64 - 1, 1): False, (8, 0): False}
     for pair in asked:
@@ -186,7 +186,7 @@ def test_a_large_domain_travels_as_a_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("domain_of_plan", "domain", "message"),
+    ("public_items_of_plan", "domain", "message"),
     [
         (None, PublicItems.of_ids(["a"]), "the plan has no public items"),
         (PublicItems.of_ids(["a"]), None, r"1 public items. Give public_items=PATH"),
@@ -195,6 +195,6 @@ def test_a_large_domain_travels_as_a_path(tmp_path):
         (PublicItems.of_ids(["a"]), "no such file", "no such file cannot be read"),
     ],
 )
-def test_the_transform_complains_when_it_is_built(domain_of_plan, domain, message):
+def test_the_transform_complains_when_it_is_built(public_items_of_plan, domain, message):
     with pytest.raises(ValueError, match=message):
-        ShiftingHeavyHitters(plan_of(domain_of_plan), public_items=domain)
+        ShiftingHeavyHitters(plan_of(public_items_of_plan), public_items=domain)

@@ -19,9 +19,9 @@ from dp_transforms.core.equal_rows import (
     ranks_in_groups,
     sort_rows,
 )
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.item_namer import EmptyItemDraws, EmptyItems
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.query_noise import query_noise
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import monitor_settings
@@ -132,7 +132,7 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(mode, threshold):
     """Else a restarted stream would publish others than it did. At 200 there are none, in 2^-100 of all keys."""
     chosen = monitor_settings(mode, threshold=threshold, domain=ITEMS)
     keys = chosen.stream_keys(SECRET)
-    domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
+    domain = PublicItemsTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
     wanted = {}
     drawn = EmptyItems(domain, query_noise(chosen, keys).empty_item_tail(), keys)
     horizon = chosen.schedule.horizon

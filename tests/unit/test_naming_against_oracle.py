@@ -10,12 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.contributions import (
+    ItemContributions,
+    UserContributions,
+    item_contributions_of_events,
+    keep_by_hash,
+)
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import EmptyItems, ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.pairs import ItemPairs, UserPairs, item_pairs_of_events, keep_by_hash
 from dp_transforms.core.users import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
@@ -48,23 +53,23 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     for batch in batches_of(log, batch_size):
         if table is not None:
             batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for shard, pairs in item_pairs_of_events(batch, chosen.schedule, keys, shards):
+        for shard, pairs in item_contributions_of_events(batch, chosen.schedule, keys, shards):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
-        pairs = ItemPairs.of_messages(shuffled(blobs, order))
+        pairs = ItemContributions.of_messages(shuffled(blobs, order))
         for shard, sums in weigh_replay(pairs, chosen, keys).shard_by_item(shards):
             by_items[shard] += sums.messages(most_bytes)
     namer, parts = ItemNamer(chosen, keys), []
     for blobs in by_items.values():
         sums = ItemSums.of_messages(shuffled(blobs, order))
-        known = KnownItems.none()
+        known = FollowedItems.none()
         bounds = [0, *sorted({cut for cut in cuts if 0 < cut < horizon}), horizon]
         for first, end in itertools.pairwise(bounds):
             low, high = np.searchsorted(sums.windows, [first, end])
             named = namer.name_windows(sums.select(slice(low, high)), known, first, end)
-            known = KnownItems.merge(
+            known = FollowedItems.merge(
                 [
-                    KnownItems.from_bytes(cell)
+                    FollowedItems.from_bytes(cell)
                     for cell in shuffled(known.after(named, end, chosen.known_for).to_cells(), order)
                 ]
             )
@@ -161,15 +166,15 @@ KEYS = naming_settings().stream_keys(SECRET)
 def pairs_of(held, keys=KEYS):
     """``{user number: [(window, item)]}`` as columns."""
     if not held:
-        return UserPairs.none()
+        return UserContributions.none()
     rows = sorted((user, window, item) for user, of_user in held.items() for window, item in of_user)
     table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.hash_items)
     users, windows = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
     parts = [
-        UserPairs(users[[at]].astype(np.uint64), np.array([0]), windows[[at]], code[[at]], table)
+        UserContributions(users[[at]].astype(np.uint64), np.array([0]), windows[[at]], code[[at]], table)
         for at in range(len(rows))
     ]
-    return UserPairs.merge(parts)
+    return UserContributions.merge(parts)
 
 
 def test_which_pairs_are_dropped_is_uniform():
@@ -177,7 +182,7 @@ def test_which_pairs_are_dropped_is_uniform():
     users = 4000
     held = {user: [(window, item) for window in range(4) for item in "ab"] for user in range(users)}
     pairs = pairs_of({0: held[0]})
-    repeated = UserPairs(
+    repeated = UserContributions(
         np.arange(users, dtype=np.uint64) * np.uint64(2**40 + 1),
         np.repeat(np.arange(users), 8),
         np.tile(pairs.windows, users),
@@ -205,10 +210,10 @@ def test_known_items_fit_in_cells_under_10_mb():
     table, code = table_of(labels)
     last_named = np.empty(len(labels), dtype=np.int64)
     last_named[code] = np.arange(len(labels))
-    cells = KnownItems(table, last_named).to_cells()
+    cells = FollowedItems(table, last_named).to_cells()
     assert len(cells) > 1
     assert max(map(len, cells)) < 10_000_000
-    again = KnownItems.merge([KnownItems.from_bytes(cell) for cell in reversed(cells)])
+    again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in reversed(cells)])
     assert known_of(again) == dict(zip(labels, range(len(labels)), strict=True))
     assert (np.diff(again.table.hashes[:, 0].astype(object)) >= 0).all()
 
@@ -225,7 +230,7 @@ def sums_of(cells, keys):
 def names_of(cells, chosen, first=0, end=None):
     keys = chosen.stream_keys(SECRET)
     end = chosen.schedule.horizon if end is None else end
-    return ItemNamer(chosen, keys).name_windows(sums_of(cells, keys), KnownItems.none(), first, end)
+    return ItemNamer(chosen, keys).name_windows(sums_of(cells, keys), FollowedItems.none(), first, end)
 
 
 def test_levels_and_sizes_of_sums_far_above_the_noise():
@@ -263,14 +268,14 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     totals = np.full(len(cells), 10_000)
     sums = ItemSums(windows, items, totals, np.ones((len(cells), 2), dtype=np.uint64), table)
     namer = ItemNamer(chosen, keys)
-    whole = namer.name_windows(sums, KnownItems.none(), 0, 3)
+    whole = namer.name_windows(sums, FollowedItems.none(), 0, 3)
     labels = whole.table.labels.to_pylist()
     found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
     assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
-    first = namer.name_windows(sums.select(slice(0, 3)), KnownItems.none(), 0, 2)
-    known = KnownItems.none().after(first, 2, chosen.known_for)
+    first = namer.name_windows(sums.select(slice(0, 3)), FollowedItems.none(), 0, 2)
+    known = FollowedItems.none().after(first, 2, chosen.known_for)
     assert known.table.labels.to_pylist() == ["low", "high", "other"]
-    again = KnownItems.merge([KnownItems.from_bytes(cell) for cell in known.to_cells()[::-1]])
+    again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in known.to_cells()[::-1]])
     second = namer.name_windows(sums.select(slice(3, 5)), again, 2, 3)
     assert second.levels.tolist() == whole.levels[3:].tolist()
 

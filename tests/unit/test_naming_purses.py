@@ -1,4 +1,4 @@
-"""Purses and pace against an oracle in plain integers: weights, what is left, and what is stored."""
+"""UserBudgets and pace against an oracle in plain integers: weights, what is left, and what is stored."""
 
 import collections
 import dataclasses
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.pairs import pairs_of_events
-from dp_transforms.core.purses import ENTRY_BYTES, MOST_LOOKS, Pace, PurseEntries, Purses
+from dp_transforms.core.contributions import contributions_of_events
+from dp_transforms.core.user_budgets import ENTRY_BYTES, MOST_LOOKS, BudgetEntries, Pace, UserBudgets
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
@@ -34,7 +34,9 @@ def event(user, item, window, chosen):
 def pairs_by_window(log, chosen, keys):
     return {
         window: pairs
-        for window, _, pairs in pairs_of_events(batch_of(log), chosen.schedule, keys, windows_per_slab=1, shards=1)
+        for window, _, pairs in contributions_of_events(
+            batch_of(log), chosen.schedule, keys, windows_per_slab=1, shards=1
+        )
     }
 
 
@@ -47,7 +49,7 @@ class Store:
 
     def spend(self, pairs, window):
         """One window by a worker that has just started."""
-        purses = Purses(self.chosen, self.keys, self.cells)
+        purses = UserBudgets(self.chosen, self.keys, self.cells)
         weights = purses.spend(pairs, window)
         if self.source.random() < 0.2:
             self.cells = purses.rewritten_cells()
@@ -57,7 +59,7 @@ class Store:
         return weights
 
     def left(self, users):
-        entries = PurseEntries.of_messages(self.cells)
+        entries = BudgetEntries.of_messages(self.cells)
         stored = dict(zip(entries.users.tolist(), entries.left.tolist(), strict=True))
         return [stored.get(user, self.chosen.looks.purse) for user in users]
 
@@ -154,7 +156,7 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
             many = source.choice((1, 1, 2, 3, 30)) if source.random() < 0.03 else 1
             log += [event(user, f"i{source.randrange(50)}", window, chosen) for _ in range(many)]
     windows = pairs_by_window(log, chosen, keys)
-    purses, stored, answers, spent, deaths = Purses(chosen, keys), (0, []), {}, collections.Counter(), 0
+    purses, stored, answers, spent, deaths = UserBudgets(chosen, keys), (0, []), {}, collections.Counter(), 0
     window = 0
     while window < 2_500:
         pairs = windows[window]
@@ -164,10 +166,10 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
         event_now = source.random()
         if event_now < 0.3:
             stored = (window, [*stored[1], *purses.changed_cells()] if event_now < 0.25 else purses.rewritten_cells())
-            purses = Purses(chosen, keys, source.sample(stored[1], len(stored[1])))
+            purses = UserBudgets(chosen, keys, source.sample(stored[1], len(stored[1])))
         elif event_now < 0.4:
             window, deaths = stored[0], deaths + 1
-            purses = Purses(chosen, keys, stored[1])
+            purses = UserBudgets(chosen, keys, stored[1])
     for window, weights in answers.items():
         for user, units in zip(windows[window].codes, units_of(chosen, weights), strict=True):
             spent[int(windows[window].users[user])] += units
@@ -175,7 +177,7 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
     assert deaths > 200
     assert max(spent.values()) <= chosen.looks.purse
     assert min(spent.values()) > chosen.looks.purse - chosen.looks.units[0], "all of them are empty at last"
-    left = PurseEntries.of_messages(stored[1])
+    left = BudgetEntries.of_messages(stored[1])
     assert left.left.min() >= 0
 
 
@@ -215,7 +217,7 @@ def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key
     for secret in (SECRET, bytes(range(60, 100))):
         keys = chosen.stream_keys(secret)
         (pairs,) = pairs_by_window(log, chosen, keys).values()
-        weights = Purses(chosen, keys).spend(pairs, 0)
+        weights = UserBudgets(chosen, keys).spend(pairs, 0)
         assert sorted(weights.tolist()) == [0] * 92 + [chosen.looks.weights[0]] * 8
         kept.append(set(pairs.table.labels.take(pairs.items[weights > 0]).to_pylist()))
     assert kept[0] != kept[1], "the same eight with probability 1 / binomial(100, 8) < 1e-11"
@@ -223,7 +225,7 @@ def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key
 
 def entries(*rows):
     users, left, looks, first = zip(*sorted(rows), strict=True)
-    return PurseEntries(
+    return BudgetEntries(
         np.array(users, dtype=np.uint64), np.array(left), np.array(looks, np.uint32), np.array(first, np.uint32)
     )
 
@@ -236,16 +238,16 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     crowd = dataclasses.replace(
         pairs, users=everybody, codes=np.arange(500_000), windows=np.full(500_000, 1), items=np.zeros(500_000, np.int64)
     )
-    purses = Purses(chosen, keys)
+    purses = UserBudgets(chosen, keys)
     weights = purses.spend(crowd, 1)
     cells = purses.changed_cells()
     assert max(map(len, cells)) < 10_000_000
     assert sum(map(len, cells)) < ENTRY_BYTES * 500_000 + 1_000
     assert purses.entry_bytes == ENTRY_BYTES * 500_000
-    assert Purses(chosen, keys, cells).rewritten_cells() == cells
-    again = Purses(chosen, keys, cells)
+    assert UserBudgets(chosen, keys, cells).rewritten_cells() == cells
+    again = UserBudgets(chosen, keys, cells)
     assert (again.spend(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
-    after = PurseEntries.of_messages(again.rewritten_cells())
+    after = BudgetEntries.of_messages(again.rewritten_cells())
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
     assert (after.left < chosen.looks.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
@@ -257,7 +259,7 @@ def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
     log = [event("u", "i", window, chosen) for window in range(400)]
     cells, rewritten, most = [], 0, 0
     for window, pairs in pairs_by_window(log, chosen, keys).items():
-        purses = Purses(chosen, keys, cells)
+        purses = UserBudgets(chosen, keys, cells)
         purses.spend(pairs, window)
         if purses.is_scattered(rewritten):
             cells, rewritten = purses.rewritten_cells(), purses.entries
@@ -267,33 +269,35 @@ def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
         most = max(most, len(cells))
     assert most == 67
     users = np.arange(200_000)
-    large = PurseEntries(users.astype(np.uint64), users, users.astype(np.uint32), users.astype(np.uint32)).to_cells()
-    assert not Purses(chosen, keys, 4 * large).is_scattered(200_000)
-    assert Purses(chosen, keys, 5 * large).is_scattered(200_000), "a state that has grown to twice its size and a cell"
+    large = BudgetEntries(users.astype(np.uint64), users, users.astype(np.uint32), users.astype(np.uint32)).to_cells()
+    assert not UserBudgets(chosen, keys, 4 * large).is_scattered(200_000)
+    assert UserBudgets(chosen, keys, 5 * large).is_scattered(200_000), (
+        "a state that has grown to twice its size and a cell"
+    )
 
 
 def test_what_cannot_be_paid_or_read_is_an_error():
     chosen = settings_for(5, HOUR)
     keys = chosen.stream_keys(SECRET)
     (pairs,) = pairs_by_window([event("u", "i", 3, chosen)], chosen, keys).values()
-    purses = Purses(chosen, keys)
+    purses = UserBudgets(chosen, keys)
     with pytest.raises(ValueError, match="must lie in window 2"):
         purses.spend(pairs, 2)
     purses.spend(pairs, 3)
     with pytest.raises(ValueError, match="a later window was paid before"):
         purses.spend(dataclasses.replace(pairs, windows=np.array([1])), 1)
     with pytest.raises(ValueError, match="not packed arrays"):
-        Purses(chosen, keys, [b"something else"])
+        UserBudgets(chosen, keys, [b"something else"])
     for damaged in (
         entries((5, -1, 1, 1)),
-        PurseEntries(
+        BudgetEntries(
             *(column[[1, 0]] for column in vars(entries((1, 2, 3, 4), (2, 3, 4, 5))).values() if column is not None)
         ),
     ):
         with pytest.raises(ValueError, match="damaged"):
-            Purses(chosen, keys, damaged.to_cells())
+            UserBudgets(chosen, keys, damaged.to_cells())
     with pytest.raises(ValueError, match="at most 4,294,967,295 contributions"):
-        Purses(changed(chosen, weights=(1,), units=(1,)), keys)
+        UserBudgets(changed(chosen, weights=(1,), units=(1,)), keys)
 
 
 @pytest.mark.parametrize(
@@ -308,14 +312,14 @@ def test_purses_that_no_run_of_these_settings_can_have_made_are_refused(changes,
     """What a state brings: with too much left, users would pay twice."""
     chosen = settings_for(9)
     keys = chosen.stream_keys(SECRET)
-    entries = PurseEntries(
+    entries = BudgetEntries(
         np.array([3, 4], dtype=np.uint64),
         np.full(2, chosen.looks.purse + changes.get("left", 0), dtype=np.int64),
         np.ones(2, dtype=np.uint32),
         np.full(2, changes.get("first_windows", 2), dtype=np.uint32),
     )
     if is_right:
-        assert Purses.of_entries(chosen, keys, entries, 3) is not None
+        assert UserBudgets.of_entries(chosen, keys, entries, 3) is not None
         return
     with pytest.raises(ValueError, match="are damaged"):
-        Purses.of_entries(chosen, keys, entries, 3)
+        UserBudgets.of_entries(chosen, keys, entries, 3)

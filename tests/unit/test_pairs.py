@@ -13,19 +13,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import equal_rows
+from dp_transforms.core.contributions import (
+    ItemContributions,
+    UserContributions,
+    bound_contributions,
+    contributions_of_events,
+    item_contributions_of_events,
+    keep_by_hash,
+    rows_of_events,
+)
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pack_pairs import MergePairs
-from dp_transforms.core.pairs import (
-    ItemPairs,
-    UserPairs,
-    bound_contributions,
-    item_pairs_of_events,
-    keep_by_hash,
-    pairs_of_events,
-    rows_of_events,
-)
+from dp_transforms.core.pack_contributions import MergeContributions
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -103,7 +103,9 @@ def assert_is_table(table):
 
 
 def pairs_by_group(events, schedule, windows_per_slab=1, shards=1):
-    parts = [*pairs_of_events(batch_of(events), schedule, KEYS, windows_per_slab=windows_per_slab, shards=shards)]
+    parts = [
+        *contributions_of_events(batch_of(events), schedule, KEYS, windows_per_slab=windows_per_slab, shards=shards)
+    ]
     groups = {(slab, shard): pairs for slab, shard, pairs in parts}
     assert len(groups) == len(parts), "each group comes once"
     return groups
@@ -113,7 +115,7 @@ def all_pairs(events, schedule):
     """All of them in one part."""
     groups = pairs_by_group(events, schedule, windows_per_slab=1000)
     assert [*groups] == [(0, 0)] or not groups
-    return groups.get((0, 0)) or UserPairs.none()
+    return groups.get((0, 0)) or UserContributions.none()
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
@@ -152,7 +154,10 @@ def test_rows_come_in_parts_of_windows(events, schedule, rows_at_once, first_ope
         assert all(int((each < each.max()).sum()) < rows_at_once for each in windows)
         assert all(one.max() < two.min() for one, two in itertools.pairwise(windows))
     found = {
-        row for part in parts for _, pairs in UserPairs.by_group(part, part.windows * 0) for row in checked_rows(pairs)
+        row
+        for part in parts
+        for _, pairs in UserContributions.by_group(part, part.windows * 0)
+        for row in checked_rows(pairs)
     }
     assert found == {row for row in oracle if first_open <= row[1] < 7}
 
@@ -162,7 +167,7 @@ def test_events_with_the_same_ids_of_other_dictionaries_are_one():
     user = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["u", "u", "v", "nobody"]))
     item = pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int32()), pa.array(["nothing", "i", "i"]))
     batch = EventBatch(user, item, np.full(3, 100 * MICROS))
-    [(_, _, pairs)] = pairs_of_events(batch, FIXED, KEYS, windows_per_slab=1, shards=1)
+    [(_, _, pairs)] = contributions_of_events(batch, FIXED, KEYS, windows_per_slab=1, shards=1)
     assert checked_rows(pairs) == {(user_hash("u"), 0, "i"), (user_hash("v"), 0, "i")}
 
 
@@ -232,12 +237,12 @@ def by_item(events, schedule, shards, batches):
     """Merged from batches of events in any order, into one message, as for a pool of processes."""
     found = {}
     for part in range(batches):
-        for shard, pairs in item_pairs_of_events(batch_of(events[part::batches]), schedule, KEYS, shards):
+        for shard, pairs in item_contributions_of_events(batch_of(events[part::batches]), schedule, KEYS, shards):
             found.setdefault(shard, []).append(pairs)
-    merge, merged = MergePairs(most_bytes=sys.maxsize).start(b""), {}
+    merge, merged = MergeContributions(most_bytes=sys.maxsize).start(b""), {}
     for shard, parts in found.items():
         ((_, packed),) = merge(((0, shard), [part.to_bytes() for part in parts]), Counter())
-        merged[shard] = ItemPairs.from_bytes(packed)
+        merged[shard] = ItemContributions.from_bytes(packed)
     return merged
 
 
@@ -264,7 +269,7 @@ def test_pairs_by_item_are_those_of_the_users(limit, events, schedule, shards, b
 @settings(max_examples=40, deadline=None)
 def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(events, source, several):
     """Weights of a user and its digests: computed once for each user, or for each pair."""
-    users, items = all_pairs(events, FIXED), by_item(events, FIXED, 1, 1).get(0, ItemPairs.none())
+    users, items = all_pairs(events, FIXED), by_item(events, FIXED, 1, 1).get(0, ItemContributions.none())
     weights = {row: source.choice([0, 1, 7]) for row in rows_in_order(users)}
     if not several:
         of_users = {row[2]: weight or 1 for row, weight in weights.items()}
@@ -279,7 +284,7 @@ def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(events
 @settings(max_examples=40, deadline=None)
 def test_the_same_pairs_of_a_user_are_kept(events, most):
     kept = []
-    for pairs in (all_pairs(events, SLIDING), by_item(events, SLIDING, 1, 1).get(0, ItemPairs.none())):
+    for pairs in (all_pairs(events, SLIDING), by_item(events, SLIDING, 1, 1).get(0, ItemContributions.none())):
         chosen = keep_by_hash(pairs, np.full(len(pairs.users), most), KEYS)
         rows = [row for row, is_kept in zip(rows_in_order(pairs), chosen.tolist(), strict=True) if is_kept]
         assert len(rows) == int(np.minimum(pairs.counts, most).sum())
@@ -292,11 +297,11 @@ def test_one_user_may_have_millions_of_pairs():
     chosen in hardly more."""
     table, _ = ItemTable.of_labels(pa.array([f"item {number}" for number in range(1 << 10)]), KEYS.hash_items)
     user, codes, places = np.array([7], dtype=np.uint64), np.zeros(1 << 17, dtype=np.int64), np.arange(1 << 17)
-    parts = (ItemPairs(user, codes, (places >> 10) + 128 * part, places & 1023, table) for part in range(8))
+    parts = (ItemContributions(user, codes, (places >> 10) + 128 * part, places & 1023, table) for part in range(8))
     messages, peaks = [part.to_bytes() for part in parts], []
     tracemalloc.start()
     try:
-        merged = ItemPairs.of_messages(messages)
+        merged = ItemContributions.of_messages(messages)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.core.item_domain import DomainTable
-from dp_transforms.core.pairs import UserPairs
+from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
@@ -162,7 +162,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
     """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
-    domain = DomainTable.of_labels(pa.array(["known"]), keys.hash_items)
+    domain = PublicItemsTable.of_labels(pa.array(["known"]), keys.hash_items)
     end = PLAN.schedule.window_end_micros(0)
     late = end + 7 * MICROS + 1
     others = [Arrival((f"u{n}", "known", at(1)), late if n % 3 else at(2)) for n in range(9)]
@@ -173,7 +173,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
         clock = dataclasses.replace(CLOCK, out_of_order_seconds=300)
         stepped = PartitionPoller(held, keys, clock, 1, domain=domain, confirm=False)
         step = stepped.step("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
-        users = {int(user) for _, message in step.messages for user in UserPairs.from_bytes(message.blob).users}
+        users = {int(user) for _, message in step.messages for user in UserContributions.from_bytes(message.blob).users}
         sent.append(users)
         assert step.counts["events_outside_domain"] == len(log) - len(others)
     in_time = keys.hash_users(pa.array([f"u{n}" for n in range(0, 9, 3)]))[:, 0].tolist()

@@ -10,7 +10,7 @@ from dp_transforms.accounting.charging_game import GameAccountant, capped_game_d
 from dp_transforms.accounting.composition import MOST_CALLS
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
@@ -66,7 +66,7 @@ from tests.helpers.refusals import (
 
 ONE = 1 << 128
 NOISE_1000 = ExponentialPower(2.0, 1000)  # standard deviation 707
-LAST = PURSE_UNITS
+LAST = BUDGET_UNITS
 PRICES = {
     "noise": ExponentialPower(2.5, 10_000),
     **{"order": 17.0, "budget": 0.9, "weights": (5, 9), "units": (10**10, LAST), "spacing": 40_000},

@@ -18,19 +18,19 @@ import pytest
 
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.core.contributions import ItemContributions, item_contributions_of_events
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
-from dp_transforms.core.operator_counts import PAIRS_UNPAID
-from dp_transforms.core.pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.core.purses import Pace, PurseEntries
-from dp_transforms.core.round_namer import SecondLooks
+from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
+from dp_transforms.core.round_namer import SizingTests
 from dp_transforms.core.rounds import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span
-from dp_transforms.core.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
+from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
+from dp_transforms.core.user_budgets import BudgetEntries, Pace
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms, units_of_shares
 from dp_transforms.reports.report_records import checked_report
@@ -67,7 +67,7 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
     trial = looks_trial(
         schedule=SCHEDULE,
         weights=tuple(payable),
-        units=tuple(math.ceil(price * PURSE_UNITS) for price in payable.values()),
+        units=tuple(math.ceil(price * BUDGET_UNITS) for price in payable.values()),
         noise=noise,
         spacing=1000,
         threshold=90,
@@ -75,7 +75,7 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
     )
 
     def weight(items, purse):
-        left, none = np.array([int(purse * PURSE_UNITS)]), np.zeros(1, dtype=np.int64)
+        left, none = np.array([int(purse * BUDGET_UNITS)]), np.zeros(1, dtype=np.int64)
         return int(Pace(trial).choose(np.array([items]), left, none, none, SCHEDULE.horizon - 1).weights[0])
 
     first, both, one = weight(2, 0.25), weight(2, 0.75), weight(1, 0.75)
@@ -192,7 +192,7 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed):
         others = Run([event for event in log if event[0] != user], trial, told=run)
         spent = [sum(price[weight] for weight in by_cell(of_round.sums).values()) for of_round in alone.rounds]
         assert all(paid <= units for paid, units in zip(spent, trial.rounds.units, strict=True))
-        assert 0 < spent[0] <= sum(spent) <= PURSE_UNITS
+        assert 0 < spent[0] <= sum(spent) <= BUDGET_UNITS
         for together, own, of_others in zip(run.rounds, alone.rounds, others.rounds, strict=True):
             assert by_cell(together.sums) == Counter(by_cell(own.sums)) + Counter(by_cell(of_others.sums))
 
@@ -249,7 +249,7 @@ def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not():
     trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
     named = named_in_blocks(trial, [str(number) for number in range(2000)])
     lone = ItemSums(*np.array([[0], [7], [4000]]), np.array([[1, 2]], dtype=np.uint64), named.table).select(slice(None))
-    second, drawn = SecondLooks(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
+    second, drawn = SizingTests(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
     (sized, none), (with_lone, _) = (second.size(named, sums, drawn, WINDOWS) for sums in (ItemSums.none(), lone))
     assert len(none) == 0
     assert (sized.at_least_users > 0).sum() == pytest.approx(1000, rel=0.15)
@@ -321,7 +321,7 @@ def test_all_parts_together_spend_one_purse_of_each_round(tmp_path, ends):
 
 def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
     trial = trial_with_rounds()
-    entries = PurseEntries(
+    entries = BudgetEntries(
         np.array([1], dtype=np.uint64),
         np.array([trial.rounds.units[2]]),
         np.array([1], dtype=np.uint32),
@@ -330,7 +330,7 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
     for number, is_sound in enumerate((True, False, True, True)):
         part = state_of(tmp_path / str(number), [(Kind.purses_of_round(number), entries.to_bytes())], 4, WINDOWS)
         table, _ = ItemTable.of_labels(pa.array(["a"]), trial.stream_keys(SECRET).hash_items)
-        pairs = ItemPairs(entries.users, *np.array([[0], [5], [0]]), table)
+        pairs = ItemContributions(entries.users, *np.array([[0], [5], [0]]), table)
         weigh, names = WeighRound(trial, trial.stream_keys(SECRET), None, number), [[], []] if number else []
         load = functools.partial(weigh.load, part, weigh.told(pairs, *names), span(windows=range(4, WINDOWS)))
         if is_sound:
@@ -342,11 +342,11 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
 
 def pairs_of(log, trial, part=None):
     if not log:
-        return ItemPairs.none()
+        return ItemContributions.none()
     keys, batch, part = trial.stream_keys(SECRET), batch_of(list(log)), part or RunPart.whole(trial.schedule)
     firsts = np.full(len(batch), part.first)
-    return ItemPairs.merge(
-        [pairs for _, pairs in item_pairs_of_events(batch, trial.schedule, keys, 1, firsts, part.end)]
+    return ItemContributions.merge(
+        [pairs for _, pairs in item_contributions_of_events(batch, trial.schedule, keys, 1, firsts, part.end)]
     )
 
 
@@ -361,9 +361,9 @@ def by_cell(sums):
 def state_of(path, cells, first, end):
     """A part of a run, before which this was stored."""
     by_place = {}
-    for kind, bucket, cell in map(unpack_cell, pack_by_bucket(cells)):
+    for kind, bucket, cell in map(unpack_chunk, pack_by_bucket(cells)):
         by_place.setdefault((kind, bucket), []).append(cell)
-    joined = [(*place, cell) for place, found in sorted(by_place.items()) for cell in join_cells(place[0], found)]
+    joined = [(*place, cell) for place, found in sorted(by_place.items()) for cell in join_chunks(place[0], found)]
     digits = "0" * 64
     parts = (PartRecord(0, first, digits, "report"),) if first else ()
     header = StateHeader("plan", digits, "events", "run", digits, user_field="user", item_field="item", parts=parts)
@@ -414,4 +414,4 @@ class Run:
             already = set(cells_of(before))
             found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
             self.rounds.append(OfRound(sums, drawn, found, named))
-        self.unpaid = counts[PAIRS_UNPAID]
+        self.unpaid = counts[CONTRIBUTIONS_UNPAID]

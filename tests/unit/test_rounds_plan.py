@@ -12,7 +12,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS, stated_users
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.core.item_table import ItemTable
@@ -84,11 +84,11 @@ def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
 def test_the_numbers_of_the_reference(row):
     """Weights, and thresholds for a tenth of a purse and for so many pairs."""
     terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
-    amounts = [PURSE_UNITS // 10, PURSE_UNITS // 100, PURSE_UNITS // 1000, 0]
+    amounts = [BUDGET_UNITS // 10, BUDGET_UNITS // 100, BUDGET_UNITS // 1000, 0]
     prices = make_price_list(noise, terms["order"], terms["purse"], 30_000, amounts=amounts)
     assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
     assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
-    found = smallest_open_threshold(prices, row["delta_open"], open_units=PURSE_UNITS // 10)
+    found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)
     assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
     looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
     rounds = dataclasses.replace(calibrated().paid_rounds, false_names=0.5)

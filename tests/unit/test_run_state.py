@@ -10,22 +10,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from dp_transforms.core import state_cells
+from dp_transforms.core import state_chunks
 from dp_transforms.core.contribution_counters import Hits
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.purses import PurseEntries
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_cells import (
+from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,
     buckets_of_shard,
     cells_by_bucket,
-    hit_bound_cell,
-    join_cells,
-    pack_cell,
-    unpack_cell,
+    hit_bound_chunk,
+    join_chunks,
+    pack_chunk,
+    unpack_chunk,
 )
+from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs import state_file
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
@@ -48,14 +48,14 @@ def entries_of(users):
     users = np.unique(np.asarray(users, dtype=np.uint64))
     size = len(users)
     looks, last = (draws.integers(1, most, size).astype(np.uint32) for most in (9, 3))
-    return PurseEntries(users, draws.integers(0, 1000, size), looks, last)
+    return BudgetEntries(users, draws.integers(0, 1000, size), looks, last)
 
 
 def known_of(labels, last_named):
     table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
     ordered = np.empty(len(table), dtype=np.int64)
     ordered[positions] = last_named
-    return KnownItems(table, ordered)
+    return FollowedItems(table, ordered)
 
 
 def written(path, header=HEADER):
@@ -64,7 +64,7 @@ def written(path, header=HEADER):
     entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
         *((Kind.BUDGETS, *cell) for cell in cells_by_bucket(Hits(entries.users, entries.looks))),
-        (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
+        (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
         *((Kind.KNOWN, *cell) for cell in cells_by_bucket(known)),
         *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries)),
     ]
@@ -105,8 +105,8 @@ def test_the_fingerprint_changes_with_the_content_and_not_with_the_intent(tmp_pa
     written(tmp_path / "a")
     written(tmp_path / "b", HEADER.with_intent(PartRecord(3, 4, "2" * 64, "4.avro"), draws_as="3" * 32))
     written(tmp_path / "c", dataclasses.replace(HEADER, run_id="run-2"))
-    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(7))], KEY)
-    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(8))], KEY)
+    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(7))], KEY)
+    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(8))], KEY)
     a, b, *others = (StateFile(tmp_path / name).fingerprint for name in "abcde")
     assert a == b
     assert len({a, *others}) == 4
@@ -117,7 +117,7 @@ def small(tmp_path_factory):
     """A small state: its path, its bytes and its content."""
     path = tmp_path_factory.mktemp("small") / "state"
     cells = [
-        (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
+        (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
         *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries_of([3, 4]))),
     ]
     write_state(path, HEADER, cells, KEY)
@@ -185,7 +185,7 @@ def forge(path, schema, *batches):
 def test_cells_of_two_files_do_not_make_a_third(tmp_path):
     """The rows are chained: a cell of another file, with its own digest, is not taken for one of this file."""
     for name, bound in (("poor", 1), ("rich", 9)):
-        write_state(tmp_path / name, HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(bound))], KEY)
+        write_state(tmp_path / name, HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(bound))], KEY)
     poor, rich = batches_of(tmp_path / "poor"), batches_of(tmp_path / "rich")
     with pytest.raises(StateError, match="damaged"):
         forge(tmp_path / "mixed", poor[0].schema, rich[0], poor[1])
@@ -205,7 +205,7 @@ def test_another_version_and_open_modes_are_refused(tmp_path):
 
 def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path):
     def cells():
-        yield Kind.HIT_BOUND, 0, hit_bound_cell(1)
+        yield Kind.HIT_BOUND, 0, hit_bound_chunk(1)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
@@ -240,7 +240,7 @@ def test_a_seal_is_of_one_key_and_one_content(tmp_path):
 def purses_of(part):
     users = np.array(sorted(part), dtype=np.uint64)
     ones = np.ones(len(users), np.uint32)
-    return PurseEntries(users, np.array([part[int(user)] for user in users], np.int64), ones, 0 * ones)
+    return BudgetEntries(users, np.array([part[int(user)] for user in users], np.int64), ones, 0 * ones)
 
 
 def hits_of(part):
@@ -272,9 +272,9 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
     for part in parts:
         cells += [cell for _, cell in cells_by_bucket(make(part))]
         expected |= {key: later(value, expected.get(key, value)) for key, value in part.items()}
-    joined = join_cells(kind, cells)
+    joined = join_chunks(kind, cells)
     source.shuffle(cells)
-    assert join_cells(kind, [*cells, *cells[:3], *joined]) == joined
+    assert join_chunks(kind, [*cells, *cells[:3], *joined]) == joined
     keys, found = numbers(type(make({})).of_messages(joined))
     assert dict(zip(keys.tolist(), found.tolist(), strict=True)) == expected
 
@@ -282,7 +282,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
 def test_items_that_were_named_long_ago_are_forgotten():
     cells = [cell for _, cell in cells_by_bucket(known_of(["a", "b", "c"], [3, 4, 5]))]
     for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
-        found = KnownItems.of_messages(join_cells(Kind.KNOWN, cells, named_from=named_from))
+        found = FollowedItems.of_messages(join_chunks(Kind.KNOWN, cells, named_from=named_from))
         assert set(found.table.labels.to_pylist()) == kept
 
 
@@ -293,18 +293,18 @@ def test_the_bucket_of_a_hash_is_among_those_of_its_shard(value, shards):
 
 def test_a_cell_travels_with_its_kind_and_bucket():
     for kind in Kind:
-        data = pack_cell(kind, BUCKETS - 1, b"cell")
+        data = pack_chunk(kind, BUCKETS - 1, b"cell")
         assert data
-        assert unpack_cell(data) == (kind, BUCKETS - 1, b"cell")
+        assert unpack_chunk(data) == (kind, BUCKETS - 1, b"cell")
 
 
 def test_cells_stay_below_ten_megabytes():
     users = np.arange(0, 64 * 700_000, 64, dtype=np.uint64)
     size = len(users)
-    entries = PurseEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
+    entries = BudgetEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
     cells = [cell for _, cell in cells_by_bucket(entries)]
     assert len(cells) > 1
-    assert max(map(len, cells)) < state_cells.MOST_CELL_BYTES
+    assert max(map(len, cells)) < state_chunks.MOST_CHUNK_BYTES
 
 
 def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):

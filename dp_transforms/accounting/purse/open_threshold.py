@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import FEWEST_STATED, PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.checks import check_range
@@ -53,7 +53,7 @@ def _found(found: Found, users: int, share: float) -> float:
     return float(np.sum(np.exp(log_mass) * found(counts)))
 
 
-def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units: int = PURSE_UNITS) -> int:
+def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units: int = BUDGET_UNITS) -> int:
     """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / open_units`` for every weight w of the list.
 
     open_units: what a user can pay for looks at open items. A weight that costs more has none of these looks. The
@@ -78,7 +78,7 @@ def smallest_size_margin(prices: PriceList, size_error: float, users: int, most_
     in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
     users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, "Sizes").
     """
-    looks = PURSE_UNITS / np.array(prices.units)
+    looks = BUDGET_UNITS / np.array(prices.units)
     return size_margin(prices.noise, np.array(prices.weights), looks, size_error, users, most_unheld)
 
 
@@ -118,7 +118,7 @@ def found_from(
     """
     check_range("probability", probability, 0.5, 1 - 1e-12)
     weight = prices.replay_weight(looks, reserved)
-    most_looks = (PURSE_UNITS - reserved) // prices.units[0]
+    most_looks = (BUDGET_UNITS - reserved) // prices.units[0]
     if looks > most_looks:
 
         def found(users: npt.NDArray[np.int64]) -> Floats:

@@ -1,6 +1,6 @@
 """The price list of a run: the weights that a user may have in a look, and what each costs out of the purse.
 
-Guarantee: if the whole numbers of `units` that a user pays for its looks never add up to more than `PURSE_UNITS`, all
+Guarantee: if the whole numbers of `units` that a user pays for its looks never add up to more than `BUDGET_UNITS`, all
 looks together have a Renyi divergence of at most `budget` at this order, also when weights are chosen adaptively
 (docs/guarantee.md, "Theorem of the user budget"). Prices are rounded up to whole units, so adding them up is exact on
 every machine, and a purse is one 64-bit integer.
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS, PricedWeights
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.accounting.purse.look_prices import (
     ROUNDING,
     SMALLEST_PRICE,
@@ -101,7 +101,7 @@ class PriceList:
     """What looks cost at one order. Build it with `make_price_list`; construction computes every price again.
 
     noise, order, budget: the law, the order, and the Renyi divergence that a full purse stands for.
-    weights: whole numbers, rising. units: what a look with each costs, rising, at most PURSE_UNITS.
+    weights: whole numbers, rising. units: what a look with each costs, rising, at most BUDGET_UNITS.
     spacing: distance of the boundaries of levels, in integers; 0 where no levels are published.
     """
 
@@ -123,8 +123,8 @@ class PriceList:
                 check_whole(f"each of {name}", value, 1)
             if any(low >= high for low, high in itertools.pairwise(rising)):
                 raise ValueError(f"{name} must rise. Use make_price_list.")
-        if self.units[-1] > PURSE_UNITS:
-            raise ValueError(f"the largest weight must cost at most a user budget, {PURSE_UNITS} units.")
+        if self.units[-1] > BUDGET_UNITS:
+            raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
         for unsure in np.flatnonzero(~self._certainly_enough()):
             weight, units = self.weights[unsure], self.units[unsure]
             needed = _units(self.noise, self.order, self.budget, self.spacing, weight)
@@ -135,21 +135,21 @@ class PriceList:
         """Of each weight: whether the bounds say so. Where these are more work than prices, they are not asked."""
         if self.noise.scale < _BOUNDS_FROM_SCALE or self.spacing > _BOUNDS_TO_SPACING * self.noise.scale:
             return np.zeros(len(self.weights), dtype=np.bool_)
-        paid = np.array(self.units) * (self.budget / PURSE_UNITS / _MORE)
+        paid = np.array(self.units) * (self.budget / BUDGET_UNITS / _MORE)
         published = Published(self.noise, self.order, self.spacing)
         return within(published, np.array(self.weights), paid)
 
     @property
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
-        return PURSE_UNITS // self.units[0]
+        return BUDGET_UNITS // self.units[0]
 
     def replay_weight(self, looks: int, reserved: int = 0) -> int:
         """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
 
         reserved: units of a purse that are not for these looks.
         """
-        purse = PURSE_UNITS - reserved
+        purse = BUDGET_UNITS - reserved
         amount = purse // min(check_whole("contributions", looks, 1), max(1, purse // self.units[0]))
         return int(self.listed.largest(np.array([amount]))[0][0])
 
@@ -177,13 +177,13 @@ def make_price_list(
     """
     _check_terms(noise, order, budget, spacing)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    least = PURSE_UNITS // most_looks
+    least = BUDGET_UNITS // most_looks
     if amounts is None:
-        amounts = [PURSE_UNITS // number for number in _numbers_of_looks(most_looks)]
+        amounts = [BUDGET_UNITS // number for number in _numbers_of_looks(most_looks)]
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     largest, units = _largest_weights(Published(noise, order, spacing), budget, paid)
     if not np.all(largest):
-        looks = PURSE_UNITS // max(1, int(paid[int(np.argmin(largest))]))
+        looks = BUDGET_UNITS // max(1, int(paid[int(np.argmin(largest))]))
         raise ValueError(
             f"a user budget for {looks} tests leaves too little for each at scale {noise.scale}. Use a larger scale, "
             "or fewer tests."
@@ -211,15 +211,15 @@ def _check_terms(noise: ExponentialPower, order: float, budget: float, spacing: 
 
 @functools.lru_cache(maxsize=20_000)
 def _units(noise: ExponentialPower, order: float, budget: float, spacing: int, weight: int) -> int:
-    """The price of a look in units, rounded up; more than PURSE_UNITS where a purse cannot pay it."""
+    """The price of a look in units, rounded up; more than BUDGET_UNITS where a purse cannot pay it."""
     if spacing and weight > spacing:
-        return PURSE_UNITS + 1  # it would pass two boundaries at once
+        return BUDGET_UNITS + 1  # it would pass two boundaries at once
     if spacing:
         price = level_price(noise, order, weight, spacing)
     else:
         price = look_price(noise, order, weight)
     share = price / budget * _MORE
-    return math.ceil(share * PURSE_UNITS) if share <= 1 else PURSE_UNITS + 1
+    return math.ceil(share * BUDGET_UNITS) if share <= 1 else BUDGET_UNITS + 1
 
 
 def _largest_weights(
@@ -231,9 +231,9 @@ def _largest_weights(
     """
 
     def units_of(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        scarce, most = (float(amount) / PURSE_UNITS * budget for amount in (amounts.min(), amounts.max()))
+        scarce, most = (float(amount) / BUDGET_UNITS * budget for amount in (amounts.min(), amounts.max()))
         share = price_bounds(published, weights, least=max(SMALLEST_PRICE, scarce / 2), most=most) / budget * _MORE
-        return np.asarray(np.ceil(np.where(share <= 1, share, 2) * PURSE_UNITS), dtype=np.int64)
+        return np.asarray(np.ceil(np.where(share <= 1, share, 2) * BUDGET_UNITS), dtype=np.int64)
 
     weights = _some_weights(published, units_of, int(amounts.max()))
     costs = np.maximum.accumulate(units_of(weights))

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import PURSE_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PriceList, make_price_list, order_budget
@@ -223,7 +223,7 @@ class PurseChoice:
     delta_open: float
     prices: PriceList
     threshold: int
-    open_units: int = PURSE_UNITS
+    open_units: int = BUDGET_UNITS
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)

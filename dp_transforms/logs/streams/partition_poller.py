@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dp_transforms.core.item_domain import DomainTable
+from dp_transforms.core.contributions import IdKeys, contributions_of_events
 from dp_transforms.core.operator_counts import Message
-from dp_transforms.core.pairs import IdKeys, pairs_of_events
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_progress import (
@@ -70,7 +70,7 @@ class PartitionPoller:
         clock: StreamClock,
         shards: int,
         *,
-        domain: DomainTable | None,
+        domain: PublicItemsTable | None,
         confirm: bool,
         source: str = "",
         max_records: int = MAX_RECORDS,
@@ -184,7 +184,7 @@ class PartitionPoller:
             step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
             batch, first_open = batch.where(is_known), first_open[is_known]
         schedule = self._schedule
-        for window, shard, pairs in pairs_of_events(
+        for window, shard, pairs in contributions_of_events(
             batch,
             schedule,
             self._keys,

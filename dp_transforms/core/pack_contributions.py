@@ -12,15 +12,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from dp_transforms.core.contributions import ItemContributions, contributions_of_events, item_contributions_of_events
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.item_domain import DomainTable
 from dp_transforms.core.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     MOST_MESSAGE_BYTES,
 )
-from dp_transforms.core.pairs import ItemPairs, item_pairs_of_events, pairs_of_events
+from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Sharding, SlabKey
@@ -30,8 +30,9 @@ Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed col
 
 
 @dataclasses.dataclass(frozen=True)
-class PackPairs:
-    """by_item: packed `ItemPairs`, in one slab, and not `UserPairs`. part: events outside of it are skipped, as those
+class PackContributions:
+    """by_item: packed `ItemContributions`, in one slab, and not `UserContributions`. part: events outside of it are
+    skipped, as those
     outside of the plan; None: the whole run."""
 
     schedule: WindowSchedule
@@ -44,7 +45,7 @@ class PackPairs:
         return self.part or RunPart.whole(self.schedule)
 
     def pack(
-        self, batch: EventBatch, keys: IdKeys, domain: DomainTable | None, counts: Counter[str]
+        self, batch: EventBatch, keys: IdKeys, domain: PublicItemsTable | None, counts: Counter[str]
     ) -> Iterator[Packed]:
         """Events outside the declared range or domain are counted for the operator, and left out."""
         schedule, part = self.schedule, self.run_part
@@ -60,10 +61,10 @@ class PackPairs:
         shards = self.sharding.shards
         first_open = np.full(len(batch), part.first) if part.first else None
         if self.by_item:
-            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end):
+            for shard, of_items in item_contributions_of_events(batch, schedule, keys, shards, first_open, part.end):
                 yield (0, shard), of_items.to_bytes()
             return
-        for slab, shard, of_users in pairs_of_events(
+        for slab, shard, of_users in contributions_of_events(
             batch,
             schedule,
             keys,
@@ -76,8 +77,8 @@ class PackPairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class MergePairs:
-    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again.
+class MergeContributions:
+    """All packed `ItemContributions` of some users -> the same merged, once for all steps that read them again.
     most_bytes: of a message; whoever reads several merges them anew."""
 
     most_bytes: int = MOST_MESSAGE_BYTES
@@ -85,7 +86,9 @@ class MergePairs:
 
     def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
         most = self.most_bytes
-        return lambda group, counts: ((group[0], packed) for packed in ItemPairs.of_messages(group[1]).messages(most))
+        return lambda group, counts: (
+            (group[0], packed) for packed in ItemContributions.of_messages(group[1]).messages(most)
+        )
 
     def fetched(
         self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]

@@ -137,7 +137,7 @@ class PublicItems:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class DomainTable:
+class PublicItemsTable:
     """All items of a known domain. 16 bytes and the label for each."""
 
     def __init__(self, table: ItemTable) -> None:
@@ -145,7 +145,7 @@ class DomainTable:
         self._high = np.ascontiguousarray(table.hashes[:, 0])
 
     @classmethod
-    def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> DomainTable:
+    def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> PublicItemsTable:
         return cls(ItemTable.of_labels(labels, hash_items)[0])
 
     def __len__(self) -> int:
@@ -173,14 +173,14 @@ class HashesItems(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class DomainFile:
+class PublicItemsFile:
     """The domain of a plan, by the path of its file."""
 
     path: str
     size: int
     fingerprint: str
 
-    def table(self, keys: HashesItems) -> DomainTable:
+    def table(self, keys: HashesItems) -> PublicItemsTable:
         """Its items by their keyed hashes: once in a process, for all steps of a run that need them.
 
         Raises ValueError unless the file holds the domain of the plan.
@@ -189,11 +189,11 @@ class DomainFile:
         if which not in _TABLES:
             labels = PublicItems.read(self.path).checked(self.size, self.fingerprint).labels
             _TABLES.clear()
-            _TABLES[which] = DomainTable.of_labels(labels, keys.hash_items)
+            _TABLES[which] = PublicItemsTable.of_labels(labels, keys.hash_items)
         return _TABLES[which]
 
 
-_TABLES: dict[tuple[DomainFile, str], DomainTable] = {}  # at most one
+_TABLES: dict[tuple[PublicItemsFile, str], PublicItemsTable] = {}  # at most one
 
 
 def which_keys(keys: HashesItems) -> str:

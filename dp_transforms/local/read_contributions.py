@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from dp_transforms.core.item_domain import DomainFile
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
-from dp_transforms.core.pack_pairs import Packed, PackPairs
+from dp_transforms.core.pack_contributions import PackContributions, Packed
+from dp_transforms.core.public_items import PublicItemsFile
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.release_stages import Cuts
+from dp_transforms.core.release_stages import Partitioning
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -20,12 +20,12 @@ ROWS, BYTES = "rows", "bytes"  # counted for a progress bar
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadPairsStep:
+class ReadContributionsStep:
     """`JoinedChunks` -> packed pairs and `RejectedEvents`. domain: of a plan with a known domain."""
 
-    packing: PackPairs
+    packing: PackContributions
     fields: EventFields
-    domain: DomainFile | None = None
+    domain: PublicItemsFile | None = None
     stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[JoinedChunks, Counter[str]], Iterator[Packed | RejectedEvents]]:
@@ -52,11 +52,11 @@ def reading_step(
     schedule: WindowSchedule,
     fields: EventFields,
     shards: int | None,
-    domain: DomainFile | None = None,
+    domain: PublicItemsFile | None = None,
     *,
     pays_looks: bool,
-) -> ReadPairsStep:
+) -> ReadContributionsStep:
     """For a replay of the whole schedule."""
-    cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
-    packing = PackPairs(schedule, cuts.users, by_item=pays_looks)
-    return ReadPairsStep(packing, fields, domain)
+    cuts = Partitioning.of(schedule, pays_looks=pays_looks, shards=shards)
+    packing = PackContributions(schedule, cuts.users, by_item=pays_looks)
+    return ReadContributionsStep(packing, fields, domain)

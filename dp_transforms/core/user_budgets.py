@@ -17,12 +17,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.priced_weights import PURSE_UNITS, PricedWeights
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.core.column_kinds import LEAST, MOST, Column
 from dp_transforms.core.columns import ByUser
+from dp_transforms.core.contributions import Contributions, keep_by_hash
 from dp_transforms.core.equal_rows import places_of
 from dp_transforms.core.packed_arrays import WHOLE, WORDS, Packed, check_unpacked
-from dp_transforms.core.pairs import Pairs, keep_by_hash
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
@@ -128,7 +128,7 @@ _SPARE_CELLS = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PurseEntries(ByUser):
+class BudgetEntries(ByUser):
     """The purses of u users, 24 bytes each.
 
     `merge` keeps the newest entry of each user: the one with the least left. A look costs at least one unit, so from
@@ -157,27 +157,28 @@ class PurseEntries(ByUser):
         check_unpacked(bool((self.left >= 0).all()))
 
 
-class Purses:
+class UserBudgets:
     """The purses of all users that ever paid for a look; all others are full. They are kept as long as the run lasts.
 
     Stored as cells, byte strings under 10 MB. A user may be in several cells, and its newest entry counts
-    (`PurseEntries.merge`). So what a window changes is appended, without rewriting what is there. A window looks up its
+    (`BudgetEntries.merge`). So what a window changes is appended, without rewriting what is there. A window looks up
+    its
     own users in each cell; the cells are put together only when they are rewritten.
     """
 
-    def __init__(self, plan: Plan, keys: StreamKeys, cells: Iterable[Packed] = (), units: int = PURSE_UNITS) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, cells: Iterable[Packed] = (), units: int = BUDGET_UNITS) -> None:
         """cells: what was stored so far, in any order. units: in a full purse, less in that of a round. Raises
         ValueError for other bytes."""
         self._full = units
         self._pace = Pace(plan)
         self._keys = keys
-        self._stored = [PurseEntries.from_bytes(cell) for cell in cells]
-        self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
+        self._stored = [BudgetEntries.from_bytes(cell) for cell in cells]
+        self._changed: list[BudgetEntries] = []  # each has more than twice as many entries as the next one
 
     @classmethod
     def of_entries(
-        cls, plan: Plan, keys: StreamKeys, entries: PurseEntries, window: int, units: int = PURSE_UNITS
-    ) -> Purses:
+        cls, plan: Plan, keys: StreamKeys, entries: BudgetEntries, window: int, units: int = BUDGET_UNITS
+    ) -> UserBudgets:
         """The purses of some users before this window, of a state that was stored. Raises ValueError for entries that
         no run of this plan can have made: with more than a purse, or paid in this window or later."""
         check_unpacked(bool((entries.left <= units).all() and (entries.first_windows < window).all()))
@@ -185,7 +186,7 @@ class Purses:
         purses._stored = [entries] if len(entries) else []
         return purses
 
-    def spend(self, pairs: Pairs, window: int, end: int | None = None) -> Whole:
+    def spend(self, pairs: Contributions, window: int, end: int | None = None) -> Whole:
         """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it. end: the windows
         ``window .. end - 1`` are paid together.
 
@@ -200,9 +201,9 @@ class Purses:
         self._pay(before, before.left - chosen.payable * chosen.units, chosen.payable)
         return np.asarray(chosen.weights[pairs.codes] * keep_by_hash(pairs, chosen.payable, self._keys))
 
-    def spend_with_second(self, pairs: Pairs, window: int, end: int) -> Whole:
+    def spend_with_sizing(self, pairs: Contributions, window: int, end: int) -> Whole:
         """The last round of looks in the windows ``window .. end - 1``, with second looks at what is named already:
-        those pairs are kept `Pairs.apart`. Returns their weights, as `spend`."""
+        those pairs are kept `Contributions.apart`. Returns their weights, as `spend`."""
         (looks, again), users = pairs.counts.reshape(-1, 2).T, pairs.users[::2]
         before = self._before(pairs, users, window, end)
         parts_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
@@ -225,11 +226,11 @@ class Purses:
 
     def changed_cells(self) -> list[bytes]:
         """What was spent since the cells were read, as cells to append to them."""
-        return PurseEntries.merge(self._changed).to_cells()
+        return BudgetEntries.merge(self._changed).to_cells()
 
     def rewritten_cells(self) -> list[bytes]:
         """All purses in as few cells as possible, to replace those that were read. `entries` is then that of users."""
-        self._stored, self._changed = [PurseEntries.merge([*self._stored, *self._changed])], []
+        self._stored, self._changed = [BudgetEntries.merge([*self._stored, *self._changed])], []
         return self._stored[0].to_cells()
 
     def is_scattered(self, entries_when_rewritten: int) -> bool:
@@ -237,11 +238,11 @@ class Purses:
 
         entries_when_rewritten: how many entries there were after the last time.
         """
-        of_cell = PurseEntries.ROWS_OF_CELL
+        of_cell = BudgetEntries.ROWS_OF_CELL
         is_large = self.entries > 2 * entries_when_rewritten + of_cell
         return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // of_cell))
 
-    def _before(self, pairs: Pairs, users: npt.NDArray[np.uint64], window: int, end: int) -> PurseEntries:
+    def _before(self, pairs: Contributions, users: npt.NDArray[np.uint64], window: int, end: int) -> BudgetEntries:
         if ((pairs.windows < window) | (pairs.windows >= end)).any():
             raise ValueError(
                 f"all pairs must lie in window {window}" + (f" .. {end - 1}." if end > window + 1 else ".")
@@ -251,11 +252,11 @@ class Purses:
             raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
         return before
 
-    def _pay(self, before: PurseEntries, left: Whole, looks: Whole) -> None:
+    def _pay(self, before: BudgetEntries, left: Whole, looks: Whole) -> None:
         """left: then, in the purses before. looks: paid now."""
         paid = np.flatnonzero(looks)
         self._append(
-            PurseEntries(
+            BudgetEntries(
                 before.users[paid],
                 left[paid],
                 (before.looks + looks)[paid].astype(np.uint32),
@@ -263,20 +264,20 @@ class Purses:
             )
         )
 
-    def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
+    def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> BudgetEntries:
         """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""
         stored = (*self._stored, *self._changed)
-        found = PurseEntries.merge([entries.select(places_of(entries.users, users)) for entries in stored])
+        found = BudgetEntries.merge([entries.select(places_of(entries.users, users)) for entries in stored])
         at = np.searchsorted(users, found.users)
         left = np.full(len(users), self._full, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
         first_windows = np.full(len(users), window, dtype=np.uint32)
         left[at], looks[at], first_windows[at] = found.left, found.looks, found.first_windows
-        return PurseEntries(users, left, looks, first_windows)
+        return BudgetEntries(users, left, looks, first_windows)
 
-    def _append(self, entries: PurseEntries) -> None:
+    def _append(self, entries: BudgetEntries) -> None:
         """Joins what has at most twice the length, so that there are few parts, and each entry is seldom joined."""
         while self._changed and len(self._changed[-1]) <= 2 * len(entries):
-            entries = PurseEntries.merge([self._changed.pop(), entries])
+            entries = BudgetEntries.merge([self._changed.pop(), entries])
         if len(entries):
             self._changed.append(entries)

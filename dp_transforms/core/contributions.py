@@ -30,7 +30,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pairs(Columns):
+class Contributions(Columns):
     """n rows (user, window, item); as they come from a batch of events, not yet distinct and in no order.
 
     users: uint64[u], distinct keyed hashes, ascending. codes: int64[n], position in ``users`` of each row.
@@ -86,7 +86,7 @@ class Pairs(Columns):
 
     @classmethod
     def _merged(cls, parts: Sequence[Self]) -> Self:
-        """Pairs that several parts hold are kept once."""
+        """Contributions that several parts hold are kept once."""
         if not parts:
             return cls.none()
         table, item_maps = ItemTable.merge([part.table for part in parts])
@@ -102,7 +102,7 @@ class Pairs(Columns):
         return merged
 
     @classmethod
-    def by_group(cls, rows: Pairs, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
+    def by_group(cls, rows: Contributions, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
         """The distinct pairs of each group, ``(group, pairs)``. groups: int64[n], of each row."""
         first = int(groups.min())
         ordered, (groups,) = cls._of_rows([rows], [groups - first])
@@ -111,7 +111,7 @@ class Pairs(Columns):
 
     @classmethod
     def _of_rows(
-        cls, parts: Sequence[Pairs], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
+        cls, parts: Sequence[Contributions], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
     ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
         """The distinct rows by group, each group in order; and their groups. All by one sort. parts: of the same users
         and table; one where there are groups."""
@@ -132,21 +132,21 @@ class Pairs(Columns):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UserPairs(Pairs):
+class UserContributions(Contributions):
     """n distinct (user, window, item), sorted by user, then window, then item."""
 
     ORDER = ("codes", "windows", "items")
-    SCHEMA: ClassVar = {**Pairs.SCHEMA, "codes": Codes(into="users")}
+    SCHEMA: ClassVar = {**Contributions.SCHEMA, "codes": Codes(into="users")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ItemPairs(Pairs):
+class ItemContributions(Contributions):
     """The same sorted by window, then item, then user, for steps that add up over users: what comes as events in the
     order of time is nearly in this order, and needs no second sort."""
 
     ORDER: ClassVar[tuple[str, ...]] = ("windows", "items", "codes")
 
-    def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemPairs:
+    def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemContributions:
         """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
         moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
         return moved
@@ -157,7 +157,7 @@ class ItemPairs(Pairs):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def pairs_of_events(
+def contributions_of_events(
     batch: EventBatch,
     schedule: WindowSchedule,
     keys: IdKeys,
@@ -166,7 +166,7 @@ def pairs_of_events(
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
-) -> Iterator[tuple[int, int, UserPairs]]:
+) -> Iterator[tuple[int, int, UserContributions]]:
     """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``. What
     has many pairs comes in several parts, of different windows.
 
@@ -174,21 +174,21 @@ def pairs_of_events(
     """
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
         groups = (rows.windows // windows_per_slab) * shards + shards_of(rows, shards)
-        for group, pairs in UserPairs.by_group(rows, groups):
+        for group, pairs in UserContributions.by_group(rows, groups):
             yield (*divmod(group, shards), pairs)
 
 
-def item_pairs_of_events(
+def item_contributions_of_events(
     batch: EventBatch,
     schedule: WindowSchedule,
     keys: IdKeys,
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
-) -> Iterator[tuple[int, ItemPairs]]:
+) -> Iterator[tuple[int, ItemContributions]]:
     """The same in all these windows, by shard of users: ``(shard, pairs)``."""
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        yield from ItemPairs.by_group(rows, shards_of(rows, shards))
+        yield from ItemContributions.by_group(rows, shards_of(rows, shards))
 
 
 def rows_of_events(
@@ -198,7 +198,7 @@ def rows_of_events(
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
     rows_at_once: int = 1 << 20,
-) -> Iterator[Pairs]:
+) -> Iterator[Contributions]:
     """An event counts in every window that holds it; events outside the declared range are left out. Rows come in parts
     of consecutive windows: an event in a thousand windows is not a thousand rows at once.
 
@@ -220,13 +220,13 @@ def rows_of_events(
     table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
     items = item_of_code[batch.item.indices.to_numpy()[inside]]
     if schedule.windows_per_event == 1:
-        yield Pairs(users, codes, firsts, items, table)
+        yield Contributions(users, codes, firsts, items, table)
         return
     for low, high in _parts_of_windows(firsts, ends, rows_at_once):
         begins = np.maximum(firsts, low)
         counts = np.maximum(0, np.minimum(ends, high) - begins)
         windows, _ = concatenated_ranges(begins, counts)
-        yield Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
+        yield Contributions(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
 
 
 def _parts_of_windows(
@@ -240,7 +240,7 @@ def _parts_of_windows(
     return zip(begins, [*begins[1:], ends.max()], strict=True)
 
 
-def shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
+def shards_of(rows: Contributions, shards: int) -> npt.NDArray[np.int64]:
     """int64[n], the shard of users of each row."""
     return (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
 
@@ -254,7 +254,7 @@ def _size(values: npt.NDArray[np.int64]) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def bound_contributions(pairs: UserPairs, max_items_per_user: int, keys: StreamKeys) -> UserPairs:
+def bound_contributions(pairs: UserContributions, max_items_per_user: int, keys: StreamKeys) -> UserContributions:
     """The contribution bound: at most L distinct items per user and window, chosen uniformly. Keeps L items of each
     user with more than L of them in a window: those first in a keyed order of (user, item).
 
@@ -282,7 +282,7 @@ def bound_contributions(pairs: UserPairs, max_items_per_user: int, keys: StreamK
     return pairs.select(np.flatnonzero(kept))
 
 
-def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
+def keep_by_hash(pairs: Contributions, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
     """Which pairs of a user count where its purse cannot pay for all: whether each pair is among the first ``most``
     ones of its user, in a keyed order of (user, window, item).
 

@@ -1,7 +1,7 @@
 """What users and items carry from one part of a run to the next, as cells: byte strings under 10 MB.
 
 Of each kind, entries of one user or item are joined by taking the later one, which has less left, more hits, or was
-named later (`join_cells`). The result depends neither on the order of the cells nor on how often one is there. So a
+named later (`join_chunks`). The result depends neither on the order of the cells nor on how often one is there. So a
 part hands over only what it has changed, a step that runs twice hands it over twice, and neither matters.
 
 Entries are in buckets, by keyed hash. In how many shards a part works does not matter either: a shard takes the entries
@@ -20,20 +20,21 @@ import numpy.typing as npt
 
 from dp_transforms.core.columns import ByUser
 from dp_transforms.core.contribution_counters import Hits
-from dp_transforms.core.followed_items import KnownItems
+from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
-from dp_transforms.core.purses import PurseEntries
+from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS
 
 BUCKETS = 64
-MOST_CELL_BYTES = 10_000_000
+MOST_CHUNK_BYTES = 10_000_000
 
 Cell = Packed
 _HEAD_BYTES = 2
 
 
 class Kind(enum.StrEnum):
-    """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the `Hits`
+    """purses: `BudgetEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the
+    `Hits`
     that users have paid. known: items that were named lately. hit_bound: of `MonitorState`, one number."""
 
     PURSES = "purses"
@@ -52,53 +53,53 @@ class Kind(enum.StrEnum):
     @property
     def is_of_items(self) -> bool:
         """Whether its entries are forgotten in time."""
-        return _TABLES.get(self) is KnownItems
+        return _TABLES.get(self) is FollowedItems
 
 
 _KINDS = tuple(Kind)
-_TABLES: dict[Kind, type[ByUser] | type[KnownItems]] = {
-    **{Kind.purses_of_round(number): PurseEntries for number in range(MOST_ROUNDS + 1)},
+_TABLES: dict[Kind, type[ByUser] | type[FollowedItems]] = {
+    **{Kind.purses_of_round(number): BudgetEntries for number in range(MOST_ROUNDS + 1)},
     Kind.BUDGETS: Hits,
-    Kind.KNOWN: KnownItems,
+    Kind.KNOWN: FollowedItems,
 }
 
 
-def pack_cell(kind: Kind, bucket: int, cell: bytes) -> bytes:
+def pack_chunk(kind: Kind, bucket: int, cell: bytes) -> bytes:
     """What a step hands over, as bytes that are never empty: the numbers of the kind and the bucket, then the cell."""
     return bytes((_KINDS.index(kind), bucket)) + cell
 
 
-def unpack_cell(data: bytes) -> tuple[Kind, int, memoryview]:
-    """Inverse of `pack_cell`."""
+def unpack_chunk(data: bytes) -> tuple[Kind, int, memoryview]:
+    """Inverse of `pack_chunk`."""
     return _KINDS[data[0]], data[1], memoryview(data)[_HEAD_BYTES:]
 
 
-def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> list[bytes]:
+def join_chunks(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> list[bytes]:
     """The entries of these cells, each user or item once: a function of the entries alone; none for no entry.
 
     named_from: known items whose window lies before this one are left out: they are forgotten.
     Raises ValueError for other bytes.
     """
     if kind is Kind.HIT_BOUND:
-        bounds = [hit_bound_of_cell(cell) for cell in cells]
-        return [hit_bound_cell(max(bounds))] if bounds else []
+        bounds = [hit_bound_of_chunk(cell) for cell in cells]
+        return [hit_bound_chunk(max(bounds))] if bounds else []
     if kind.is_of_items:
-        return known_of_cells(cells, named_from).to_cells()
+        return followed_of_chunks(cells, named_from).to_cells()
     table: Any = _TABLES[kind]
     joined: list[bytes] = table.of_messages(cells).to_cells()
     return joined
 
 
-def known_of_cells(cells: Iterable[Cell], named_from: int) -> KnownItems:
+def followed_of_chunks(cells: Iterable[Cell], named_from: int) -> FollowedItems:
     """The items of these cells, in whatever order and however often they come, but for those that are forgotten."""
-    return KnownItems.of_messages(cells).since(named_from)
+    return FollowedItems.of_messages(cells).since(named_from)
 
 
-def hit_bound_cell(bound: int) -> bytes:
+def hit_bound_chunk(bound: int) -> bytes:
     return pack_arrays(np.array([bound], dtype=np.int64))
 
 
-def hit_bound_of_cell(cell: Cell) -> int:
+def hit_bound_of_chunk(cell: Cell) -> int:
     (bound,) = unpack_arrays(cell, WHOLE)
     check_unpacked(len(bound) == 1 and bool(bound[0] >= 0))
     return int(bound[0])
@@ -110,17 +111,17 @@ def hit_bound_of_cell(cell: Cell) -> int:
 
 
 def pack_by_bucket(cells: Iterable[tuple[Kind, Cell]]) -> Iterator[bytes]:
-    """Each cell by bucket, as `pack_cell` packs it: what a part hands over."""
+    """Each cell by bucket, as `pack_chunk` packs it: what a part hands over."""
     for kind, cell in cells:
         for bucket, of_bucket in _cells_by_bucket(kind, cell):
-            yield pack_cell(kind, bucket, of_bucket)
+            yield pack_chunk(kind, bucket, of_bucket)
 
 
 def _cells_by_bucket(kind: Kind, cell: Cell) -> Iterable[tuple[int, bytes]]:
     return [(0, bytes(cell))] if kind is Kind.HIT_BOUND else cells_by_bucket(_TABLES[kind].from_bytes(cell))
 
 
-def cells_by_bucket(entries: ByUser | KnownItems) -> Iterator[tuple[int, bytes]]:
+def cells_by_bucket(entries: ByUser | FollowedItems) -> Iterator[tuple[int, bytes]]:
     """The entries by bucket of their users or items, ``(bucket, cell)``."""
     hashes = entries.users if isinstance(entries, ByUser) else entries.table.hashes[:, 1]
     for bucket, rows in _by_bucket(hashes):
