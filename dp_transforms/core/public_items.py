@@ -123,6 +123,10 @@ class PublicItems:
     def size(self) -> int:
         return len(self.labels)
 
+    def table(self, keys: HashesItems) -> PublicItemsTable:
+        """The items by their keyed hashes."""
+        return PublicItemsTable.of_labels(self.labels, keys.hash_items)
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the sorted ids, each with its length: equal for equal lists only."""
