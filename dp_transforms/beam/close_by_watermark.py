@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.operator_counts import LATE_BATCHES, Key, Message, ToShard
 from dp_transforms.plan.window_schedule import WindowSchedule
 

@@ -14,7 +14,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
 from dp_transforms.core.operator_counts import (
@@ -76,7 +76,6 @@ class InOrderDoFn(beam.DoFn):
         self._shards = shards
         self._senders = senders
         self._to = Sharding(1, to)
-        self._counters = Counters()
         self._late = operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
@@ -131,7 +130,7 @@ class InOrderDoFn(beam.DoFn):
         stored = list(cells.read()) if self._work.keeps_state else []
         state = self._work.read(map(_unpacked, stored), span.first)
         yield from self.send(self._work.advance(state, self._work.columns(blobs), span, counts), span, progress)
-        self._counters.add(counts)
+        add_counts(counts)
         if self._work.keeps_state:
             self._store(state, stored, span, cells, progress)
 

@@ -23,7 +23,9 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     FlinkRunnerOptions,
     GoogleCloudOptions,
     PipelineOptions,
@@ -49,7 +51,7 @@ ON_LOOPBACK_MARK = f".prism-{PRISM_VERSION}-on-loopback"  # `make prism` makes i
 _LAUNCHED = "FLEX_TEMPLATE_PYTHON_PY_FILE"  # names the program to the launcher of flex templates (runners/dataflow)
 # Prism splits a bundle that makes no progress for a tenth of a second, and then lets two bundles have one key at once:
 # what the first of them writes to the state is lost (docs/engines.md).
-SPLIT_NO_BUNDLE = "prism_disable_sdf_split"
+_SPLIT_NO_BUNDLE = "prism_disable_sdf_split"
 # Workers in this process; and Beam watches a job for ten years, in place of one minute.
 _WATCHED_FROM_HERE = ["--environment_type=LOOPBACK", "--job_server_timeout=315360000"]
 _PARTS_OF_FLINK = ("jobmanager.rpc.address", "jobmanager.bind-host", "taskmanager.host", "taskmanager.bind-host")
@@ -219,7 +221,7 @@ def prism_options(*, streaming: bool) -> list[str]:
     """Flags for Prism, which keeps no checkpoints (docs/engines.md)."""
     # Else Beam prints what Prism and workers say, which may hold a cell, whatever the level of its log.
     quiet = ["--prism_log_kind=text", "--prism_log_level=warn"]
-    return [*(["--streaming"] if streaming else []), f"--experiments={SPLIT_NO_BUNDLE}", *quiet]
+    return [*(["--streaming"] if streaming else []), f"--experiments={_SPLIT_NO_BUNDLE}", *quiet]
 
 
 def prism_binary() -> str:
@@ -259,6 +261,12 @@ def _check_dataflow(options: PipelineOptions, *, streaming: bool) -> None:
     }
     if wrong := [words for words, is_there in needs.items() if not is_there]:
         raise UserError(f"a {'streaming' if streaming else 'batch'} job on Dataflow needs {', '.join(wrong)}.")
+
+
+def keep_bundles_whole(pipeline: beam.Pipeline) -> None:
+    """Tells Prism to split no bundle, whatever started it. Other engines do not know the option."""
+    if type(pipeline.runner).__name__ in ("SwitchingDirectRunner", "PrismRunner", "PortableRunner"):
+        pipeline.options.view_as(DebugOptions).add_experiment(_SPLIT_NO_BUNDLE)
 
 
 def runner_of(options: PipelineOptions) -> str:
