@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
+from dp_transforms.beam.in_order import ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
 from dp_transforms.beam.metrics import display_of
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun
