@@ -11,7 +11,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
-from dp_transforms.beam.set_up_workers import Counters
+from dp_transforms.beam.metrics import add_counts
 from dp_transforms.core.pack_contributions import MergeContributions, Packed
 from dp_transforms.core.stage import AtOnceStep, EachKeyStep, SlabKey
 from dp_transforms.core.window_report import WindowReport
@@ -93,7 +93,6 @@ class RunStepDoFn(beam.DoFn):
     def __init__(self, step: Step, noise_key: beam.Secret) -> None:
         self._step = step
         self._noise_key = noise_key
-        self._counters = Counters()
 
     def setup(self) -> None:
         self._work = self._step.start(self._noise_key.get_secret_bytes())
@@ -106,7 +105,7 @@ class RunStepDoFn(beam.DoFn):
                 yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
             else:
                 yield output
-        self._counters.add(counts)
+        add_counts(counts)
 
 
 def _lists(*named: _Named) -> list[list[bytes]]:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
+from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, runner_options
-from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import LogError

@@ -22,7 +22,7 @@ from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_part import PartFacts, StatePart, open_part, part_is_done, part_is_taken
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItemsFile
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
 from dp_transforms.local import replay as local
 from dp_transforms.local.machine import shards_of_log
@@ -215,9 +215,7 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
     run = PlannedRun(
         plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
-    domain = None
-    if request.public_items is not None and plan.domain is not None:
-        domain = PublicItemsFile(request.public_items, plan.domain.size, plan.domain.fingerprint)
+    domain = PublicItemsSource.of_plan(request.public_items, plan)
     shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.looks is not None)
     with_blocks = request.options.block_output is not None
     replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)

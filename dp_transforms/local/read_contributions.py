@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.pack_contributions import PackContributions, Packed
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.stage import PublicItemsOfRun
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 
@@ -24,7 +24,7 @@ class ReadContributionsStep:
 
     packing: PackContributions
     fields: EventFields | None
-    public_items: PublicItemsOfRun | None = None
+    public_items: PublicItemsSource | None = None
 
     def start(
         self, secret: bytes

@@ -22,10 +22,11 @@ from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorS
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.release_stages import Partitioning, stages_of
 from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, HandedOver, PublicItemsOfRun, Sharding, SlabKey, Stage
+from dp_transforms.core.stage import AtOnceStep, HandedOver, Sharding, SlabKey, Stage
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.local.pool import Step, Workers, faults_of_steps
@@ -73,7 +74,7 @@ class LocalReplay:
     """
 
     run: PlannedRun
-    public_items: PublicItemsOfRun | None = None
+    public_items: PublicItemsSource | None = None
     part: RunPart | None = None
     shards: int | None = None
     with_blocks: bool = False

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dp_transforms.checks import check_names, nearest
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.local.pool import ThisProcess
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.logs import id_columns
@@ -190,7 +190,7 @@ def replay(
     check_names(stream=stream, run_id=run_id)
     secret = _secret_of(noise_key)
     run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
-    replayed = LocalReplay(run=run, public_items=_of_plan(public_items, plan))
+    replayed = LocalReplay(run=run, public_items=PublicItemsSource.of_plan(public_items, plan))
     try:
         blocks = list(read_table(table, fields))
     except EventFileError as error:
@@ -210,17 +210,6 @@ def _secret_of(noise_key: object) -> bytes:
     if not isinstance(noise_key, (str, os.PathLike)):
         raise ValueError(f"noise_key must be a path or None, got a {type(noise_key).__name__}.")
     return read_key_file(os.fspath(noise_key))
-
-
-def _of_plan(public_items: PublicItems | None, plan: Plan) -> PublicItems | None:
-    """Raises ValueError unless they are those of the plan."""
-    if public_items is None and plan.domain is not None:
-        raise ValueError(f"the plan has {plan.domain.size:,} public items. Give public_items.")
-    if public_items is None:
-        return None
-    if plan.domain is None:
-        raise ValueError("public_items cannot be used with this plan, which has none. Leave them out.")
-    return public_items.checked(plan.domain.size, plan.domain.fingerprint)
 
 
 def _check_name(noise_key: object, run_id: object, *, resume: object) -> None:

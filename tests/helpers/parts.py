@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.local.pool import ThisProcess, Workers
 from dp_transforms.local.replay import LocalReplay
@@ -51,7 +52,8 @@ class Parts:
         """The windows up to this one, from all of this log. Returns their reports."""
         part, after, header = self._next(end)
         run = PlannedRun(plan=self.plan, stream="events", run_id=RUN_ID)
-        replay = LocalReplay(run=run, public_items=self._public_items, part=part, shards=shards)
+        items = PublicItemsSource.of_plan(self._public_items, self.plan)
+        replay = LocalReplay(run=run, public_items=items, part=part, shards=shards)
         made = replay.of_batches(batches_of(log, batch), workers or ThisProcess(SECRET))
         write_next_state(after, header, part, made.handed_over, self.plan.known_for, SEALING_KEY)
         self.counts = made.counts
