@@ -9,11 +9,13 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.in_order import ReleaseStagesInOrder
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.metrics import display_of
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
+from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.stage import Sharding
 from dp_transforms.errors import StreamError
@@ -99,7 +101,7 @@ class MonitorStream(beam.PTransform):
         self._source, self._clock, self._noise_key, self._driver = source, clock, noise_key, driver
         self._shards = Sharding.of_stream(shards).shards
         self._confirm, self._stop_file, self._poll_seconds = confirm, stop_file, poll_seconds
-        self._public_items = public_items_of_plan(public_items, plan)
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
         self._stages = stages_of(self._run, self._public_items)
 
