@@ -23,7 +23,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS,
-    "looks, rounds": {"usual_contributions": (1, 1000), "rounds": True},
+    "looks, rounds": {"usual_contributions": (1, 1000)},
     "hits": {"charge": "hits", "hits_per_user": 3},
     "hits-with-counts": {"charge": "hits", "counts": True, "hits_per_user": 10},
 }

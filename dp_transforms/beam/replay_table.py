@@ -132,8 +132,6 @@ class BudgetWords(TypedDict, total=False):
     forget_after: int | None
     false_name_error: float | None
     size_error: float | None
-    rounds: bool | tuple[int, ...] | None
-    block_seconds: int | None
     counts: bool
     noise: str
     hits_per_user: int | None

@@ -19,10 +19,26 @@ import numpy as np
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.checks import exact, html_table
-from dp_transforms.plan.calibration import EXACT, PRINTED, calibrate_hits, calibrate_looks, checked_budget, stored_mode
+from dp_transforms.plan.calibration import (
+    EXACT,
+    PRINTED,
+    calibrate_contributions,
+    calibrate_hits,
+    checked_budget,
+    checked_contributions,
+    stored_mode,
+)
 from dp_transforms.plan.plan_checks import check_plan
 from dp_transforms.plan.records import Domain, Hits, Known, Looks, PublicList, Rounds, Shares
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_of_round
+from dp_transforms.plan.rounds import (
+    REPLAY,
+    RoundTerms,
+    found_in_rounds,
+    rounds_of,
+    second_terms,
+    terms_of_round,
+    why_one_round,
+)
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -91,40 +107,40 @@ class Plan(Record):
         forget_after: int | None = None,
         false_name_error: float | None = None,
         size_error: float | None = None,
-        rounds: bool | tuple[int, ...] | None = None,
-        block_seconds: int | None = None,
+        use: str = REPLAY,
     ) -> Plan:
         """Users pay for each contribution, an item that one has in a window. The plan that finds most for this budget.
+
+        Tests come in rounds, of blocks of windows and then of the windows of what was named, where a block (a day, or
+        the run where windows are a day or longer) has six windows and users have three contributions, as declared, but
+        for streams, public items, followed items, and parts of a run with windows of a day or longer.
 
         public_items: all items, `PublicItems`; None where any may come.
         usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to
             most_contributions if that is less. The noise is chosen for them; other users are served too.
         most_contributions: a user's further ones do not count, 3,000 by default.
-        forget_after: items that were named are followed down to a lower threshold, until they were not named for so
-            many windows, 168 by default; 0: no item is followed.
+        forget_after: without rounds items that were named are followed down to a lower threshold, until they were not
+            named for so many windows, 168 by default; 0: no item is followed.
         false_name_error: the probability with which noise alone names a followed item in a window, 1e-5 by default; a
             public item with one as small as 0.05 false names in the whole run need.
         size_error: the probability that any size that the run states is too large, 0.01 by default.
-        rounds: tests come in rounds, which find more: first of the items of each day, then of those of its windows
-            that were named. For replays, without followed or public items. By default False: an item of a single
-            window needs more users. In place of True, which percent of what is left of a user budget each round pays
-            with: (10, 5, 20, 100).
-        block_seconds: with rounds; the first tests the items of blocks of so many seconds. By default a day, or the
-            whole run where windows are a day or longer.
+        use: ``replay`` of the whole run at once, ``parts`` of it, one after the other, or ``stream``.
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
         budget = checked_budget(epsilon, delta, schedule, public_items, max_users, max_items)
-        given = {
-            "usual_contributions": usual_contributions,
-            "most_contributions": most_contributions,
-            "forget_after": forget_after,
-            "false_name_error": false_name_error,
-            "size_error": size_error,
-            "rounds": rounds,
-            "block_seconds": block_seconds,
-        }
-        return cls(**budget._asdict(), **calibrate_looks(budget, given))
+        contributions = checked_contributions(usual_contributions, most_contributions)
+        is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
+        one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
+        found = calibrate_contributions(
+            budget,
+            *contributions,
+            forget_after=forget_after,
+            false_name_error=false_name_error,
+            size_error=size_error,
+            rounds=None if one else rounds_of(schedule),
+        )
+        return cls(**budget._asdict(), **found)
 
     @classmethod
     def for_hits(
@@ -211,7 +227,7 @@ class Plan(Record):
     def paid_rounds(self) -> Rounds:
         """`rounds`. Raises ValueError for a plan without them."""
         if self.rounds is None:
-            raise ValueError("the plan has no rounds. Make one with rounds.")
+            raise ValueError("the plan has no rounds: docs/choose_a_budget.md says which plans have them.")
         return self.rounds
 
     @property

@@ -15,13 +15,12 @@ from dp_transforms.accounting.purse.price_list import check_price_work
 from dp_transforms.accounting.purse.purse_search import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
-from dp_transforms.plan.records import Hits, Looks
+from dp_transforms.plan.records import MOST_LOOKS_OF_PLAN, Hits, Looks
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
 
-MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 # Public items that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
@@ -63,9 +62,9 @@ def check_budget(epsilon: float, delta: float, schedule: WindowSchedule) -> None
     check_whole("the horizon, the number of windows,", schedule.horizon, 1)
 
 
-def check_most_looks(most_looks: int) -> None:
-    """Raises ValueError for more looks than a plan may have."""
-    check_whole("most_contributions", most_looks, 1, MOST_LOOKS_OF_PLAN)
+def check_most_looks(most_looks: int) -> int:
+    """Raises ValueError for more tests of a user than a plan may have."""
+    return check_whole("most_contributions", most_looks, 1, MOST_LOOKS_OF_PLAN)
 
 
 def _check_records(plan: Plan) -> None:

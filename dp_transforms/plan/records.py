@@ -22,6 +22,7 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
+MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 

@@ -69,7 +69,7 @@ def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     return table
 
 
-def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
+def print_plan(plan: Plan, use: str, found: FoundFrom, choices: list[Plan]) -> None:
     """What it finds in a sentence, for who reads no table; a table of it, and the plan's numbers.
 
     choices: a charging plan among its alternatives; empty for another one.
@@ -77,8 +77,8 @@ def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
     console = Console(highlight=False)
     whole = not console.is_terminal  # lines for programs are not cut
     console.print(in_a_sentence(plan), style="bold", soft_wrap=whole)
-    if reason := why(plan):
-        console.print(f"\n{reason}", soft_wrap=whole)
+    if plan.looks is not None:
+        console.print(f"\n{why(plan, use)}", soft_wrap=whole)
     console.print()
     if plan.looks is None:
         console.print(choices_table(plan, choices))

@@ -121,8 +121,8 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
     """Elements, and in windows, counts, blocks and rows all that is stamped."""
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
     made = {
-        "looks": {},
-        "rounds": {"rounds": True, "block_seconds": 86_400, "usual_contributions": (1, 10), "most_contributions": 20},
+        "looks": {"use": "stream"},
+        "rounds": {"usual_contributions": (1, 10), "most_contributions": 20},
         "hits": {"charge": "hits"},
         "hits-with-counts": {"charge": "hits", "counts": True},
     }

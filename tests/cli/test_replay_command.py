@@ -107,9 +107,9 @@ def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path):
 
 def test_rounds_are_for_replays(folder):
     """Of a whole run, or in parts. A stream refuses them."""
-    planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
+    planned = shh("plan", *IN_LOOKS, "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
-    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each user's budget." in planned.stdout
+    assert "Contributions are tested in rounds: first the items of 6 hours together" in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
     rounds, looks = plan.paid_rounds, plan.paid_looks
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
@@ -128,7 +128,7 @@ def test_rounds_are_for_replays(folder):
         assert found
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--input", ".", *given, "--output", "o", cwd=folder)
-    assert "--plan cannot be one with --rounds" in stream.stderr
+    assert "--plan is for a replay" in stream.stderr
 
 
 def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder):
