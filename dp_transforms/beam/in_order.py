@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from dp_transforms.beam.assign_windows import in_global_window, max_timestamp
 from dp_transforms.beam.at_once import WithStarts
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
-from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
 from dp_transforms.core.operator_counts import (
@@ -139,7 +139,7 @@ class InOrderDoFn(beam.DoFn):
     def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int) -> None:
         self._stage, self._noise_key = stage, noise_key
         self._shards, self._senders, self._to = shards, senders, Sharding(1, to)
-        self._counters, self._late = Counters(), operator_counter(LATE_BATCHES)
+        self._late = operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
         self._work = self._stage.start(self._noise_key.get_secret_bytes())
@@ -188,7 +188,7 @@ class InOrderDoFn(beam.DoFn):
         stored = list(cells.read()) if work.keeps_state else []
         state = work.read(((kind, cell) for kind, _, cell in map(unpack_chunk, stored)), span.first)
         yield from self.send(work.advance(state, work.columns(blobs), span, counts), span, progress)
-        self._counters.add(counts)
+        add_counts(counts)
         if work.keeps_state:
             changed = [pack_chunk(kind, 0, cell) for kind, cell in work.changed(state, span)]
             store(

@@ -24,8 +24,7 @@ from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_re
 from dp_transforms.checks import shown
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs import EventFields
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.reports.report_records import in_file_order
 from dp_transforms.stores.local_files import read_regular

@@ -34,8 +34,7 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 

@@ -28,8 +28,7 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.errors import UserError
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.charges import CHARGES, choices_of, plan_for
-from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, HITS, Plan
+from dp_transforms.plan.plan import CHARGES, DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, HITS, Plan, choices_of, plan_for
 from dp_transforms.plan.rounds import REPLAY
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular

@@ -28,14 +28,12 @@ from dp_transforms.accounting.purse.purse_search import (
 )
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
-from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_most_looks
+from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import (
     Budget,
-    Domain,
     Hits,
     Known,
     Looks,
-    PublicList,
     Rounds,
     Shares,
     WideNoise,
@@ -47,8 +45,6 @@ from dp_transforms.plan.rounds import (
     amounts_of_rounds,
     with_rounds,
 )
-from dp_transforms.plan.stored import as_float
-from dp_transforms.plan.window_schedule import WindowSchedule
 
 EXACT, PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
 DEFAULT_MAX_ITEMS_PER_USER = 3
@@ -58,26 +54,6 @@ DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 DEFAULT_FALSE_NAME_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
-
-
-def checked_budget(
-    epsilon: float,
-    delta: float,
-    schedule: WindowSchedule,
-    public_items: PublicList | None,
-    max_users: int,
-    max_items: int,
-) -> Budget:
-    """Checked. Raises ValueError."""
-    epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
-    check_budget(epsilon, delta, schedule)
-    check_declared_ids(max_users, max_items)
-    if public_items is not None and not isinstance(public_items, PublicList):
-        raise ValueError(
-            f"public_items must be PublicItems, got a {type(public_items).__name__}. Use PublicItems.read(path)."
-        )
-    domain = None if public_items is None else Domain(public_items.size, public_items.fingerprint)
-    return Budget(epsilon, delta, schedule, domain, max_users, max_items)
 
 
 def stored_mode(noise: str, *, counts: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from dp_transforms.views.plan_words import FOLLOWED, FOUND, NEW, FoundFrom, in_a
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
+_OF_ALL = ("epsilon", "delta", "schedule", "counts", "max_users", "max_items", "most_keys")
 _TITLES = {NEW: "new item", FOLLOWED: "followed item"}
 
 
@@ -27,9 +29,15 @@ def alternatives(chosen: Plan) -> list[Plan]:
             if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.charged_hits.max_items_per_user):
                 plans.append(chosen)
                 continue
-            other = chosen.again(hits_per_user=hits, max_items_per_user=max_items_per_user)
-            if other is not None:
-                plans.append(other)
+            with contextlib.suppress(ValueError):
+                plans.append(
+                    Plan.for_hits(
+                        **{name: getattr(chosen, name) for name in _OF_ALL},
+                        public_items=chosen.domain,
+                        hits_per_user=hits,
+                        max_items_per_user=max_items_per_user,
+                    )
+                )
     return plans
 
 

@@ -12,15 +12,15 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions,
 from apache_beam.typehints import row_type
 from apache_beam.utils.timestamp import Timestamp
 
+from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.release_rows import HeavyHitterRows
-from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.plan.charges import plan_for
+from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
 from tests.helpers.oracle import oracle_reports

@@ -16,7 +16,7 @@ from dp_transforms.cli.audit import command, finish
 from dp_transforms.cli.audit_report import HitsReport, LooksReport
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.errors import UserError
-from dp_transforms.plan.charges import choices_of, plan_for
+from dp_transforms.plan.plan import choices_of, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 from tests.helpers.shh_here import shh

@@ -7,9 +7,9 @@ from typing import Any
 
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.plan.calibration import calibrate_contributions, checked_budget, checked_contributions
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, Plan
+from dp_transforms.plan.calibration import calibrate_contributions, checked_contributions
+from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, Plan, plan_for
+from dp_transforms.plan.records import Budget
 from dp_transforms.plan.rounds import rounds_of
 
 _CHOICES: dict[str, dict[str, Any]] = {
@@ -46,10 +46,10 @@ def plan_in_rounds(
     **of_rounds: Any,
 ) -> Plan:
     """With rounds, whatever the rule says. of_rounds: fields of `Rounds` that are others than usual."""
-    budget = checked_budget(epsilon, delta, schedule, None, max_users, max_items)
+    budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, max_users=max_users, max_items=max_items)
     rounds = dataclasses.replace(rounds_of(schedule), **of_rounds)
     contributions = checked_contributions(usual_contributions, most_contributions)
-    return Plan(**budget._asdict(), **calibrate_contributions(budget, *contributions, rounds=rounds))
+    return Plan(**vars(budget), **calibrate_contributions(budget, *contributions, rounds=rounds))
 
 
 def units_of_shares(*percents: int) -> tuple[int, ...]:
