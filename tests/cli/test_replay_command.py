@@ -22,7 +22,8 @@ from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
 
 LOOKS = ("--usual-contributions", 1, 10, "--most-contributions", 20)
-IN_LOOKS = (*BUDGET[: BUDGET.index("--charge")], *LOOKS)
+IN_ROUNDS = (*BUDGET[: BUDGET.index("--charge")], *LOOKS)
+IN_LOOKS = (*IN_ROUNDS, "--forget-after", 6)
 HEAVY = [hour for hour in range(HOURS) if hour not in (2, 4)]
 EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 
@@ -107,7 +108,7 @@ def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path):
 
 def test_rounds_are_for_replays(folder):
     """Of a whole run, or in parts. A stream refuses them."""
-    planned = shh("plan", *IN_LOOKS, "--output", "plan.json", cwd=folder)
+    planned = shh("plan", *IN_ROUNDS, "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
     assert "Contributions are tested in rounds: first the items of 6 hours together" in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
