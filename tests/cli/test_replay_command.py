@@ -261,7 +261,7 @@ ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number
 @pytest.mark.parametrize("mode", ["hits", "looks"])
 def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     (folder / "items.txt").write_text("\n".join(ITEMS))
-    words = (*IN_LOOKS, *words_of_mode(mode)) if mode == "looks" else (*BUDGET, "--threshold", 75)
+    words = (*IN_ROUNDS, *words_of_mode(mode)) if mode == "looks" else (*BUDGET, "--threshold", 75)
     header, records, _, said = replayed(folder, *words, "--public-items", "items.txt")
     # An item that nobody holds is named in about one run of twenty; these three hours never fail.
     found = items_by_window(records)
