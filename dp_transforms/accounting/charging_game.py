@@ -121,7 +121,7 @@ def _evaluate(lattice: _Lattice, policy: npt.NDArray[np.int64], hit: list[Values
     values[-1] /= diagonal[-1]
     for i in range(size - 2, -1, -1):
         values[i] = (values[i] + up[i] * values[i + 1]) / diagonal[i]
-    return np.clip(np.array(values), lattice.stop_value, 1.0)
+    return np.asarray(np.clip(values, lattice.stop_value, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
