@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import re
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,11 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
+from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import rounds_suit, terms_of_round
+from dp_transforms.plan.rounds import terms_of_round, why_one_round
+from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
+from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import trial_of
@@ -33,48 +35,28 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
         block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.65
     )
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.paid_looks.most_looks == 30_000  # of all rounds
-    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
-    assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
-    days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
+    assert plan.paid_contributions.most_looks == 30_000  # of all rounds
+    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_contributions.shape]
+    assert plan.threshold / plan.paid_contributions.scale == pytest.approx(reference["T"], rel=1e-3)
+    days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
     assert days.paid_rounds.block_seconds == 30 * 86_400
+    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE) == plan
 
 
-@pytest.mark.parametrize(
-    ("shares", "words"),
-    [
-        ((10, 5), "the last one 100, got (10, 5)"),
-        ((0, 100), "1 to 100"),
-        ((10, 5.0, 100), "whole percents"),
-        ((100, 100), "leave something for each later round"),
-        ((100,), "2 to 4 percents"),
-        ((10,) * 4 + (100,), "2 to 4 percents"),
-        ("10,100", "2 to 4 percents"),
-    ],
-)
-def test_the_shares_of_rounds_can_be_declared(shares, words):
-    declared = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
-    assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
-    with pytest.raises(ValueError, match=re.escape(words)):
-        Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
-
-
-def test_each_round_pays_for_a_look():
-    assert (
-        calibrated(usual_contributions=(1, 3), most_contributions=3).paid_rounds.units == calibrated().paid_rounds.units
-    )
-    with pytest.raises(ValueError, match="most_contributions must be at least 3 with rounds"):
-        calibrated(usual_contributions=(1, 2), most_contributions=2)
+def test_each_round_pays_for_a_test():
+    least = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, most_contributions=3)
+    assert least.paid_contributions.most_looks == 30
+    assert least.paid_rounds.units == calibrated().paid_rounds.units
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
     """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
     plan = calibrated()
-    prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
+    prices, units = plan.paid_contributions.prices, plan.paid_rounds.units[0]
     delta_open = plan.delta_open / units
     for weight, paid in zip(prices.weights, prices.units, strict=True):
         if paid <= units:
-            assert plan.paid_looks.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
+            assert plan.paid_contributions.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
     assert plan.threshold < smallest_open_threshold(prices, plan.delta_open)
     with pytest.raises(ValueError, match=f"threshold must be >= {plan.threshold}"):
         dataclasses.replace(plan, threshold=plan.threshold - 1)
@@ -90,7 +72,7 @@ def test_the_numbers_of_the_reference(row):
     assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
     found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)
     assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
-    looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
+    looks = dataclasses.replace(calibrated().paid_contributions, shape=row["p"])
     rounds = dataclasses.replace(calibrated().paid_rounds, false_names=0.5)
     for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
         found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
@@ -103,37 +85,55 @@ def test_a_purse_that_is_spent_twice_is_refused():
     units[1] += 1
     with pytest.raises(ValueError, match="the rounds must cost at most a user budget together"):
         dataclasses.replace(plan.paid_rounds, units=tuple(units))
-    small = (plan.paid_looks.units[0] - 1, *units[2:])
+    small = (plan.paid_contributions.units[0] - 1, *units[2:])
     with pytest.raises(ValueError, match="each round must pay for a test"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
     with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
 
 
-@pytest.mark.parametrize("choices", [{"forget_after": 3}, {"forget_after": 0}, {"charge": "hits"}])
-def test_what_rounds_do_not_go_with_yet_is_refused(choices):
-    with pytest.raises(ValueError, match="cannot be used with"):
-        calibrated(**choices)
+@pytest.mark.parametrize(
+    ("schedule", "given", "reason"),
+    [
+        (SCHEDULE, {}, ""),
+        (SCHEDULE, {"use": "parts"}, ""),
+        (SCHEDULE, {"use": "stream"}, "a stream cannot go over its windows again"),
+        (SCHEDULE, {"usual_contributions": (1, 3)}, ""),
+        (SCHEDULE, {"usual_contributions": (1, 2)}, "users have at most 2 contributions"),
+        (SCHEDULE, {"most_contributions": 2}, "users have at most 2 contributions"),
+        (SCHEDULE, {"most_contributions": 10_001}, "too many contributions"),
+        (SCHEDULE, {"has_public_items": True}, "public items"),
+        (SCHEDULE, {"declares_followed": True}, "do not follow named items"),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, ""),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, "a block of windows has only 4 of them"),
+        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, "only 5"),
+        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, ""),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, "only 5"),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, ""),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {"use": "parts"}, "shorter than its blocks"),
+    ],
+)
+def test_declared_numbers_choose_between_rounds_and_one(schedule, given, reason):
+    usual, most = checked_contributions(given.pop("usual_contributions", None), given.pop("most_contributions", None))
+    found = why_one_round(schedule, usual, most, **{"use": "replay", "has_public_items": False, **given})
+    assert reason in found
+    assert bool(found) == bool(reason)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "given", "suit"),
-    [
-        (SCHEDULE, {}, True),
-        (SCHEDULE, {"usual_contributions": (1, 3)}, True),
-        (SCHEDULE, {"usual_contributions": (1, 2)}, False),
-        (SCHEDULE, {"most_contributions": 2}, False),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
-        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
-        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, True),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, False),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
-    ],
+    "choices",
+    [{"use": "stream"}, {"forget_after": 3}, {"forget_after": 0}, {"false_name_error": 1e-5}, {"public_items": DOMAIN}],
 )
-def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(schedule, given, suit):
-    assert rounds_suit(schedule, given, has_domain=False) == suit
-    assert not rounds_suit(schedule, given, has_domain=True)
+def test_a_plan_that_is_for_one_round_has_none(choices):
+    plan = short_looks_plan(**{"use": "replay", **choices})
+    assert plan.rounds is None
+    with pytest.raises(ValueError, match="the plan has no rounds"):
+        plan.paid_rounds  # noqa: B018
+
+
+def test_an_unknown_use_is_refused():
+    with pytest.raises(ValueError, match="use must be one of replay, parts, stream, got 'night'"):
+        Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="night")
 
 
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
@@ -141,8 +141,8 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
     """The bound of docs/guarantee.md, "Rounds": of all that is drawn for, and as if all parts drew as much. A fifth of
     the error: four rounds, and second looks."""
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
-    looks, most = plan.paid_looks, plan.paid_looks.size_error / 5
-    second = plan.terms_of_second_looks(drawn, windows)
+    looks, most = plan.paid_contributions, plan.paid_contributions.size_error / 5
+    second = plan.terms_of_sizing(drawn, windows)
     assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:3]).tolist() == [0, 5]
     for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 64)):
         listed = zip(looks.weights, looks.units, strict=True)
@@ -154,19 +154,19 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
 def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last():
     """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out, nor does a round
     with less than a fifth of what the last one has."""
-    choices = {True: {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
+    choices = {(10, 5, 20, 100): {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
     for shares, leaves_out in choices.items():
-        plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+        plan = calibrated(units=units_of_shares(*shares))
         for number in range(len(plan.paid_rounds.units)):
             terms = plan.terms_of_round(number, 1000, 24)
-            below = terms.threshold - plan.paid_looks.spacing
+            below = terms.threshold - plan.paid_contributions.spacing
             assert terms.least == (below if number in leaves_out else None)
 
 
 def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     """It is not known how many items are held, so the looks of users pay for wrong sizes."""
     plan = calibrated()
-    looks, paid, terms = plan.paid_looks, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
+    looks, paid, terms = plan.paid_contributions, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
     payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
     assert payable[-1][0] == terms.largest_weight
 
@@ -178,15 +178,15 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     assert error(terms.likely_noise) <= looks.size_error / 5 < error(terms.likely_noise - 2)
 
 
-@pytest.mark.parametrize("shares", [True, (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
+@pytest.mark.parametrize("shares", [(10, 5, 20, 100), (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
 @pytest.mark.parametrize("looks", [10, 100])
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
-    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
-    users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
+    plan = calibrated(units=units_of_shares(*shares))
+    users, tail = plan.found_from(looks, known=True), plan.paid_contributions.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
         terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
-        weight = int(plan.paid_looks.listed.largest(np.array([units // looks]))[0][0])
+        weight = int(plan.paid_contributions.listed.largest(np.array([units // looks]))[0][0])
         named = tail(terms.threshold - users * weight)
         found += is_left * named
         is_left *= (1 if terms.least is None else tail(terms.least - users * weight)) - named
@@ -194,7 +194,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
-    one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="stream")
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 
@@ -272,7 +272,7 @@ def test_a_block_that_two_parts_share_is_a_block_of_each():
 
 def test_all_parts_together_have_the_false_names_of_one_run():
     plan = calibrated()
-    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
+    horizon, noise = plan.schedule.horizon, plan.paid_contributions.noise
     for drawn in (1000, 10**6):
         whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
         assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
