@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
-from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
-from apache_beam.typehints.row_type import RowTypeConstraint
-from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
+from dp_transforms.beam.element_fields import Getter, check_getters, getter_of
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
 from dp_transforms.beam.metrics import display_of
-from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
+from dp_transforms.beam.read_events import REJECTED, CollectEvents
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
@@ -199,50 +196,11 @@ class ShiftingHeavyHitters(beam.PTransform):
         return batches, rejected
 
     def _getters(self, element_type: Any) -> tuple[Getter, Getter, Getter | None]:
-        given = {"user": self._user, "item": self._item, **({} if self._time is None else {"time": self._time})}
-        names = fields_of(element_type)
-        if names is not None:
-            for flag, getter in given.items():
-                for name in [getter] if isinstance(getter, str) else getter if isinstance(getter, Sequence) else []:
-                    if name not in names:
-                        raise ValueError(
-                            f"{flag}={name!r} is not a field of the input, which has {', '.join(names)}."
-                            " Name one of them, or give a function."
-                        )
-            item = self._item_getter(_getter)
-            return _getter(self._user), item, None if self._time is None else _getter(self._time)
-        if may_be_mapping(element_type):  # whose keys no type says
-            time = None if self._time is None else _named_or_pair(self._time, 2)
-            return _named_or_pair(self._user, 0), self._item_getter(lambda field: _named_or_pair(field, 1)), time
-        if callable(self._user) and callable(self._item):
-            if isinstance(self._time, str):
-                raise ValueError("the input has no schema: give a function for time as well.")
-            return self._user, self._item, self._time
-        if callable(self._user) or callable(self._item):
-            raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
-        if _may_be_pair(element_type):
-            if isinstance(self._time, str) and not _is_anything(element_type):
-                raise ValueError("pairs (user, item) have no field for their time: give a function for time.")
-            time = None if self._time is None else _named_or_pair(self._time, 2)
-            item = self._item_getter(lambda field: _named_or_pair(field, 1))
-            return _named_or_pair(self._user, 0), item, time
-        raise ValueError(
-            "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
-            f" {element_type!r}."
-            " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
-        )
-
-    def _item_getter(self, getter: Callable[[str | Getter], Getter]) -> Getter:
-        """getter: of one name."""
-        if isinstance(self._item, str) or callable(self._item):
-            return getter(self._item)
-        return label_getter([getter(name) for name in self._item])
-
-
-def fields_of(element_type: Any) -> dict[str, Any] | None:
-    """Names and types of the fields of elements with a schema; None for others."""
-    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
-    return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
+        items = [self._item] if isinstance(self._item, str) or callable(self._item) else self._item
+        check_getters(element_type, self._user, items, self._time, self._time_unit)
+        of_items = [getter_of(field, 1) for field in items]
+        item = of_items[0] if items[0] is self._item else label_getter(of_items)
+        return getter_of(self._user, 0), item, None if self._time is None else getter_of(self._time, 2)
 
 
 class ReleaseLog(ShiftingHeavyHitters):
@@ -271,54 +229,6 @@ class ReleaseLog(ShiftingHeavyHitters):
         outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
         outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
         return outputs.packed, outputs[REJECTED]
-
-
-def _getter(field: str | Getter) -> Getter:
-    return operator.attrgetter(field) if isinstance(field, str) else field
-
-
-def _named_or_pair(field: str | Getter, position: int) -> Getter:
-    """Reads elements of unknown type: by name if they have names, else as pairs (user, item).
-
-    A step that sets timestamps often loses the type of elements. Then a NamedTuple (item, user) must not be read by
-    position.
-    """
-    if not isinstance(field, str):
-        return field
-
-    def get(element: Any) -> Any:
-        if isinstance(element, Mapping):
-            return element[field]
-        if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
-            return _checked_pair(element)[position]
-        return getattr(element, field)
-
-    return get
-
-
-def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
-    if len(pair) != 2:
-        raise ValueError("the element is not a pair (user, item).")
-    return pair
-
-
-def may_be_mapping(element_type: Any) -> bool:
-    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
-    constraint = typehints.normalize(element_type)
-    if isinstance(constraint, typehints.UnionConstraint):
-        return any(map(may_be_mapping, constraint.union_types))
-    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
-
-
-def _may_be_pair(element_type: Any) -> bool:
-    if _is_anything(element_type):
-        return True
-    constraint = typehints.normalize(element_type)
-    return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
-
-
-def _is_anything(element_type: Any) -> bool:
-    return element_type in (Any, typehints.Any, object)
 
 
 def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
+from dp_transforms.beam.jobs import ReplayJob, build_replay, run_to_end
 from dp_transforms.beam.keys import FreshKey
 from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import ReadEvents
@@ -67,9 +67,9 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None, pool: Proc
                     reports, blocks = _release_part(batches, request, part, state)
                 else:
                     reports, _, blocks = _release_whole(batches, request)
-            _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
+            _ = reports | "WriteReports" >> WriteReports(report, request.header)
             if of_blocks:
-                _ = blocks | "WriteBlocks" >> WriteReports(of_blocks, request.block_header, shown_name=block_output)
+                _ = blocks | "WriteBlocks" >> WriteReports(of_blocks, request.block_header)
             if rejected:
                 _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.options.dead_letter)
             result = run_to_end(pipeline)
@@ -140,7 +140,9 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
         raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
     with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
         check_unchanged(request.chunks)
-        with Unwinding(), replay_pipeline(options, job_of(request)) as pipeline:  # Ctrl-C cancels the job
+        pipeline = beam.Pipeline(options=options)
+        build_replay(pipeline, job_of(request))
+        with Unwinding():  # Ctrl-C cancels the job
             result = run_to_end(pipeline)
     summary = _summary(result, started)
     check_bad_fraction(request, summary.events, summary.rejected)
