@@ -1,104 +1,122 @@
-"""At once: a driver of stages for bounded input, which groups all that belongs to a slab of windows and a shard.
-
-Steps run on the worker of an engine, or in the processes of a pool on this machine.
+"""At once: bounded input through the steps of `dp_transforms.core`, each on all that belongs to a range of windows and
+a shard of users or items. An engine waits for all of a group before it hands it out, so one step is over before the
+next begins: group by shard of users, the users' step; group by shard of items, the items' step; again in each round;
+report.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.metrics import add_counts
-from dp_transforms.beam.read_events import REJECTED, ReplayProgress
-from dp_transforms.beam.write_state import STATE
-from dp_transforms.core.pack_contributions import MergeContributions, Packed
-from dp_transforms.core.stage import AtOnceStep, EachKeyStep, HandedOver, SlabKey
+from dp_transforms.core.pack_contributions import MergeContributions
+from dp_transforms.core.release_stages import Partitioning, ReleaseStages
+from dp_transforms.core.rounds import ReleaseBlocks
+from dp_transforms.core.stage import AtOnceStep, EachKeyStep, Sharding, SlabKey, Stage
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import ProcessPool, Result, Step
-from dp_transforms.local.read_contributions import BYTES, ROWS
-from dp_transforms.logs.rejected_events import RejectedEvents
 
-_Named = Sequence[Packed] | None  # in earlier rounds of looks
+_Named = Sequence[tuple[SlabKey, bytes]] | None  # in earlier rounds
 
 
-class Sent(NamedTuple):
-    """What a stage sends to the next. states: of a part of a run, the packed cells that it hands over to the next part:
-    one PCollection; of a whole run none."""
+class Released(NamedTuple):
+    """reports: of `WindowReport`. blocks: reports of blocks, where they are asked for."""
 
-    sent: beam.PCollection
-    states: tuple[beam.PCollection, ...]
+    reports: beam.PCollection
+    blocks: beam.PCollection | None
 
 
-def run_at_once(
-    groups: beam.PCollection,
-    label: str,
-    step: AtOnceStep,
-    noise_key: beam.Secret,
-    pool: str | None = None,
-    *,
-    rereads: bool = False,
-    named: Sequence[beam.PCollection] = (),
-) -> Sent:
-    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage; the last stage
-    sends reports, at the maximal timestamp of their windows.
+class ReleaseAtOnce(beam.PTransform):
+    """``((range of windows, shard of users), packed ItemContributions)`` -> `Released`, where users pay for
+    contributions; bounded input only. with_blocks: of a plan with rounds, also reports of its blocks."""
 
-    pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
-    are read again by another step. named: for every group of a later round of looks, what was named, packed
-    `NamedItems` by slab and shard, as `StageWork.columns` takes it; each of one step alone, since not every engine
-    waits for all that were flattened.
+    def __init__(
+        self, stages: ReleaseStages, noise_key: beam.Secret, cuts: Partitioning, *, with_blocks: bool = False
+    ) -> None:
+        super().__init__()
+        self._stages, self._noise_key, self._cuts, self._with_blocks = stages, noise_key, cuts, with_blocks
+
+    def expand(self, packed: beam.PCollection) -> Released:
+        """Users and items of a later round get what the rounds before it named, in blocks and in windows. So each round
+        is over before the next one begins, and a step that is repeated sees the same names."""
+        stages, key, cut = self._stages, self._noise_key, self._cuts.users
+        users = packed | "GroupUsers" >> beam.GroupByKey()
+        if stages.users.run.plan.rounds is not None:  # else each round would sort them again
+            merged = users | "MergeContributions" >> run_step(MergeContributions(), key)
+            users = merged | "GroupMerged" >> beam.GroupByKey()
+        named: list[beam.PCollection] = []
+        blocks, rounds = None, list(stages.in_rounds())
+        for number, (name, of_users, of_items) in enumerate(rounds, 1):
+            # What the last round names goes to its windows; each step of the next one reads all that a round names.
+            to = self._cuts.windows if number == len(rounds) else cut
+            find = AtOnceStep(of_items, cut, Sharding(to.windows_per_slab, 1))
+            sums = users | f"Users{name}" >> run_step(AtOnceStep(of_users, cut, cut), key, named)
+            if of_items.domain is not None:
+                sums = sums | f"AllShards{name}" >> WithStarts(find)
+            items = sums | f"GroupItems{name}" >> beam.GroupByKey()
+            found = items | f"Items{name}" >> run_step(find, key, named)
+            if number == 1 and self._with_blocks:
+                blocks = self._reports(found, "Blocks", Stage(ReleaseBlocks, stages.users.run), cut)
+            named = [*named[:1], found]
+        assert stages.windows is not None, "users pay for contributions"
+        return Released(self._reports(found, "Windows", stages.windows, self._cuts.windows), blocks)
+
+    def _reports(self, found: beam.PCollection, name: str, stage: Stage, cut: Sharding) -> beam.PCollection:
+        report = AtOnceStep(stage, Sharding(cut.windows_per_slab, 1), None)
+        groups = found | f"Group{name}" >> beam.GroupByKey()
+        return groups | name >> run_step(report, self._noise_key)
+
+
+class Step(Protocol):
+    """A step with all its settings, and without the key. It can be pickled."""
+
+    def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]: ...
+
+
+def run_step(step: Step, noise_key: beam.Secret, named: Sequence[beam.PCollection] = ()) -> beam.ParDo:
+    """Groups -> packed columns by key for the next step; of the last one reports, at the maximal timestamp of their
+    windows. A group is ``(key, all packed columns)``; a key has a range of windows and a shard, and those of an
+    `EachKeyStep` the key of the monitor before them.
+
+    named: for every group of a later round, what was named, packed `NamedItems` by key, as `StageWork.columns` takes
+    it; each of one step alone, since not every engine waits for all that were flattened.
     """
-    groups_of_step = 0 if step.to is None else len(_keys(step))  # to report takes no time
-    do_fn = _do_fn_of(step, noise_key, pool, groups_of_step, rereads=rereads)
-    advance = beam.ParDo(do_fn, *map(beam.pvalue.AsList, named))
-    sent = WindowReport if step.to is None else tuple[SlabKey, bytes]
-    if step.part is None:
-        return Sent(groups | label >> advance.with_output_types(sent), ())
-    outputs = groups | label >> advance.with_outputs(STATE, main="sent")
-    outputs.sent.element_type, outputs[STATE].element_type = convert_to_beam_type(sent), bytes
-    return Sent(outputs.sent, (outputs[STATE],))
+    sent: Any = tuple[KeyedCell, bytes] if isinstance(step, EachKeyStep) else tuple[SlabKey, bytes]
+    if isinstance(step, AtOnceStep) and step.to is None:
+        sent = WindowReport
+    return beam.ParDo(_RunStepDoFn(step, noise_key), *map(beam.pvalue.AsList, named)).with_output_types(sent)
 
 
-def run_for_keys(
-    groups: beam.PCollection, label: str, step: EachKeyStep, noise_key: beam.Secret, pool: str | None = None
-) -> beam.PCollection:
-    """The same for ``((key, slab, shard), all packed columns)``, also of a stream."""
-    do_fn = _do_fn_of(step, noise_key, pool, len(_keys(step)))
-    return groups | label >> beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
+class _RunStepDoFn(beam.DoFn):
+    def __init__(self, step: Step, noise_key: beam.Secret) -> None:
+        self._step, self._noise_key = step, noise_key
 
+    def setup(self) -> None:
+        self._work = self._step.start(self._noise_key.get_secret_bytes())
 
-def merge_pairs(
-    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep
-) -> beam.PCollection:
-    """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
-    would sort them again. step: one of these."""
-    merging = MergeContributions() if pool is None else MergeContributions(sys.maxsize)  # in a pool, they do not travel
-    merge = beam.ParDo(_do_fn_of(merging, noise_key, pool, len(_keys(step)))).with_output_types(Packed)
-    return groups | "MergeContributions" >> merge | "GroupMerged" >> beam.GroupByKey()
-
-
-def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int, *, rereads: bool = False) -> beam.DoFn:
-    """groups: that may go through it, for a progress bar; 0 for a step that is not counted."""
-    ReplayProgress.pass_groups(of=groups)
-    if pool is None:
-        return RunStepDoFn(step, noise_key, is_counted=groups > 0)
-    return RunInPoolDoFn(step, pool, is_counted=groups > 0, rereads=rereads)
+    # Beam does not type the side inputs of ``*named``.
+    def process(self, group: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
+        named = [[blob for _, blob in each] for each in (first, second) if each is not None]
+        counts: Counter[str] = Counter()
+        for key, sent in self._work((*group, *named), counts):
+            if isinstance(sent, WindowReport):
+                yield TimestampedValue[WindowReport](sent, Timestamp(micros=sent.window_end - 1))
+            else:
+                yield key, sent
+        add_counts(counts)
 
 
 class WithStarts(beam.PTransform):
-    """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
+    """Packed columns by key, and an empty blob for each key that there may be: those to which nothing comes act, too.
 
-    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys. On a
-    stream the cells of all windows are put in at the beginning, before the watermark can pass one.
+    Followed items, and public ones, are tested in every window. names: for columns by key, range of windows and shard,
+    the keys. On a stream the starts of all windows are put in at the beginning, before the watermark can pass one.
     """
 
     def __init__(self, step: AtOnceStep, names: Sequence[str] | None = None) -> None:
@@ -115,94 +133,7 @@ class WithStarts(beam.PTransform):
 
 
 def _starts(once: bytes, step: AtOnceStep, names: Sequence[str] | None) -> Iterator[tuple[Any, bytes]]:
-    if names is None:
-        return ((cell, b"") for cell in _keys(step))
-    return (((name, *cell), b"") for name in names for cell in _keys(step))
-
-
-def _keys(step: AtOnceStep) -> list[SlabKey]:
-    """All that there may be."""
-    part, windows = step.whole_or_part, step.cut.windows_per_slab
-    slabs = range(part.first // windows, -(-part.end // windows))
-    return [(slab, shard) for slab in slabs for shard in range(step.cut.shards)]
-
-
-class RunStepDoFn(beam.DoFn):
-    """Adapts a stage to groups."""
-
-    def __init__(self, step: Step, noise_key: beam.Secret, *, is_counted: bool = False) -> None:
-        self._step = step
-        self._noise_key = noise_key
-        self._is_counted = is_counted
-
-    def setup(self) -> None:
-        self._work = self._step.start(self._noise_key.get_secret_bytes())
-
-    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
-        counts: Counter[str] = Counter()
-        for output in self._work((*element, *_lists(first, second)), counts):
-            if isinstance(output, HandedOver):
-                yield beam.pvalue.TaggedOutput(STATE, output.packed)
-            elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
-                report = output[1]
-                yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
-            else:
-                yield output
-        add_counts(counts)
-        ReplayProgress.pass_groups(self._is_counted)
-
-
-class RunInPoolDoFn(beam.DoFn):
-    """Hands the elements of a bundle to the processes, and yields what comes back, in their order; bounded input in the
-    GlobalWindow only.
-
-    rereads: the packed columns of the elements are needed again, by another step. Else they are given back.
-    """
-
-    def __init__(self, step: Step, pool: str, *, is_counted: bool = False, rereads: bool = False) -> None:
-        self._step = step
-        self._token = pool
-        self._is_counted = is_counted
-        self._rereads = rereads
-        self._waiting: deque[tuple[Any, Future[Result]]] = deque()
-
-    def setup(self) -> None:
-        self._pool = ProcessPool.of(self._token)
-
-    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
-        if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
-            element = element[0], list(element[1]), *_lists(first, second)
-        self._waiting.append((element, self._pool.submit(self._step, element)))
-        while self._waiting and self._waiting[0][1].done():
-            yield from self._outputs()
-
-    def finish_bundle(self) -> Iterator[Any]:
-        while self._waiting:
-            for output in self._outputs():
-                if isinstance(output, beam.pvalue.TaggedOutput):
-                    yield beam.pvalue.TaggedOutput(output.tag, _in_global_window(output.value))
-                else:
-                    yield _in_global_window(output)
-
-    def _outputs(self) -> Iterator[Any]:
-        element, future = self._waiting.popleft()
-        result = future.result()
-        if ROWS in result.counts:
-            ReplayProgress.advance(result.counts.pop(ROWS), result.counts.pop(BYTES, 0))
-        ReplayProgress.pass_groups(self._is_counted)
-        add_counts(result.counts)
-        if isinstance(element, tuple) and not self._rereads:
-            for blob in element[1]:
-                self._pool.release(blob)
-        for output in result.outputs:
-            yield beam.pvalue.TaggedOutput(REJECTED, output) if isinstance(output, RejectedEvents) else output
-
-
-def _lists(*named: _Named) -> list[list[bytes]]:
-    """Of the side inputs that there are: Beam does not type those of ``*named``."""
-    return [[blob for _, blob in each] for each in named if each is not None]
-
-
-def _in_global_window(value: Any) -> WindowedValue:
-    window = GlobalWindow()
-    return WindowedValue(value, window.max_timestamp(), (window,))
+    cut, windows = step.cut, step.whole_or_part
+    ranges = range(windows.first // cut.windows_per_slab, -(-windows.end // cut.windows_per_slab))
+    for cell in ((number, shard) for number in ranges for shard in range(cut.shards)):
+        yield from [(cell, b"")] if names is None else (((name, *cell), b"") for name in names)

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
-from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
-from dp_transforms.beam.at_once import RunInPoolDoFn
+from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing, in_global_window
+from dp_transforms.beam.at_once import ReleaseAtOnce, Released
+from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.element_fields import Getter, check_getters, getter_of
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
 from dp_transforms.beam.metrics import display_of
-from dp_transforms.beam.read_events import REJECTED, CollectEvents
-from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
+from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.checks import check_names
@@ -27,10 +26,8 @@ from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.release_stages import Partitioning, stages_of
-from dp_transforms.core.stage import AtOnceStep, Sharding
-from dp_transforms.local import ProcessPool
-from dp_transforms.local.read_contributions import ReadContributionsStep
-from dp_transforms.logs import EventFields
+from dp_transforms.core.stage import AtOnceStep, Sharding, SlabKey
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan
@@ -127,8 +124,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if with_blocks:
             _ = plan.paid_rounds  # raises without rounds
         self._with_blocks = with_blocks
-        self._domain = PublicItemsSource.of_plan(public_items, plan)
-        self._pool: str | None = None
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._plan = plan
         self._user = user
         self._item = item
@@ -155,37 +151,39 @@ class ShiftingHeavyHitters(beam.PTransform):
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
+        release = self._in_order
         if run.plan.hits is not None:
-            return self._release_hits(events, run, noise_key)
-        if events.is_bounded:
-            return self._release_at_once(events, run, noise_key)
-        cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._domain)
-        packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
+            release = self._by_hits
+        elif events.is_bounded:
+            release = self._at_once
+        batches, rejected = self._batches(events)
+        reports, blocks = release(batches, run, noise_key)
+        return ReleaseOutput(reports, rejected, blocks)
+
+    def _by_hits(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+        """`ThresholdMonitorEvolving` under one key, the stream of the run."""
+        cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=batches.is_bounded)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cut)
+        keyed = packed | "UnderKey" >> beam.Map(_under_key, run.stream).with_output_types(tuple[KeyedCell, bytes])
+        monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=(run.stream,))
+        return Released(keyed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport), None)
+
+    def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+        cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cuts.users, by_item=True)
+        stages = stages_of(run, self._public_items, is_replay=True)
+        return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]
+
+    def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+        cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cut)
         messages = packed | "ByWatermark" >> CountedByWatermark(AtOnceStep(stages.users, cut, cut))
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
-        return ReleaseOutput((messages | "Release" >> release).reports, rejected)
+        return Released((messages | "Release" >> release).reports, None)
 
-    def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
-        packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
-        release = ReleaseHits(run, noise_key, cut, self._domain, pool=self._pool)
-        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
-
-    def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        step = PackContributions(run.plan.schedule, cuts.users, by_item=True)
-        packed, rejected = self._packed(events, run, noise_key, step)
-        stages = stages_of(run, self._domain, is_replay=True)
-        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
-        released = packed | "Release" >> release
-        return ReleaseOutput(released.reports, rejected, released.blocks)
-
-    def _packed(
-        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
-    ) -> tuple[beam.PCollection, beam.PCollection]:
-        """The pairs of users, packed, and the rows that cannot be read."""
-        batches, rejected = self._batches(events)
-        return batches | "AssignWindows" >> assign_windows(run, noise_key, step, self._domain), rejected
+    def _packing(self, run: PlannedRun, noise_key: beam.Secret, cut: Sharding, *, by_item: bool = False) -> beam.ParDo:
+        step = PackContributions(run.plan.schedule, cut, by_item=by_item)
+        return assign_windows(run, noise_key, step, self._public_items)
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:
@@ -203,32 +201,9 @@ class ShiftingHeavyHitters(beam.PTransform):
         return getter_of(self._user, 0), item, None if self._time is None else getter_of(self._time, 2)
 
 
-class ReleaseLog(ShiftingHeavyHitters):
-    """PCollection of `JoinedChunks` -> the same as `ShiftingHeavyHitters` makes of the events of the log.
-
-    The steps that need most time are done by the processes of ``pool``, in this process remains what is left. What they
-    hand to each other does not pass through Beam, whose shuffle would copy it four times.
-
-    public_items: the file of a plan with public items. of_run: as in `ShiftingHeavyHitters`, with a noise_key that is a
-    `beam.Secret` of the key that the pool has.
-    """
-
-    def __init__(
-        self, plan: Plan, fields: EventFields, pool: ProcessPool, *, public_items: str | None, **of_run: Any
-    ) -> None:
-        super().__init__(plan, public_items=public_items, **of_run)
-        self._fields = fields
-        self._pool = pool.token
-
-    def _packed(
-        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
-    ) -> tuple[beam.PCollection, beam.PCollection]:
-        reading = ReadContributionsStep(step, self._fields, self._domain)
-        assert self._pool is not None
-        do_fn = RunInPoolDoFn(reading, self._pool)
-        outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
-        outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
-        return outputs.packed, outputs[REJECTED]
+def _under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+    cell, blob = packed
+    return (key, *cell), blob
 
 
 def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:

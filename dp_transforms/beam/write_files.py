@@ -155,20 +155,19 @@ class WriteRejected(beam.PTransform):
     """Writes a bounded PCollection of `RejectedEvents` as JSON lines, one per row: file, position, reason.
 
     path: a local path or a URL. Only the owner can read a local file, from its creation on: where a row was broken may
-        be as private as the row. In a store its rules say who can. shown_name: of the output for errors, where the file
-        is a draft.
+        be as private as the row. In a store its rules say who can.
 
     Lines are sorted by file and position. Returns a PCollection of the path.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, shown_name: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
-        self._file = os.fspath(path), shown_name
+        self._path = os.fspath(path)
 
     def expand(self, rejected: beam.PCollection) -> beam.PCollection:
         encoded = rejected | "PackRejected" >> beam.Map(pack_rejected).with_output_types(bytes)
         gathered = gather_all(encoded, "WriteRejected")
-        return gathered | "WriteRejectedFile" >> beam.Map(_write_rejected, *self._file).with_output_types(str)
+        return gathered | "WriteRejectedFile" >> beam.Map(_write_rejected, self._path).with_output_types(str)
 
 
 class WriteRejectedFolder(beam.PTransform):
@@ -188,12 +187,12 @@ class WriteRejectedFolder(beam.PTransform):
         return rejected | "WriteRejected" >> beam.Map(_write_into_folder, self._path).with_output_types(str)
 
 
-def _write_rejected(group: Gathered, path: str, shown_name: str | None) -> str:
-    _write_lines([data for data in group[1] if data], path, shown_name)
+def _write_rejected(group: Gathered, path: str) -> str:
+    _write_lines([data for data in group[1] if data], path, path)
     return path
 
 
-def _write_lines(packed: list[bytes], path: str, shown_name: str | None) -> None:
+def _write_lines(packed: list[bytes], path: str, shown_name: str) -> None:
     replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600, shown_name=shown_name)
 
 
