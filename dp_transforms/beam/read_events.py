@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -15,6 +15,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from dp_transforms.beam.element_fields import Getter
 from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
@@ -27,8 +28,6 @@ _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000
 REJECTED = "rejected"  # tag of the second output of whatever reads
 
-Getter = Callable[[Any], Any]
-
 
 class ReadEvents(beam.PTransform):
     """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
@@ -37,13 +36,7 @@ class ReadEvents(beam.PTransform):
     workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
     """
 
-    def __init__(
-        self,
-        chunks: Sequence[LogChunk],
-        fields: EventFields,
-        *,
-        workers: int | None = None,
-    ) -> None:
+    def __init__(self, chunks: Sequence[LogChunk], fields: EventFields, *, workers: int | None = None) -> None:
         super().__init__()
         if workers is None:
             self._joined = [JoinedChunks((chunk,)) for chunk in chunks]
