@@ -57,7 +57,7 @@ class ReleaseAtOnce(beam.PTransform):
             to = self._cuts.windows if number == len(rounds) else cut
             find = AtOnceStep(of_items, cut, Sharding(to.windows_per_slab, 1))
             sums = users | f"Users{name}" >> run_step(AtOnceStep(of_users, cut, cut), key, named)
-            if of_items.domain is not None:
+            if of_items.domain is not None:  # never in rounds: FnApiRunner gets stuck with starts and side inputs
                 sums = sums | f"AllShards{name}" >> WithStarts(find)
             items = sums | f"GroupItems{name}" >> beam.GroupByKey()
             found = items | f"Items{name}" >> run_step(find, key, named)

@@ -150,11 +150,10 @@ def _read(path: str | os.PathLike[str]) -> Plan:
     name = os.fspath(path)
     try:
         text = (read_stored if is_remote(name) else read_regular)(name, _MOST_PLAN_BYTES)
+        if len(text) > _MOST_PLAN_BYTES:
+            raise ValueError(f"it has more than 1 MB, so it is not a plan. {_WAYS}")
+        return Plan.from_json(text)
     except OSError as error:
         raise ValueError(f"plan: {name} cannot be read: {error.strerror}. {_WAYS}") from None
-    if len(text) > _MOST_PLAN_BYTES:
-        raise ValueError(f"plan: {name} is not a plan: it has more than 1 MB. {_WAYS}")
-    try:
-        return Plan.from_json(text)
     except ValueError as error:
         raise ValueError(f"plan: {name}: {error}") from None
