@@ -38,7 +38,7 @@ OF_HITS = {
     "Release/Items": (TURNS | {"cells"}, set()),
     "Release/Windows": (TURNS | {"contribution_counters"}, set()),
 }
-MONITOR = {"Release": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
+MONITOR = {"Release/CloseWindows": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
 OF_LOOKS = {
     "Release/Users": (TURNS | {"cells"}, set()),
     "Release/Items": (TURNS | {"cells"}, set()),
