@@ -19,8 +19,7 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import shown
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule, format_utc
 from dp_transforms.reports.report_records import in_file_order
 from dp_transforms.stores.local_files import read_regular
@@ -64,7 +63,8 @@ class HeavyHitterRows(beam.PTransform):
     epsilon, delta: numbers, or the text of numbers: ``1e-9`` is text to a reader of YAML.
     start, end: as in `WindowSchedule.sliding`. Declare them; never take them from the data. window, slide: ``1h`` and
         the like, or seconds. slide defaults to window.
-    charge: ``contributions``, the default, or ``hits``; counts: with hits.
+    charge: ``contributions``, the default, or ``hits``; counts: with hits. use: with contributions, ``replay``, the
+        default, or ``stream``: which unbounded input needs.
     of_release: ``user``, ``item``, ``time`` and ``time_unit``, by names of fields, and ``noise_key``, ``stream`` and
         ``public_items``, all as in `ShiftingHeavyHitters`; noise_key and public_items are paths.
     run_id: cannot be given. Each pipeline that is built is a run of its own, with noise of its own, also with the same
@@ -86,6 +86,7 @@ class HeavyHitterRows(beam.PTransform):
         slide: Length | None = None,
         charge: str | None = None,
         counts: bool = False,
+        use: str | None = None,
         run_id: str | None = None,
         **of_release: Any,
     ) -> None:
@@ -96,7 +97,7 @@ class HeavyHitterRows(beam.PTransform):
                 " same noise, and their rows would show what changed. Leave run_id out: a fresh one is drawn."
             )
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "start": start, "end": end, "window": window}
-        choices: dict[str, Any] = {"slide": slide, "charge": charge, "counts": counts or None}
+        choices: dict[str, Any] = {"slide": slide, "charge": charge, "counts": counts or None, "use": use}
         if plan is not None:
             if beside := [name for name, value in (budget | choices).items() if value is not None]:
                 raise ValueError(f"{', '.join(beside)} cannot be given beside plan, which has them. {_WAYS}")

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Iterator, Sequence
 
 from dp_transforms.local.pool import ProcessPool, ThisProcess, Workers
-from dp_transforms.logs import EventFields, LogChunk, estimate_log
+from dp_transforms.logs import EventFields, LogChunk, estimate_log, most_label_bytes
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
@@ -19,6 +19,7 @@ _EVENTS_PER_SHARD = 1_250_000
 _LABEL_BYTES_PER_SHARD = 32_000_000  # a worker takes four times as much
 _WIDE_ROW = 256  # bytes; of narrower ones so many events are less
 _BYTES_PER_EVENT = 20  # rather too few, where a format does not say how many rows it has
+_RARELY_SO_MUCH = 32  # rows are a thousand times what they are when packed, at most; ten times as a rule
 _FEWEST_SHARDS, _MOST_SHARDS = 8, 256
 _CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -60,9 +61,10 @@ class Spread:
 
 
 def bytes_in_windows(chunks: Sequence[LogChunk], schedule: WindowSchedule) -> int:
-    """About how many, each as often as it counts."""
+    """About how many, each as often as it counts; of packed rows a part of what they may unpack to."""
     size = sum(max(chunk.bytes, chunk.unpacked, _BYTES_PER_EVENT * (chunk.events or 0)) for chunk in chunks)
-    return size * schedule.windows_per_event
+    most = most_label_bytes([chunk for chunk in chunks if not chunk.unpacked]) // _RARELY_SO_MUCH
+    return max(size, most) * schedule.windows_per_event
 
 
 def events_in_windows(chunks: Sequence[LogChunk], schedule: WindowSchedule) -> int:
