@@ -15,7 +15,6 @@ from dp_transforms.beam.close_windows import KeyedCell
 from dp_transforms.beam.element_fields import Getter, check_getters, getter_of
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import display_of
 from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
@@ -133,10 +132,6 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._shards = shards
         self._run_id = run_id
         self._stream = stream
-
-    def display_data(self) -> dict[str, str | float]:
-        """What was declared."""
-        return display_of(self._plan, self._stream)
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
         check_windowing(events, self._plan.schedule)

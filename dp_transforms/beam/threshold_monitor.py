@@ -21,7 +21,7 @@ from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_wind
 from dp_transforms.beam.at_once import WithStarts, run_step
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
 from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import display_of, operator_counter, operator_gauge
+from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import store
@@ -95,10 +95,6 @@ class ThresholdMonitorEvolving(beam.PTransform):
         self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
-
-    def display_data(self) -> dict[str, str | float]:
-        """What was declared."""
-        return display_of(self._plan, "each key")
 
     def expand(self, events: beam.PCollection) -> beam.PCollection | MonitorOutput:
         plan, keys = self._plan, self._keys
