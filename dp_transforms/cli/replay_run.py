@@ -180,7 +180,7 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
                 replace_whole(rejected, write, mode=0o600, shown_name=options.dead_letter)
             if part:
                 try:
-                    forget_after = request.plan.known_for
+                    forget_after = request.plan.followed_for
                     write_next_state(state, part.begun, part.run_part, made.handed_over, forget_after, sealing_key(key))
                 except OSError as error:
                     raise write_error(part.facts.state_path, error) from None

@@ -55,7 +55,7 @@ class Parts:
         items = PublicItemsSource.of_plan(self._public_items, self.plan)
         replay = LocalReplay(run=run, public_items=items, part=part, shards=shards)
         made = replay.of_batches(batches_of(log, batch), workers or ThisProcess(SECRET))
-        write_next_state(after, header, part, made.handed_over, self.plan.known_for, SEALING_KEY)
+        write_next_state(after, header, part, made.handed_over, self.plan.followed_for, SEALING_KEY)
         self.counts = made.counts
         self.states.append(after)
         self.reports += made.reports
