@@ -20,7 +20,8 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import operator_counter
-from dp_transforms.core.operator_counts import LATE_BATCHES, Key, Message, ToShard
+from dp_transforms.core.messages import Message, ToShard
+from dp_transforms.core.operator_counts import LATE_BATCHES
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _LEAST_NEAR_WINDOWS = 64
@@ -133,7 +134,7 @@ def _starts(once: bytes, shards: int) -> Iterator[tuple[int, _Packed]]:
         yield shard, _START
 
 
-def _by_shard(packed: tuple[Key, bytes]) -> tuple[int, _Packed]:
+def _by_shard(packed: tuple[tuple[int, int], bytes]) -> tuple[int, _Packed]:
     (window, shard), blob = packed
     return shard, (window, blob)
 

@@ -17,14 +17,8 @@ from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
-from dp_transforms.core.operator_counts import (
-    LATE_BATCHES,
-    WINDOWS_ANSWERED,
-    WINDOWS_CLOSED,
-    Message,
-    ToShard,
-    messages_of,
-)
+from dp_transforms.core.messages import Message, ToShard, messages_of
+from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import Sharding, Span, Stage, packed_by_cell
 from dp_transforms.core.state_chunks import Cell, Kind, pack_chunk, unpack_chunk

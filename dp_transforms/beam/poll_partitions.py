@@ -37,7 +37,7 @@ from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_
 from dp_transforms.checks import on_one_line
 from dp_transforms.core import operator_counts as names
 from dp_transforms.core.contributions import IdKeys
-from dp_transforms.core.operator_counts import ToShard
+from dp_transforms.core.messages import ToShard
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.errors import StreamError

@@ -180,7 +180,7 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
         cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        step = PackContributions(run.plan.schedule, cuts.users, by_item=True)
+        step = PackContributions(run.plan.schedule, cuts.users)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
         release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)

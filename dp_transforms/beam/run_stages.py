@@ -20,8 +20,7 @@ from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.core.contributions import ItemContributions
-from dp_transforms.core.operator_counts import ToShard
+from dp_transforms.core.messages import ToShard
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems
@@ -43,7 +42,7 @@ class Released(NamedTuple):
 
 
 class ReleaseHits(beam.PTransform):
-    """``((slab, shard of users), packed UserContributions)`` -> `Released`, where users pay for hits:
+    """``((slab, shard of users), packed Contributions)`` -> `Released`, where users pay for hits:
     ThresholdMonitorEvolving
     under one key, the stream of the run.
 
@@ -216,8 +215,7 @@ class ReleasePart(beam.PTransform):
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
-        by_item = self._stages.users.work.TAKES is ItemContributions
-        step = PackContributions(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        step = PackContributions(self._run.plan.schedule, self._cuts.users, self._part)
         release: beam.PTransform
         if self._run.plan.hits is not None:
             release = ReleaseHits(self._run, noise_key, self._cuts.users, self._domain, part=self._part)

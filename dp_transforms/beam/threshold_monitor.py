@@ -37,7 +37,8 @@ from dp_transforms.core.contribution_counters import ContributionCounters
 from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
+from dp_transforms.core.messages import batches_of_blobs
+from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems
@@ -135,7 +136,7 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, slab, shard), packed UserContributions)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part
+    """``((key, slab, shard), packed Contributions)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part
     of a
     replay carries over, tagged `STATE`.
 
@@ -242,7 +243,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         self.last = self._part.end - 1
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
-        self._state_bytes = operator_gauge(BUDGET_STATE_BYTES)
+        self._state_bytes = operator_gauge(COUNTER_STATE_BYTES)
 
     def setup(self) -> None:
         secret = self._noise_key.get_secret_bytes()
@@ -318,7 +319,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         before: list[bytes] = []
         if not self._part.is_first:
             holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
-            before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
+            before = self._part.hits(np.unique(np.concatenate(holders))).to_chunks()
         return ContributionCounters([*stored, *before])
 
     def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:

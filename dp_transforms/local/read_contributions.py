@@ -58,5 +58,5 @@ def reading_step(
 ) -> ReadContributionsStep:
     """For a replay of the whole schedule."""
     cuts = Partitioning.of(schedule, pays_looks=pays_looks, shards=shards)
-    packing = PackContributions(schedule, cuts.users, by_item=pays_looks)
+    packing = PackContributions(schedule, cuts.users)
     return ReadContributionsStep(packing, fields, domain)

@@ -12,7 +12,7 @@ import pytest
 
 from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
-from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
@@ -166,7 +166,7 @@ def users_of(loop):
     users = {}
     for _, message in loop.messages:
         if message.blob:
-            pairs = UserContributions.from_bytes(message.blob)
+            pairs = Contributions.from_bytes(message.blob)
             codes, names = pairs.codes, pairs.table.labels.to_pylist()
             for item, code in zip(pairs.items.tolist(), codes.tolist(), strict=True):
                 users.setdefault(names[item], set()).add(int(pairs.users[code]))
