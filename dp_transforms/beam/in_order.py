@@ -1,38 +1,104 @@
-"""In order: a driver of stages for streams, window after window: counted messages -> counted messages, or reports."""
+"""In order: the steps of a stream, window after window. Counted messages of users -> reports.
+
+`CountedByWatermark` makes such messages of a stream that Beam reads; `poll_partitions` of the partitions of a source.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.assign_windows import in_global_window, max_timestamp
+from dp_transforms.beam.at_once import WithStarts
+from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
+from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
-from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
+from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
 from dp_transforms.core.messages import Message, ToShard, messages_of
 from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.stage import Sharding, Span, Stage, packed_by_cell
-from dp_transforms.core.state_chunks import Cell, Kind, pack_chunk, unpack_chunk
+from dp_transforms.core.release_stages import ReleaseStages
+from dp_transforms.core.stage import AtOnceStep, Sharding, SlabKey, Span, Stage, packed_by_cell, shards_of_items
+from dp_transforms.core.state_chunks import Kind, pack_chunk, unpack_chunk
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 
 ENDED, REPORTS = "ended", "reports"
-_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
+
+
+class CountedByWatermark(beam.PTransform):
+    """``((window, shard of users), packed contributions)`` of a stream that Beam reads -> ``(shard, message)`` of one
+    sender, in the GlobalWindow.
+
+    Beam groups a shard of a window when the watermark passes its end (`close_windows`); what comes later is dropped and
+    counted. Each shard of every window is announced, also one without events, since it was started before: followed
+    items are tested in every window, what is announced must not show who was there, and no user can decide whether
+    late events of others count.
+
+    users: the users step, cut by window and shard.
+    """
+
+    def __init__(self, users: AtOnceStep) -> None:
+        super().__init__()
+        self._users = users
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        closing = packed | "InClosingWindows" >> InClosingWindows(self._users.stage.run.plan.schedule)
+        started = closing | "AllWindows" >> WithStarts(self._users)
+        groups = started | "GroupUsers" >> GroupOnce(are_started=True)
+        return in_global_window(groups | "Announce" >> beam.FlatMap(_announced).with_output_types(ToShard))
+
+
+def _announced(group: tuple[SlabKey, Iterable[bytes]]) -> Iterator[ToShard]:
+    (window, shard), blobs = group
+    return ((shard, message) for message in messages_of(window, [blob for blob in blobs if blob]))
+
+
+class ReleasedInOrder(NamedTuple):
+    """reports: of `WindowReport`. ended: of `RunEnded`."""
+
+    reports: beam.PCollection
+    ended: beam.PCollection
+
+
+class ReleaseStagesInOrder(beam.PTransform):
+    """``(shard of users, message)`` -> `ReleasedInOrder`, through three stateful steps: users, items, and what reports.
+
+    Whoever says when a window is complete: the clocks of partitions, or a watermark.
+
+    shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
+    """
+
+    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
+        super().__init__()
+        of_items = shards_of_items(shards)
+        self._users = InOrderDoFn(stages.users, noise_key, shards, senders, of_items)
+        self._items = InOrderDoFn(stages.items, noise_key, of_items, shards, 1)
+        self._last: beam.DoFn
+        if stages.windows is None:
+            self._last = MonitorInOrderDoFn(stages.items.run, noise_key, of_items)
+        else:
+            self._last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
+
+    def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
+        added = messages | "Users" >> beam.ParDo(self._users).with_output_types(ToShard)
+        found = added | "Items" >> beam.ParDo(self._items).with_output_types(ToShard)
+        released = found | "Windows" >> beam.ParDo(self._last).with_outputs(ENDED, main=REPORTS)
+        released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
+        return ReleasedInOrder(released[REPORTS], released[ENDED])
 
 
 @dataclasses.dataclass
 class StageProgress:
-    """shards: of the stage. cells, size: how many cells and bytes the state had when it was last rewritten. reports:
-    how many were released."""
+    """shards: of the stage. cells, size: of the state when it was last rewritten. reports: how many were released."""
 
     shards: int
     cells: int = 0
@@ -65,12 +131,8 @@ class InOrderDoFn(beam.DoFn):
     PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
 
     def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int) -> None:
-        self._stage = stage
-        self._noise_key = noise_key
-        self._shards = shards
-        self._senders = senders
-        self._to = Sharding(1, to)
-        self._counters = Counters()
+        self._stage, self._noise_key = stage, noise_key
+        self._shards, self._senders, self._to = shards, senders, Sharding(1, to)
         self._late = operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
@@ -99,7 +161,6 @@ class InOrderDoFn(beam.DoFn):
         else:
             yield from self.send(None, span, now)
         progress.write(now.to_bytes())
-        yield from self.end(span, now)
 
     def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
         """What the stage made of a span, window by window; None: nothing came for it."""
@@ -109,47 +170,34 @@ class InOrderDoFn(beam.DoFn):
                 for message in messages_of(window, packed.get((window, shard), [])):
                     yield shard, message
 
-    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
-        """What follows the windows that had their turn."""
-        return iter(())
-
     def _progress(self, progress: Any) -> StageProgress:
         stored = progress.read()
         now = StageProgress(self._shards) if stored is None else StageProgress(*StageProgress.FIELDS.unpack(stored))
-        if now.shards != self._shards:  # users would be in other shards, where their purses are full again
+        if now.shards != self._shards:  # users would be in other shards, where their budgets are full again
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
     def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
-        counts: Counter[str] = Counter()
-        stored = list(cells.read()) if self._work.keeps_state else []
-        state = self._work.read(map(_unpacked, stored), span.first)
-        yield from self.send(self._work.advance(state, self._work.columns(blobs), span, counts), span, progress)
-        self._counters.add(counts)
-        if self._work.keeps_state:
-            self._store(state, stored, span, cells, progress)
+        work, counts = self._work, Counter[str]()
+        stored = list(cells.read()) if work.keeps_state else []
+        state = work.read(((kind, cell) for kind, _, cell in map(unpack_chunk, stored)), span.first)
+        yield from self.send(work.advance(state, work.columns(blobs), span, counts), span, progress)
+        add_counts(counts)
+        if work.keeps_state:
+            changed = [pack_chunk(kind, 0, cell) for kind, cell in work.changed(state, span)]
+            store(
+                cells,
+                stored,
+                changed,
+                lambda: [pack_chunk(kind, 0, cell) for kind, cell in work.cells(state)],
+                progress,
+            )
+            for name, value in work.measures(state).items():
+                operator_gauge(name).set(value)
 
-    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: StageProgress) -> None:
-        """Appends what has changed. Now and then it rewrites all, which costs a bounded share of what is read."""
-        changed = list(self._work.changed(state, span))
-        size = sum(map(len, stored)) + sum(len(cell) for _, cell in changed)
-        is_scattered = len(stored) + len(changed) > _CELLS_BEFORE_REWRITING + 2 * progress.cells
-        if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * progress.size:
-            cells.clear()
-            progress.cells = progress.size = 0
-            self._add(list(self._work.cells(state)), cells, progress)
-        else:
-            for kind, cell in changed:
-                cells.add(pack_chunk(kind, 0, cell))
-        for name, value in self._work.measures(state).items():
-            operator_gauge(name).set(value)
 
-    @staticmethod
-    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: StageProgress) -> None:
-        for kind, cell in written:
-            cells.add(pack_chunk(kind, 0, cell))
-            progress.cells += 1
-            progress.size += len(cell)
+def _packed(cells: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
+    return [pack_chunk(kind, 0, cell) for kind, cell in cells]
 
 
 class ReleaseInOrderDoFn(InOrderDoFn):
@@ -158,20 +206,17 @@ class ReleaseInOrderDoFn(InOrderDoFn):
 
     def __init__(self, stage: Stage, noise_key: beam.Secret, senders: int) -> None:
         super().__init__(stage, noise_key, 1, senders, 1)
-        self._closed = operator_counter(WINDOWS_CLOSED)
-        self._answered = operator_gauge(WINDOWS_ANSWERED)
+        self._closed, self._answered = operator_counter(WINDOWS_CLOSED), operator_gauge(WINDOWS_ANSWERED)
 
     def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
+        run = self._stage.run
         for window, report in advanced or ():
             progress.reports += 1
-            yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
-
-    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
+            yield TimestampedValue[WindowReport](report, max_timestamp(run.plan.schedule, window))
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
-        if span.end == self._stage.run.plan.schedule.horizon:
-            ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
-            yield beam.pvalue.TaggedOutput(ENDED, ended)
+        if span.end == run.plan.schedule.horizon:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(run.stream, span.end, progress.reports))
 
 
 class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
@@ -184,8 +229,7 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
         super().__init__(run, noise_key)
-        self._senders = senders
-        self._answered = operator_gauge(WINDOWS_ANSWERED)
+        self._senders, self._answered = senders, operator_gauge(WINDOWS_ANSWERED)
 
     def process(  # type: ignore[override]
         self,
@@ -210,8 +254,3 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
         self._answered.set(through + 1)
         if through == self.last:
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, through + 1, now.reports))
-
-
-def _unpacked(data: bytes) -> tuple[Kind, Cell]:
-    kind, _, cell = unpack_chunk(data)
-    return kind, cell

@@ -14,21 +14,20 @@ import apache_beam as beam
 from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
-from dp_transforms.beam.set_up_workers import keep_bundles_whole, public_items_of_plan, resolve_noise_key
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.core.messages import ToShard
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.release_stages import Partitioning, ReleaseStages, stages_of
 from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, PublicItemsOfRun, Sharding, SlabKey, Stage, shards_of_items
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.stage import AtOnceStep, Sharding, SlabKey, Stage
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 
 
@@ -54,7 +53,7 @@ class ReleaseHits(beam.PTransform):
         run: PlannedRun,
         noise_key: beam.Secret,
         cut: Sharding,
-        public_items: PublicItemsOfRun | None = None,
+        public_items: PublicItemsSource | None = None,
         *,
         part: RunPart | None = None,
         pool: str | None = None,
@@ -207,7 +206,7 @@ class ReleasePart(beam.PTransform):
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id, part=part.draws_as)
         self._part = part
         self._noise_key = noise_key
-        self._domain = public_items_of_plan(public_items, plan)
+        self._domain = PublicItemsSource.of_plan(public_items, plan)
         self._stages = stages_of(self._run, self._domain, is_part=True)
         pays_looks = self._run.plan.looks is not None
         self._cuts = Partitioning.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)
@@ -227,41 +226,3 @@ class ReleasePart(beam.PTransform):
             state.element_type = bytes
         states = released.states | "AllState" >> beam.Flatten(pipeline=batches.pipeline)
         return PartOutput(released.reports, states, released.blocks)
-
-
-class ReleasedInOrder(NamedTuple):
-    """reports: of `WindowReport`. ended: of `RunEnded`."""
-
-    reports: beam.PCollection
-    ended: beam.PCollection
-
-
-class ReleaseStagesInOrder(beam.PTransform):
-    """``(shard of users, message)`` -> `ReleasedInOrder`, through three stateful steps: users, items, and what reports.
-
-    Whoever says when a window is complete: the clocks of partitions, or a watermark.
-
-    shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
-    """
-
-    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
-        super().__init__()
-        self._stages = stages
-        self._noise_key = noise_key
-        self._shards, self._of_items = shards, shards_of_items(shards)
-        self._senders = senders
-
-    def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
-        stages, noise_key = self._stages, self._noise_key
-        shards, of_items = self._shards, self._of_items
-        users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
-        items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
-        last: beam.DoFn
-        if stages.windows is None:
-            last = MonitorInOrderDoFn(stages.items.run, noise_key, of_items)
-        else:
-            last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
-        found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)
-        released = found | "Windows" >> beam.ParDo(last).with_outputs(ENDED, main=REPORTS)
-        released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
-        return ReleasedInOrder(released[REPORTS], released[ENDED])

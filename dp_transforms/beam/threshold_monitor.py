@@ -22,15 +22,11 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
 from dp_transforms.beam.at_once import WithStarts, run_for_keys
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.metrics import display_of, operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
-from dp_transforms.beam.set_up_workers import (
-    display_of,
-    keep_bundles_whole,
-    operator_counter,
-    operator_gauge,
-    public_items_of_plan,
-    resolve_noise_key,
-)
+from dp_transforms.beam.runner_options import keep_bundles_whole
+from dp_transforms.beam.turns import store
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters
@@ -41,9 +37,9 @@ from dp_transforms.core.messages import batches_of_blobs
 from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import EachKeyStep, PublicItemsOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.core.stage import EachKeyStep, Sharding, Stage, shards_of_items
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.users import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
@@ -56,7 +52,6 @@ Due = tuple[str, tuple[int, int, list[bytes]]]
 """A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
 them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
 _LEAST_NEAR_WINDOWS = 8
-_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 _NEVER = 1 << 62
 
 
@@ -104,7 +99,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
             keys = tuple(id_of_value(key, "key") for key in (keys if not isinstance(keys, str) else (keys,)))
         if public_items is not None and keys is None:
             raise ValueError("keys must be given with public_items: each of these is tested under each key.")
-        self._public_items = public_items_of_plan(public_items, plan)
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 
@@ -154,7 +149,7 @@ class MonitorContributions(beam.PTransform):
         noise_key: beam.Secret,
         cut: Sharding,
         *,
-        public_items: PublicItemsOfRun | None = None,
+        public_items: PublicItemsSource | None = None,
         keys: Sequence[str] = (),
         part: RunPart | None = None,
         pool: str | None = None,
@@ -311,7 +306,8 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         state = MonitorState(first, now.hit_bound, self._counters_of(stored, columns))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
         now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
-        self._store(state.budgets, stored, counters, now)
+        store(counters, stored, state.budgets.charged_blobs(), state.budgets.to_blobs, now)
+        self._state_bytes.set(12 * len(state.budgets))
         return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
 
     def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> ContributionCounters:
@@ -326,20 +322,6 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         """What a part of a replay hands to the next: all counters of its users, and the bound."""
         cells = [(Kind.HIT_BOUND, hit_bound_chunk(now.hit_bound)), *((Kind.BUDGETS, blob) for blob in counters.read())]
         return (beam.pvalue.TaggedOutput(STATE, packed) for packed in pack_by_bucket(cells))
-
-    def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
-        """Appends the counters that were charged. Now and then it rewrites all, which costs a bounded share of what is
-        read."""
-        written = budgets.charged_blobs()
-        size = sum(map(len, stored)) + sum(map(len, written))
-        is_scattered = len(stored) + len(written) > _CELLS_BEFORE_REWRITING + 2 * now.cells
-        if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * now.size:
-            counters.clear()
-            written = budgets.to_blobs()
-            now.cells, now.size = len(written), sum(map(len, written))
-        for blob in written:
-            counters.add(blob)
-        self._state_bytes.set(12 * len(budgets))
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Hits paid by each user: the counters of the modes, [KMS21] Algorithm 5 and [CL23] Algorithm 5.
+"""Hits paid by each user: [KMS21] Algorithm 5, [CL23] Algorithm 5; docs/guarantee.md, "The mechanism of hits".
 
 `HolderCounters` are those of the holders of some candidates, matched to their users once, for all windows of these.
 """

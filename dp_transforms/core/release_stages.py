@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.rounds import NameRound, WeighRound
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import SHARDS_OF_RUN, PublicItemsOfRun, Sharding, Stage, StageWork
+from dp_transforms.core.stage import SHARDS_OF_RUN, Sharding, Stage, StageWork
 from dp_transforms.core.users import BoundUsers, FindCandidates, NameItems, ReleaseNames, SpendBudgets, WeighReplay
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -52,7 +53,7 @@ class Partitioning(NamedTuple):
 
 
 def stages_of(
-    run: PlannedRun, domain: PublicItemsOfRun | None, *, is_replay: bool = False, is_part: bool = False
+    run: PlannedRun, domain: PublicItemsSource | None, *, is_replay: bool = False, is_part: bool = False
 ) -> ReleaseStages:
     """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known.
     is_part: of a part of a run at once. Else windows come one after the other."""

@@ -7,12 +7,12 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import HashesItems, PublicItemsTable
+from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Cell, Kind, pack_by_bucket
@@ -69,12 +69,6 @@ def shards_of_items(shards: int) -> int:
     window costs grows with the users, and not with their square. A function of nothing else: a run that goes on has the
     same number."""
     return min(shards, _MOST_SHARDS_OF_ITEMS)
-
-
-class PublicItemsOfRun(Protocol):
-    """The items of a known domain, wherever they are read from."""
-
-    def table(self, keys: HashesItems) -> PublicItemsTable: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +154,7 @@ class Stage:
 
     work: type[StageWork]
     run: PlannedRun
-    domain: PublicItemsOfRun | None = None
+    domain: PublicItemsSource | None = None
     round: int = 0
 
     def start(self, secret: bytes) -> StageWork:

@@ -38,7 +38,7 @@ from dp_transforms.lean_imports import go_without_pandas
 DONE, FAILED = "done", "failed"
 _LENGTH = struct.Struct("<Q")
 
-_MAGIC = b"SHHB"  # packed columns begin with another word (`packed_arrays`)
+_MAGIC = b"SHHB"  # packed columns begin with another word (`core.messages`)
 _HANDLE = struct.Struct("<4sIqq")
 _LEAST_STORED = 4096  # smaller blobs travel themselves
 _LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped

@@ -12,7 +12,7 @@ from apache_beam.transforms.display import DisplayData
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import check_dataflow
+from dp_transforms.beam.runner_options import runner_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
@@ -44,7 +44,6 @@ OF_LOOKS = {
     "Release/Items": (TURNS | {"cells"}, set()),
     "Release/Windows": (TURNS | {"cells"}, set()),
 }
-WATERMARK = {"CloseByWatermark": ({"progress_v1", "later_v1"}, {"close_v1"})}
 
 
 def _pipeline(folder, flags, key, planted=b"", plan=None) -> beam.Pipeline:
@@ -123,8 +122,8 @@ def test_a_stream_of_names_has_states_of_its_own(tmp_path):
     _assert_good(job, SECRET, POLL | OF_LOOKS)
 
 
-@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, WATERMARK | OF_LOOKS)])
-def test_a_stream_that_beam_reads_has_one_timer(plan, states, tmp_path):
+@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, OF_LOOKS)])
+def test_a_stream_that_beam_reads_is_closed_by_one_timer_or_by_grouping_alone(plan, states, tmp_path):
     pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
     _ = pairs | ShiftingHeavyHitters(plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
@@ -147,21 +146,21 @@ def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
     ("left_out", "message"),
     [
         ("--project", "--project=PROJECT"),
-        ("--streaming", "--streaming"),
+        ("", "no --streaming"),
         ("--sdk_container_image", "--sdk_container_image=IMAGE"),
     ],
 )
 def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    check_dataflow(PipelineOptions(CLOUD), streaming=True)
-    options = PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out])
+    runner_options(CLOUD, job_name="monitor", streaming=True)
+    words = [flag for flag in CLOUD if flag.partition("=")[0] != left_out]
     with pytest.raises(UserError, match=message):
-        check_dataflow(options, streaming=True)
+        runner_options(words, job_name="monitor", streaming=bool(left_out))
 
 
 def test_the_session_is_not_sent_to_dataflow():
     with pytest.raises(UserError, match="no --pickle_library=dill"):
-        check_dataflow(PipelineOptions([*CLOUD, "--pickle_library=dill"]), streaming=True)
+        runner_options([*CLOUD, "--pickle_library=dill"], job_name="monitor", streaming=True)
 
 
 def test_engines_show_what_is_declared_and_nothing_else():
