@@ -59,8 +59,8 @@ def stages_of(
     is_part: of a part of a run at once. Else windows come one after the other."""
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
-            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"
-            " without them."
+            "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
+            " it with use='stream'."
         )
     users: type[StageWork]
     items: type[StageWork]
