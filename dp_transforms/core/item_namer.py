@@ -155,14 +155,14 @@ class ItemNamer:
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan = plan
-        self._table = noise_bounds(plan.paid_looks.noise)
+        self._table = noise_bounds(plan.paid_contributions.noise)
         self._uniforms = keys.look_uniforms()
-        self._known_threshold = plan.known_threshold
+        self._known_threshold = plan.followed_threshold
 
     @property
     def empty_item_tail(self) -> int:
         """``floor(2^128 Pr[Z >= known threshold])``: an item that nobody holds passes with this probability."""
-        tails = self._plan.paid_looks.noise.upper_tail_integers()
+        tails = self._plan.paid_contributions.noise.upper_tail_integers()
         return tails[self._known_threshold - 1] if self._known_threshold <= len(tails) else 0
 
     def name_windows(self, sums: ItemSums, known: FollowedItems, first: int, end: int) -> NamedItems:
@@ -209,7 +209,7 @@ class ItemNamer:
             known,
             first,
             end,
-            self._plan.known_for,
+            self._plan.followed_for,
             names_anew=names_anew,
             reaches=lambda cells: table.passes(uniforms[cells], self._known_threshold - sums.sums[cells]),
             nobody_passes=self._nobody_passes,
@@ -234,5 +234,5 @@ class ItemNamer:
         self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable
     ) -> NamedItems:
         """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
-        levels, at_least_users = levels_and_sizes(noisy_sums, thresholds, self._plan, self._plan.terms_of_looks)
+        levels, at_least_users = levels_and_sizes(noisy_sums, thresholds, self._plan, self._plan.terms_of_tests)
         return NamedItems(windows, items, levels, at_least_users, table).select(slice(None))

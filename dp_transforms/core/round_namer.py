@@ -34,7 +34,7 @@ class SizingTests:
     """Of one shard of items."""
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
-        self._plan, self._table = plan, noise_bounds(plan.paid_looks.noise)
+        self._plan, self._table = plan, noise_bounds(plan.paid_contributions.noise)
         self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1)
 
     def size(self, named: NamedItems, sums: ItemSums, drawn: int, windows: int) -> tuple[NamedItems, ItemSums]:
@@ -48,7 +48,7 @@ class SizingTests:
         is_named = named.contain(sums)
         values, digests = _placed(named, sums.select(is_named))
         noisy_sums = values + self._table.sample(self._uniforms(named.windows, named.hashes, digests))
-        terms = self._plan.terms_of_second_looks(drawn, windows)
+        terms = self._plan.terms_of_sizing(drawn, windows)
         found = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
         levels, users = (np.where(noisy_sums < terms.threshold, 0, each) for each in found)
         sized = dataclasses.replace(
@@ -78,7 +78,7 @@ class RoundNamer:
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan = plan
         self._keys = keys
-        self._table = noise_bounds(plan.paid_looks.noise)
+        self._table = noise_bounds(plan.paid_contributions.noise)
         self._terms = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:

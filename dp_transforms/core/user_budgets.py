@@ -24,7 +24,7 @@ from dp_transforms.core.messages import WHOLE, WORDS, Packed, check_unpacked
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.tables import LEAST, MOST, ByUser, Column
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SIZING_PART, SIZING_TESTS, most_of_sizing_test
 
 # The weights of a stream: each user spends its purse at its own pace, without knowing its future.
 #
@@ -49,7 +49,7 @@ class Pace:
     """Chooses the weights of a window, in whole numbers."""
 
     def __init__(self, plan: Plan) -> None:
-        looks = plan.paid_looks
+        looks = plan.paid_contributions
         if looks.most_looks > MOST_LOOKS:
             raise ValueError(
                 f"a user budget must pay for at most {MOST_LOOKS:,} contributions, got {looks.most_looks:,}. Make a"
@@ -57,7 +57,7 @@ class Pace:
             )
         self._listed = looks.listed
         self._horizon = plan.schedule.horizon
-        self._most_of_second = 0 if plan.rounds is None else most_of_second_look(plan.rounds)
+        self._most_of_second = 0 if plan.rounds is None else most_of_sizing_test(plan.rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
@@ -80,13 +80,13 @@ class Pace:
         self, looks: Whole, second: Whole, left: Whole, parts_before: Whole, first_windows: Whole, window: int
     ) -> tuple[Chosen, Chosen]:
         """The same in the last round of looks, in which a user has second looks, too, at pairs that are named already.
-        What is spent now is split by `amounts_with_second`; a second look costs at most `most_of_second_look`.
+        What is spent now is split by `amounts_with_second`; a second look costs at most `most_of_sizing_test`.
 
         looks, second: of each user in this window, together at least 1. parts_before: looks that were paid before, in
-        parts of `SECOND_LOOKS`. Other arguments as of `choose`.
+        parts of `SIZING_TESTS`. Other arguments as of `choose`.
         """
-        spread = self._spread(looks * SECOND_LOOKS + second, left, parts_before, first_windows, window)
-        paid_now = left // spread * (looks * SECOND_LOOKS + second)
+        spread = self._spread(looks * SIZING_TESTS + second, left, parts_before, first_windows, window)
+        paid_now = left // spread * (looks * SIZING_TESTS + second)
         amounts, of_second = amounts_with_second(paid_now, looks, second, self._most_of_second)
         weights, units = _largest_or_smallest(self._listed, amounts)
         payable = np.minimum(looks, left // units)
@@ -109,7 +109,7 @@ class Pace:
 def amounts_with_second(paid: Whole, looks: Whole, second: Whole, most_of_second: int) -> tuple[Whole, Whole]:
     """What one look and one second look may cost, of units that are paid for all of them. Second looks get all if there
     are no others."""
-    fewest: Whole = np.where(looks > 0, np.maximum(FEWEST_BESIDE, second * SECOND_PART), np.maximum(second, 1))
+    fewest: Whole = np.where(looks > 0, np.maximum(FEWEST_BESIDE, second * SIZING_PART), np.maximum(second, 1))
     of_second: Whole = np.minimum(paid // fewest, most_of_second)
     of_look: Whole = (paid - of_second * second) // np.maximum(looks, 1)
     return of_look, of_second
@@ -135,7 +135,7 @@ class BudgetEntries(ByUser):
     that is stored twice is not paid twice, as charges that add up would be.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    were paid; in the last of several rounds in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of the
+    were paid; in the last of several rounds in parts of `SIZING_TESTS`. first_windows: uint32[u], the window of the
     first one.
     """
 
@@ -208,7 +208,7 @@ class UserBudgets:
         parts_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
         first, second = self._pace.choose_with_second(looks, again, before.left, parts_before, first_windows, end - 1)
         left = before.left - first.payable * first.units - second.payable * second.units
-        self._pay(before, left, first.payable * SECOND_LOOKS + second.payable)
+        self._pay(before, left, first.payable * SIZING_TESTS + second.payable)
         weights = np.stack([first.weights, second.weights], axis=1).reshape(-1)
         kept = keep_by_hash(pairs, np.stack([first.payable, second.payable], axis=1).reshape(-1), self._keys)
         return np.asarray(weights[pairs.codes] * kept)

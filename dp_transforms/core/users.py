@@ -48,7 +48,7 @@ def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan) -> ReplayChoice:
     A user with n pairs has in each the largest weight of which a full purse pays n. Of more than `most_looks` pairs so
     many count.
     """
-    listed = plan.paid_looks.listed
+    listed = plan.paid_contributions.listed
     looks = np.minimum(pairs, BUDGET_UNITS // listed.units[0])
     weights, _ = listed.largest(BUDGET_UNITS // looks)
     return ReplayChoice(looks, weights)
@@ -165,14 +165,14 @@ class NameItems(StageWork):
         return _Followed(part.known(span.shard, span.shards) if self._are_followed else FollowedItems.none())
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Followed:
-        return _Followed(followed_of_chunks([cell for _, cell in cells], first - self.plan.known_for))
+        return _Followed(followed_of_chunks([cell for _, cell in cells], first - self.plan.followed_for))
 
     def advance(self, state: _Followed, columns: list[ItemSums], span: Span, counts: Counter[str]) -> NamedItems:
         nobody = () if self._empty is None else (self._empty.without_sums(*dataclasses.astuple(span)),)
         sums = ItemSums.merge([*columns, *nobody])
         named = self._namer.name_windows(sums, state.known, span.first, span.end)
         if self._are_followed:
-            state.known = state.known.after(named, span.end, self.plan.known_for)
+            state.known = state.known.after(named, span.end, self.plan.followed_for)
         return named
 
     def cells(self, state: _Followed) -> Iterator[tuple[Kind, bytes]]:

@@ -51,7 +51,7 @@ def entries_of(users):
     return BudgetEntries(users, draws.integers(0, 1000, size), looks, last)
 
 
-def known_of(labels, last_named):
+def followed_of(labels, last_named):
     table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
     ordered = np.empty(len(table), dtype=np.int64)
     ordered[positions] = last_named
@@ -61,7 +61,7 @@ def known_of(labels, last_named):
 def written(path, header=HEADER):
     """A state with cells of each kind."""
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
-    entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
+    entries, known = entries_of(users), followed_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
         *((Kind.BUDGETS, *cell) for cell in cells_by_bucket(Hits(entries.users, entries.looks))),
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
@@ -252,7 +252,7 @@ JOINS = {  # how entries are made of numbers by user or item, which number stays
     Kind.PURSES: (purses_of, min, lambda found: (found.users, found.left)),
     Kind.BUDGETS: (hits_of, max, lambda found: (found.users, found.hits)),
     Kind.KNOWN: (
-        lambda part: known_of([str(item) for item in part], list(part.values())),
+        lambda part: followed_of([str(item) for item in part], list(part.values())),
         max,
         lambda found: (np.array(found.table.labels.to_pylist(), dtype=np.uint64), found.last_named),
     ),
@@ -280,7 +280,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
 
 
 def test_items_that_were_named_long_ago_are_forgotten():
-    cells = [cell for _, cell in cells_by_bucket(known_of(["a", "b", "c"], [3, 4, 5]))]
+    cells = [cell for _, cell in cells_by_bucket(followed_of(["a", "b", "c"], [3, 4, 5]))]
     for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
         found = FollowedItems.of_messages(join_chunks(Kind.KNOWN, cells, named_from=named_from))
         assert set(found.table.labels.to_pylist()) == kept
@@ -313,7 +313,7 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_chunks()[0])], KEY)
     hits = next(cells_by_bucket(Hits(entries.users, entries.looks)))[1]
     write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
-    late = known_of(["a"], [3])
+    late = followed_of(["a"], [3])
     write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in cells_by_bucket(late)], KEY)
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
