@@ -12,7 +12,6 @@ from collections.abc import Set
 
 import pytest
 
-from dp_transforms.cli.home_workers import LIBRARIES
 from tests.helpers.report_samples import written
 
 pytestmark = pytest.mark.xdist_group("sources")  # one process parses them
@@ -168,6 +167,12 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine():
     assert _run(code) == "[]"
 
 
+def test_the_library_needs_no_scipy():
+    """Its import takes longer than all that it would do here. Tests compare with it."""
+    for path in _sources("dp_transforms", "pipelines"):
+        assert not _within(_imports(path), "scipy"), _relative(path)
+
+
 def test_what_is_submitted_is_short_and_nobody_imports_it():
     scripts = _sources("pipelines")
     assert {path.stem for path in scripts} == {"live_stream", "replay_log"}
@@ -231,7 +236,7 @@ def test_a_replay_loads_no_engine_and_no_solver_before_it_begins_to_read():
 
 
 def test_worker_processes_of_a_replay_load_no_engine():
-    code = f"import dp_transforms.local.worker, {', '.join(LIBRARIES)}, sys; print(*sorted(sys.modules))"
+    code = "import dp_transforms.local.libraries, sys; print(*sorted(sys.modules))"
     loaded = set(_run(code).split())
     assert "pyarrow.parquet" in loaded
     assert not loaded & {"apache_beam", "click", "rich", "scipy"}

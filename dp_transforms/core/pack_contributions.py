@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -71,15 +70,9 @@ class MergeContributions:
     most_bytes: of a message; whoever reads several merges them anew."""
 
     most_bytes: int = MOST_MESSAGE_BYTES
-    stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
         most = self.most_bytes
         return lambda group, counts: (
             (group[0], packed) for packed in Contributions.of_messages(group[1]).messages(most)
         )
-
-    def fetched(
-        self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]
-    ) -> tuple[SlabKey, Sequence[bytes]]:
-        return element[0], [get(blob) for blob in element[1]]

@@ -182,8 +182,8 @@ class AtOnceStep:
     """A stage on groups: a key, and all that was sent to it in the whole part of a run.
 
     cut: how the groups are cut. to: how what they send is cut; None for the last stage, which reports.
-    part: None for a whole run, which hands nothing over. stores: whether what is sent is read by other steps alone
-    (`local.pool`). A group of a later round of looks comes with what was named in the rounds before.
+    part: None for a whole run, which hands nothing over. A group of a later round of looks comes with what was named in
+    the rounds before.
     """
 
     stage: Stage
@@ -218,10 +218,6 @@ class AtOnceStep:
                 yield from map(HandedOver, pack_by_bucket(work.cells(state)))
 
         return run
-
-    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
-        key, blobs, *named = element
-        return key, [get(blob) for blob in blobs], *named
 
 
 @dataclasses.dataclass(frozen=True)
