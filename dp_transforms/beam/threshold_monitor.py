@@ -18,10 +18,10 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
-from dp_transforms.beam.at_once import WithStarts, run_for_keys
+from dp_transforms.beam.at_once import WithStarts, run_step
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
 from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import display_of, operator_counter, operator_gauge
+from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import store
@@ -97,10 +97,6 @@ class ThresholdMonitorEvolving(beam.PTransform):
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 
-    def display_data(self) -> dict[str, str | float]:
-        """What was declared."""
-        return display_of(self._plan, "each key")
-
     def expand(self, events: beam.PCollection) -> beam.PCollection | MonitorOutput:
         plan, keys = self._plan, self._keys
         check_windowing(events, plan.schedule)
@@ -162,16 +158,16 @@ class MonitorContributions(beam.PTransform):
         if not packed.is_bounded:
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
-        sums = run_for_keys(users, "BoundUsers", self._bound, noise_key)
+        sums = users | "BoundUsers" >> run_step(self._bound, noise_key)
         if are_public := self._find.stage.domain is not None:
             sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
         items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
-        found = run_for_keys(items, "FindCandidates", self._find, noise_key)
+        found = items | "FindCandidates" >> run_step(self._find, noise_key)
         due = (
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
             | "GroupCandidates" >> GroupOnce()
-            | "Due" >> beam.ParDo(_DueDoFn(self._schedule, self._monitor.last)).with_output_types(Due)
+            | "Due" >> beam.FlatMap(_due, self._schedule, self._monitor.last).with_output_types(Due)
         )
         return in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_output_types(KeyedReport)
 
@@ -181,19 +177,15 @@ def _by_key(packed: tuple[KeyedCell, bytes]) -> tuple[str, bytes]:
     return key, blob
 
 
-class _DueDoFn(beam.DoFn):
+def _due(
+    group: tuple[str, Iterable[bytes]], schedule: WindowSchedule, last: int, window: Any = beam.DoFn.WindowParam
+) -> Iterator[Due]:
     """All candidates that a key has in a window of Beam -> `Due`, in elements that engines accept."""
-
-    def __init__(self, schedule: WindowSchedule, last: int) -> None:
-        self._schedule, self._last = schedule, last
-
-    def process(self, group: tuple[str, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Due]:
-        key, blobs = group
-        is_all = isinstance(window, GlobalWindow)
-        through = self._last if is_all else last_closed(self._schedule, window.end)
-        batches = batches_of_blobs(blobs)
-        for number, batch in enumerate(batches):
-            yield key, (through, -1 if number else len(batches) - 1, batch)
+    key, blobs = group
+    through = last if isinstance(window, GlobalWindow) else last_closed(schedule, window.end)
+    batches = batches_of_blobs(blobs)
+    for number, batch in enumerate(batches):
+        yield key, (through, -1 if number else len(batches) - 1, batch)
 
 
 class ThresholdMonitorEvolvingDoFn(beam.DoFn):
