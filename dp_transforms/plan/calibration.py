@@ -8,25 +8,22 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dp_transforms.accounting.calibration import (
+from dp_transforms.accounting.charged_hits import (
     DEFAULT_FALSE_REPORTS,
-    charged_sampling_delta,
     choose_for_known_domain,
     choose_for_open_domain,
-    delta_left,
-    hash_delta,
-    sampling_delta,
+    mode_of,
 )
+from dp_transforms.accounting.composition import charged_sampling_delta, delta_left, hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.accounting.price_list import PriceList
-from dp_transforms.accounting.purse_search import (
+from dp_transforms.accounting.paid_tests import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
     SMALLEST_KNOWN_ERROR,
     check_usual_looks,
-    choose_purse,
+    choose_tests,
 )
-from dp_transforms.accounting.release_modes import mode_of
+from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.plan.plan_checks import check_most_contributions
 from dp_transforms.plan.records import (
@@ -109,7 +106,7 @@ def calibrate_hits(
     }
 
 
-_choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
+_choose = functools.lru_cache(maxsize=64, typed=True)(choose_tests)  # who compares plans makes some of them again
 
 
 def calibrate_contributions(

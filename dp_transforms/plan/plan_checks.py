@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
-from dp_transforms.accounting.purse_search import PurseChoice
-from dp_transforms.accounting.release_modes import smallest_safe_threshold
+from dp_transforms.accounting.charged_hits import smallest_safe_threshold, threshold_error
+from dp_transforms.accounting.composition import charged_sampling_delta, hash_delta, sampling_delta
+from dp_transforms.accounting.paid_tests import PaidTests
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Hits
 
@@ -120,7 +120,7 @@ def _check_looks(plan: Plan, looks: Contributions) -> None:
         raise ValueError(f"each round must pay for a test, {looks.units[0]} units. Calibrate the plan again.")
     # The price list is checked when it is built; this checks the rest: budget and threshold.
     units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
-    PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)
+    PaidTests(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)
 
 
 def _check_known(plan: Plan) -> None:
