@@ -11,5 +11,5 @@ all, and the shares of delta.
 
 The proofs are in docs/guarantee.md and docs/prices.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy
 Analysis across Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for
-Differential Privacy"; [KMS21] is "Differentially Private Release of Shifting Heavy Hitters" and more in docs/papers.md.
+Differential Privacy"; [KMS21] Kaplan, Mansour, Stemmer, "The Sparse Vector Technique, Revisited".
 """

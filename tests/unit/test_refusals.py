@@ -84,7 +84,6 @@ CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE
 CASES = [
     # Noise and purses.
     (ExponentialPower, {"shape": 2.0, "scale": 10}, {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]}),
-    (ExponentialPower(2.0, 10).hazard_bounds, {"margin": 1}, {"margin": [0]}),
     (ExponentialPower(2.0, 10).smallest_margin, {"probability": 0.5}, {"probability": [1.0]}),
     (
         NoiseTable,
