@@ -52,7 +52,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What is published of a look: a bit (spacing 0), or all levels."""
+    """What is published of a test: a bit (spacing 0), or all levels."""
 
     noise: ExponentialPower
     order: float
@@ -82,7 +82,7 @@ def price_bounds(
 
 
 def within(published: Published, weights: Ints, prices: Floats) -> Bools:
-    """Whether the price of each weight is certainly at most this one. No: it needs a closer look."""
+    """Whether the price of each weight is certainly at most this one. No: it may be more."""
     lam = published.order - 1
     allowed = np.expm1(np.minimum(lam * prices * (1 - 2 * ROUNDING), 600.0)) * (1 - ROUNDING)
     return np.isfinite(_in_parts(published, weights, allowed, math.expm1(lam * SMALLEST_PRICE / 2), math.inf))

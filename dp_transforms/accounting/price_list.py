@@ -44,7 +44,7 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED,
 from dp_transforms.checks import check_positive, check_range, check_whole
 
 MOST_LOOKS = 10**7
-_EACH = 32  # up to so many looks each number has its own weight, beyond it weights rise by the ratio
+_EACH = 32  # up to so many tests each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
 _GUESSES = 3  # by powers, before halves
@@ -73,10 +73,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class PriceList:
-    """What looks cost at one order. Build it with `make_price_list`; construction bounds every price again.
+    """What tests cost at one order. Build it with `make_price_list`; construction bounds every price again.
 
-    noise, order, budget: the law, the order, and the Renyi divergence that a full purse stands for.
-    weights: whole numbers, rising. units: what a look with each costs, rising, at most BUDGET_UNITS.
+    noise, order, budget: the law, the order, and the Renyi divergence that a full user budget stands for.
+    weights: whole numbers, rising. units: what a test with each costs, rising, at most BUDGET_UNITS.
     spacing: distance of the boundaries of levels, in integers; 0 where no levels are published.
     """
 
@@ -108,16 +108,16 @@ class PriceList:
 
     @property
     def most_looks(self) -> int:
-        """A purse pays for no more looks than this."""
+        """A user budget pays for no more tests than this."""
         return BUDGET_UNITS // self.units[0]
 
     def replay_weight(self, looks: int, reserved: int = 0) -> int:
         """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
 
-        reserved: units of a purse that are not for these looks.
+        reserved: units of a user budget that are not for these tests.
         """
-        purse = BUDGET_UNITS - reserved
-        amount = purse // min(check_whole("contributions", looks, 1), max(1, purse // self.units[0]))
+        left = BUDGET_UNITS - reserved
+        amount = left // min(check_whole("contributions", looks, 1), max(1, left // self.units[0]))
         return int(self.listed.largest(np.array([amount]))[0][0])
 
     @functools.cached_property
@@ -137,7 +137,7 @@ def make_price_list(
 ) -> PriceList:
     """The price list for users who pay for up to `most_looks` looks.
 
-    Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
+    Weights: for 1, 2, ... 32 tests the largest that a full budget can pay for each, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
 
     amounts: the units for each of which there is a weight, in place of those.
@@ -146,7 +146,7 @@ def make_price_list(
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
     least = BUDGET_UNITS // most_looks
     if amounts is None:
-        amounts = [BUDGET_UNITS // number for number in _numbers_of_looks(most_looks)]
+        amounts = [BUDGET_UNITS // number for number in _numbers_of_tests(most_looks)]
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     largest, units = _largest_weights(Published(noise, order, spacing), budget, paid)
     if not np.all(largest):
@@ -160,7 +160,7 @@ def make_price_list(
     return PriceList(noise, order, budget, weights, tuple(listed[weight] for weight in weights), spacing)
 
 
-def _numbers_of_looks(most: int) -> list[int]:
+def _numbers_of_tests(most: int) -> list[int]:
     """Up to this one: each up to 32, and then by the ratio."""
     steps = math.ceil(max(0.0, math.log(most / _EACH)) / math.log(_RATIO))
     finer = np.geomspace(_EACH, most, steps + 1).tolist() if steps else []
@@ -228,7 +228,7 @@ def _some_weights(
 def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units: int = BUDGET_UNITS) -> int:
     """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / open_units`` for every weight w of the list.
 
-    open_units: what a user can pay for looks at open items. A weight that costs more has none of these looks. The
+    open_units: what a user can pay for tests of open items. A weight that costs more has none of these tests. The
     shares of all looks add up to at most 1. With the smallest weight in each of `most_looks` looks the bound is met, so
     that no smaller T is safe where that weight binds, as it nearly always does.
     """
@@ -262,7 +262,7 @@ def size_margin(
     users: int,
     most_unheld: int,
 ) -> int:
-    """The same for these weights alone, of each of which a user can pay so many looks, and no more with others."""
+    """The same for these weights alone, of each of which a user can pay so many tests, and no more with others."""
     check_range("size_error", size_error, 0.0, 1.0)
     largest, others = int(weights.max()), FEWEST_STATED - 1
     below = others * (largest - weights)
