@@ -1,10 +1,14 @@
-"""At once: a driver of stages for bounded input, which groups all that belongs to a slab of windows and a shard."""
+"""At once: bounded input through the steps of `dp_transforms.core`, each on all that belongs to a range of windows and
+a shard of users or items. An engine waits for all of a group before it hands it out, so one step is over before the
+next begins: group by shard of users, the users' step; group by shard of items, the items' step; again in each round;
+report.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
 from apache_beam.transforms.window import TimestampedValue
@@ -12,11 +16,61 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.metrics import add_counts
-from dp_transforms.core.pack_contributions import MergeContributions, Packed
-from dp_transforms.core.stage import AtOnceStep, EachKeyStep, SlabKey
+from dp_transforms.core.pack_contributions import MergeContributions
+from dp_transforms.core.release_stages import Partitioning, ReleaseStages
+from dp_transforms.core.rounds import ReleaseBlocks
+from dp_transforms.core.stage import AtOnceStep, EachKeyStep, Sharding, SlabKey, Stage
 from dp_transforms.core.window_report import WindowReport
 
-_Named = Sequence[Packed] | None  # in earlier rounds of looks
+_Named = Sequence[tuple[SlabKey, bytes]] | None  # in earlier rounds
+
+
+class Released(NamedTuple):
+    """reports: of `WindowReport`. blocks: reports of blocks, where they are asked for."""
+
+    reports: beam.PCollection
+    blocks: beam.PCollection | None
+
+
+class ReleaseAtOnce(beam.PTransform):
+    """``((range of windows, shard of users), packed ItemContributions)`` -> `Released`, where users pay for
+    contributions; bounded input only. with_blocks: of a plan with rounds, also reports of its blocks."""
+
+    def __init__(
+        self, stages: ReleaseStages, noise_key: beam.Secret, cuts: Partitioning, *, with_blocks: bool = False
+    ) -> None:
+        super().__init__()
+        self._stages, self._noise_key, self._cuts, self._with_blocks = stages, noise_key, cuts, with_blocks
+
+    def expand(self, packed: beam.PCollection) -> Released:
+        """Users and items of a later round get what the rounds before it named, in blocks and in windows. So each round
+        is over before the next one begins, and a step that is repeated sees the same names."""
+        stages, key, cut = self._stages, self._noise_key, self._cuts.users
+        users = packed | "GroupUsers" >> beam.GroupByKey()
+        if stages.users.run.plan.rounds is not None:  # else each round would sort them again
+            merged = users | "MergeContributions" >> run_step(MergeContributions(), key)
+            users = merged | "GroupMerged" >> beam.GroupByKey()
+        named: list[beam.PCollection] = []
+        blocks, rounds = None, list(stages.in_rounds())
+        for number, (name, of_users, of_items) in enumerate(rounds, 1):
+            # What the last round names goes to its windows; each step of the next one reads all that a round names.
+            to = self._cuts.windows if number == len(rounds) else cut
+            find = AtOnceStep(of_items, cut, Sharding(to.windows_per_slab, 1))
+            sums = users | f"Users{name}" >> run_step(AtOnceStep(of_users, cut, cut), key, named)
+            if of_items.domain is not None:  # never in rounds: FnApiRunner gets stuck with starts and side inputs
+                sums = sums | f"AllShards{name}" >> WithStarts(find)
+            items = sums | f"GroupItems{name}" >> beam.GroupByKey()
+            found = items | f"Items{name}" >> run_step(find, key, named)
+            if number == 1 and self._with_blocks:
+                blocks = self._reports(found, "Blocks", Stage(ReleaseBlocks, stages.users.run), cut)
+            named = [*named[:1], found]
+        assert stages.windows is not None, "users pay for contributions"
+        return Released(self._reports(found, "Windows", stages.windows, self._cuts.windows), blocks)
+
+    def _reports(self, found: beam.PCollection, name: str, stage: Stage, cut: Sharding) -> beam.PCollection:
+        report = AtOnceStep(stage, Sharding(cut.windows_per_slab, 1), None)
+        groups = found | f"Group{name}" >> beam.GroupByKey()
+        return groups | name >> run_step(report, self._noise_key)
 
 
 class Step(Protocol):
@@ -25,40 +79,44 @@ class Step(Protocol):
     def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]: ...
 
 
-def run_at_once(
-    groups: beam.PCollection,
-    label: str,
-    step: AtOnceStep,
-    noise_key: beam.Secret,
-    named: Sequence[beam.PCollection] = (),
-) -> beam.PCollection:
-    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage; the last stage
-    sends reports, at the maximal timestamp of their windows.
+def run_step(step: Step, noise_key: beam.Secret, named: Sequence[beam.PCollection] = ()) -> beam.ParDo:
+    """Groups -> packed columns by key for the next step; of the last one reports, at the maximal timestamp of their
+    windows. A group is ``(key, all packed columns)``; a key has a range of windows and a shard, and those of an
+    `EachKeyStep` the key of the monitor before them.
 
-    named: for every group of a later round of looks, what was named, packed `NamedItems` by slab and shard, as
-    `StageWork.columns` takes it; each of one step alone, since not every engine waits for all that were flattened.
+    named: for every group of a later round, what was named, packed `NamedItems` by key, as `StageWork.columns` takes
+    it; each of one step alone, since not every engine waits for all that were flattened.
     """
-    process = beam.ParDo(RunStepDoFn(step, noise_key), *map(beam.pvalue.AsList, named))
-    return groups | label >> process.with_output_types(WindowReport if step.to is None else tuple[SlabKey, bytes])
+    sent: Any = tuple[KeyedCell, bytes] if isinstance(step, EachKeyStep) else tuple[SlabKey, bytes]
+    if isinstance(step, AtOnceStep) and step.to is None:
+        sent = WindowReport
+    return beam.ParDo(_RunStepDoFn(step, noise_key), *map(beam.pvalue.AsList, named)).with_output_types(sent)
 
 
-def run_for_keys(groups: beam.PCollection, label: str, step: EachKeyStep, noise_key: beam.Secret) -> beam.PCollection:
-    """The same for ``((key, slab, shard), all packed columns)``, also of a stream."""
-    return groups | label >> beam.ParDo(RunStepDoFn(step, noise_key)).with_output_types(tuple[KeyedCell, bytes])
+class _RunStepDoFn(beam.DoFn):
+    def __init__(self, step: Step, noise_key: beam.Secret) -> None:
+        self._step, self._noise_key = step, noise_key
 
+    def setup(self) -> None:
+        self._work = self._step.start(self._noise_key.get_secret_bytes())
 
-def merge_pairs(groups: beam.PCollection, noise_key: beam.Secret) -> beam.PCollection:
-    """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
-    would sort them again."""
-    merge = beam.ParDo(RunStepDoFn(MergeContributions(), noise_key)).with_output_types(Packed)
-    return groups | "MergeContributions" >> merge | "GroupMerged" >> beam.GroupByKey()
+    # Beam does not type the side inputs of ``*named``.
+    def process(self, group: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
+        named = [[blob for _, blob in each] for each in (first, second) if each is not None]
+        counts: Counter[str] = Counter()
+        for key, sent in self._work((*group, *named), counts):
+            if isinstance(sent, WindowReport):
+                yield TimestampedValue[WindowReport](sent, Timestamp(micros=sent.window_end - 1))
+            else:
+                yield key, sent
+        add_counts(counts)
 
 
 class WithStarts(beam.PTransform):
-    """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
+    """Packed columns by key, and an empty blob for each key that there may be: those to which nothing comes act, too.
 
-    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys. On a
-    stream the cells of all windows are put in at the beginning, before the watermark can pass one.
+    Followed items, and public ones, are tested in every window. names: for columns by key, range of windows and shard,
+    the keys. On a stream the starts of all windows are put in at the beginning, before the watermark can pass one.
     """
 
     def __init__(self, step: AtOnceStep, names: Sequence[str] | None = None) -> None:
@@ -75,39 +133,7 @@ class WithStarts(beam.PTransform):
 
 
 def _starts(once: bytes, step: AtOnceStep, names: Sequence[str] | None) -> Iterator[tuple[Any, bytes]]:
-    if names is None:
-        return ((cell, b"") for cell in _keys(step))
-    return (((name, *cell), b"") for name in names for cell in _keys(step))
-
-
-def _keys(step: AtOnceStep) -> list[SlabKey]:
-    """All that there may be."""
-    part, windows = step.whole_or_part, step.cut.windows_per_slab
-    slabs = range(part.first // windows, -(-part.end // windows))
-    return [(slab, shard) for slab in slabs for shard in range(step.cut.shards)]
-
-
-class RunStepDoFn(beam.DoFn):
-    """Adapts a stage to groups."""
-
-    def __init__(self, step: Step, noise_key: beam.Secret) -> None:
-        self._step = step
-        self._noise_key = noise_key
-
-    def setup(self) -> None:
-        self._work = self._step.start(self._noise_key.get_secret_bytes())
-
-    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
-        counts: Counter[str] = Counter()
-        for output in self._work((*element, *_lists(first, second)), counts):
-            if isinstance(output, tuple) and isinstance(output[1], WindowReport):
-                report = output[1]
-                yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
-            else:
-                yield output
-        add_counts(counts)
-
-
-def _lists(*named: _Named) -> list[list[bytes]]:
-    """Of the side inputs that there are: Beam does not type those of ``*named``."""
-    return [[blob for _, blob in each] for each in named if each is not None]
+    cut, windows = step.cut, step.whole_or_part
+    ranges = range(windows.first // cut.windows_per_slab, -(-windows.end // cut.windows_per_slab))
+    for cell in ((number, shard) for number in ranges for shard in range(cut.shards)):
+        yield from [(cell, b"")] if names is None else (((name, *cell), b"") for name in names)
