@@ -270,7 +270,7 @@ def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
         most = max(most, len(cells))
     assert most == 67
     users = np.arange(200_000)
-    large = BudgetEntries(users.astype(np.uint64), users, users.astype(np.uint32), users.astype(np.uint32)).to_cells()
+    large = BudgetEntries(users.astype(np.uint64), users, users.astype(np.uint32), users.astype(np.uint32)).to_chunks()
     assert not UserBudgets(chosen, keys, 4 * large).is_scattered(200_000)
     assert UserBudgets(chosen, keys, 5 * large).is_scattered(200_000), (
         "a state that has grown to twice its size and a cell"
@@ -296,7 +296,7 @@ def test_what_cannot_be_paid_or_read_is_an_error():
         ),
     ):
         with pytest.raises(ValueError, match="damaged"):
-            UserBudgets(chosen, keys, damaged.to_cells())
+            UserBudgets(chosen, keys, damaged.to_chunks())
     with pytest.raises(ValueError, match="at most 4,294,967,295 contributions"):
         UserBudgets(changed(chosen, weights=(1,), units=(1,)), keys)
 
