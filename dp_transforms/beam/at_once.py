@@ -1,4 +1,4 @@
-"""At once: a driver of stages for bounded input, which groups all that belongs to a slab of windows and a shard.
+"""At once: a driver of stages for bounded input, which groups all that belongs to a range of windows and a shard.
 
 Steps run on the worker of an engine, or in the processes of a pool on this machine.
 """
@@ -12,9 +12,8 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
-from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
@@ -22,8 +21,7 @@ from dp_transforms.beam.read_events import REJECTED, ReplayProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.core.pack_contributions import MergeContributions, Packed
-from dp_transforms.core.stage import AtOnceStep, EachKeyStep, HandedOver, SlabKey
-from dp_transforms.core.window_report import WindowReport
+from dp_transforms.core.stage import AtOnceStep, GroupKey, StateChunk
 from dp_transforms.local.pool import ProcessPool, Result, Step
 from dp_transforms.local.read_contributions import BYTES, ROWS
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -49,29 +47,27 @@ def run_at_once(
     rereads: bool = False,
     named: Sequence[beam.PCollection] = (),
 ) -> Sent:
-    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage; the last stage
-    sends reports, at the maximal timestamp of their windows.
+    """``((range, shard), all packed columns)`` -> packed columns by range and shard for the next step.
 
     pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
     are read again by another step. named: for every group of a later round of looks, what was named, packed
-    `NamedItems` by slab and shard, as `StageWork.columns` takes it; each of one step alone, since not every engine
-    waits for all that were flattened.
+    `NamedItems` by range and shard, as `Step.process` takes them; each of one step alone, since not every engine waits
+    for all that were flattened.
     """
-    groups_of_step = 0 if step.to is None else len(_keys(step))  # to report takes no time
-    do_fn = _do_fn_of(step, noise_key, pool, groups_of_step, rereads=rereads)
-    advance = beam.ParDo(do_fn, *map(beam.pvalue.AsList, named))
-    sent = WindowReport if step.to is None else tuple[SlabKey, bytes]
+    do_fn = _do_fn_of(step, noise_key, pool, len(_keys(step)), rereads=rereads)
+    run = beam.ParDo(do_fn, *map(beam.pvalue.AsList, named))
+    sent = tuple[GroupKey, bytes]
     if step.part is None:
-        return Sent(groups | label >> advance.with_output_types(sent), ())
-    outputs = groups | label >> advance.with_outputs(STATE, main="sent")
+        return Sent(groups | label >> run.with_output_types(sent), ())
+    outputs = groups | label >> run.with_outputs(STATE, main="sent")
     outputs.sent.element_type, outputs[STATE].element_type = convert_to_beam_type(sent), bytes
     return Sent(outputs.sent, (outputs[STATE],))
 
 
 def run_for_keys(
-    groups: beam.PCollection, label: str, step: EachKeyStep, noise_key: beam.Secret, pool: str | None = None
+    groups: beam.PCollection, label: str, step: AtOnceStep, noise_key: beam.Secret, pool: str | None = None
 ) -> beam.PCollection:
-    """The same for ``((key, slab, shard), all packed columns)``, also of a stream."""
+    """The same for ``((key, range, shard), all packed columns)``, also of a stream."""
     do_fn = _do_fn_of(step, noise_key, pool, len(_keys(step)))
     return groups | label >> beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
 
@@ -79,7 +75,7 @@ def run_for_keys(
 def merge_pairs(
     groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep
 ) -> beam.PCollection:
-    """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
+    """``((range, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again. step: one of these."""
     merging = MergeContributions() if pool is None else MergeContributions(sys.maxsize)  # in a pool, they do not travel
     merge = beam.ParDo(_do_fn_of(merging, noise_key, pool, len(_keys(step)))).with_output_types(Packed)
@@ -95,10 +91,10 @@ def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int,
 
 
 class WithStarts(beam.PTransform):
-    """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
+    """Packed columns by range and shard, and an empty blob for each such group: those to which nothing comes act, too.
 
-    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys. On a
-    stream the cells of all windows are put in at the beginning, before the watermark can pass one.
+    Followed items, and public ones, are tested in every window. names: for columns by key, range and shard, the keys.
+    On a stream the groups of all windows are put in at the beginning, before the watermark can pass one.
     """
 
     def __init__(self, step: AtOnceStep, names: Sequence[str] | None = None) -> None:
@@ -120,11 +116,11 @@ def _starts(once: bytes, step: AtOnceStep, names: Sequence[str] | None) -> Itera
     return (((name, *cell), b"") for name in names for cell in _keys(step))
 
 
-def _keys(step: AtOnceStep) -> list[SlabKey]:
+def _keys(step: AtOnceStep) -> list[GroupKey]:
     """All that there may be."""
-    part, windows = step.whole_or_part, step.cut.windows_per_slab
-    slabs = range(part.first // windows, -(-part.end // windows))
-    return [(slab, shard) for slab in slabs for shard in range(step.cut.shards)]
+    part, windows = step.whole_or_part, step.cut.windows_per_range
+    window_ranges = range(part.first // windows, -(-part.end // windows))
+    return [(window_range, shard) for window_range in window_ranges for shard in range(step.cut.shards)]
 
 
 class RunStepDoFn(beam.DoFn):
@@ -142,11 +138,8 @@ class RunStepDoFn(beam.DoFn):
     def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         counts: Counter[str] = Counter()
         for output in self._work((*element, *_lists(first, second)), counts):
-            if isinstance(output, HandedOver):
+            if isinstance(output, StateChunk):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
-            elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
-                report = output[1]
-                yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
             else:
                 yield output
         self._counters.add(counts)

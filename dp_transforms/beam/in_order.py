@@ -17,6 +17,7 @@ from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import (
     LATE_BATCHES,
     WINDOWS_ANSWERED,
@@ -26,8 +27,8 @@ from dp_transforms.core.operator_counts import (
     messages_of,
 )
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.stage import Sharding, Span, Stage, packed_by_cell
-from dp_transforms.core.state_chunks import Cell, Kind, pack_chunk, unpack_chunk
+from dp_transforms.core.stage import Sent, Sharding, Span, Stage, packed_by_group
+from dp_transforms.core.state_chunks import Entries, Kind, entries_of_chunk, pack_chunk, unpack_chunk
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 
@@ -80,7 +81,7 @@ class InOrderDoFn(beam.DoFn):
         self._late = operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
-        self._work = self._stage.start(self._noise_key.get_secret_bytes())
+        self._step = self._stage.start(self._noise_key.get_secret_bytes())
 
     def process(
         self,
@@ -100,16 +101,15 @@ class InOrderDoFn(beam.DoFn):
             return
         now, span = self._progress(progress), Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
         blobs = [blob for _, of_window in windows for blob in of_window]
-        if blobs or self._work.runs_on_empty:
-            yield from self._advance(blobs, span, cells, now)
-        else:
-            yield from self.send(None, span, now)
+        yield from self.close(blobs, span, cells, now)
         progress.write(now.to_bytes())
         yield from self.end(span, now)
 
-    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
-        """What the stage made of a span, window by window; None: nothing came for it."""
-        packed = {} if advanced is None else dict(packed_by_cell(advanced, self._to))
+    def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+        """What the step makes of a span, window by window. blobs: all that came for it."""
+        packed = {}
+        if blobs or self._step.runs_on_empty:
+            packed = dict(packed_by_group(self._process(blobs, span, cells, progress), self._to))
         for window in range(span.first, span.end):
             for shard in range(self._to.shards):
                 for message in messages_of(window, packed.get((window, shard), [])):
@@ -126,28 +126,30 @@ class InOrderDoFn(beam.DoFn):
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
-    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+    def _process(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Sent:
         counts: Counter[str] = Counter()
-        stored = list(cells.read()) if self._work.keeps_state else []
-        state = self._work.read(map(_unpacked, stored), span.first)
-        yield from self.send(self._work.advance(state, self._work.columns(blobs), span, counts), span, progress)
+        keeps_state = self._step.state_kind is not None
+        stored = list(cells.read()) if keeps_state else []
+        state = self._step.restore([_entries(chunk) for chunk in stored], span.first)
+        sent = self._step.process(state, self._step.TAKES.of_messages(blobs), span, counts)
         self._counters.add(counts)
-        if self._work.keeps_state:
-            self._store(state, stored, span, cells, progress)
+        if keeps_state:
+            self._store(state, stored, cells, progress)
+        return sent
 
-    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: StageProgress) -> None:
+    def _store(self, state: Any, stored: list[bytes], cells: Any, progress: StageProgress) -> None:
         """Appends what has changed. Now and then it rewrites all, which costs a bounded share of what is read."""
-        changed = list(self._work.changed(state, span))
+        changed = self._step.delta(state)
         size = sum(map(len, stored)) + sum(len(cell) for _, cell in changed)
         is_scattered = len(stored) + len(changed) > _CELLS_BEFORE_REWRITING + 2 * progress.cells
         if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * progress.size:
             cells.clear()
             progress.cells = progress.size = 0
-            self._add(list(self._work.cells(state)), cells, progress)
+            self._add(self._step.chunks(state), cells, progress)
         else:
             for kind, cell in changed:
                 cells.add(pack_chunk(kind, 0, cell))
-        for name, value in self._work.measures(state).items():
+        for name, value in self._step.measures(state).items():
             operator_gauge(name).set(value)
 
     @staticmethod
@@ -162,21 +164,25 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     """The same for the last stage, which has one shard: releases the report of each window, and `RunEnded` tagged
     `ENDED`. Stateful, since reports come in the order of windows and the last one ends the run."""
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret, senders: int) -> None:
-        super().__init__(stage, noise_key, 1, senders, 1)
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
+        self._run, self._shards, self._senders = run, 1, senders
+        self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
 
-    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
-        for window, report in advanced or ():
+    def setup(self) -> None:
+        pass
+
+    def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+        for window, report in NamedItems.of_messages(blobs).window_reports(self._run.plan, self._run.stream):
             progress.reports += 1
-            yield TimestampedValue[WindowReport](report, max_timestamp(self._stage.run.plan.schedule, window))
+            yield TimestampedValue[WindowReport](report, max_timestamp(self._run.plan.schedule, window))
 
     def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
-        if span.end == self._stage.run.plan.schedule.horizon:
-            ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
+        if span.end == self._run.plan.schedule.horizon:
+            ended = RunEnded(self._run.stream, span.end, progress.reports)
             yield beam.pvalue.TaggedOutput(ENDED, ended)
 
 
@@ -218,6 +224,6 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, through + 1, now.reports))
 
 
-def _unpacked(data: bytes) -> tuple[Kind, Cell]:
-    kind, _, cell = unpack_chunk(data)
-    return kind, cell
+def _entries(data: bytes) -> Entries:
+    kind, _, chunk = unpack_chunk(data)
+    return entries_of_chunk(kind, chunk)

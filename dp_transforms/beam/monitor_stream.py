@@ -14,8 +14,8 @@ from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, pu
 from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.stage import Sharding
+from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource

@@ -27,8 +27,8 @@ from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsFile
-from dp_transforms.core.release_stages import Partitioning, stages_of
-from dp_transforms.core.stage import PublicItemsOfRun, Sharding
+from dp_transforms.core.stage import Partitioning, PublicItemsOfRun, Sharding
+from dp_transforms.core.steps import stages_of
 from dp_transforms.local import ProcessPool
 from dp_transforms.local.read_contributions import ReadContributionsStep
 from dp_transforms.logs import EventFields

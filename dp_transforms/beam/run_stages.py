@@ -6,10 +6,12 @@ And `ReleasePart`, one part of a run: a log and the state before it -> reports, 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
@@ -21,14 +23,22 @@ from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.core.contributions import ItemContributions
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import ToShard
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.core.release_stages import Partitioning, ReleaseStages, stages_of
-from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, PublicItemsOfRun, Sharding, SlabKey, Stage, shards_of_items
+from dp_transforms.core.stage import (
+    AtOnceStep,
+    GroupKey,
+    Partitioning,
+    PublicItemsOfRun,
+    Sharding,
+    Stage,
+    shards_of_items,
+)
+from dp_transforms.core.steps import RunStages, block_reports, stages_of
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
 
@@ -43,7 +53,7 @@ class Released(NamedTuple):
 
 
 class ReleaseHits(beam.PTransform):
-    """``((slab, shard of users), packed UserContributions)`` -> `Released`, where users pay for hits:
+    """``((range, shard of users), packed UserContributions)`` -> `Released`, where users pay for hits:
     ThresholdMonitorEvolving
     under one key, the stream of the run.
 
@@ -73,13 +83,13 @@ class ReleaseHits(beam.PTransform):
         return Released(reports, (monitored[STATE],))
 
 
-def _under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+def _under_key(packed: tuple[GroupKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
     cell, blob = packed
     return (key, *cell), blob
 
 
 class ReleaseAtOnce(beam.PTransform):
-    """``((slab, shard of users), packed pairs)`` -> `Released`; bounded input only.
+    """``((range, shard of users), packed pairs)`` -> `Released`; bounded input only.
 
     part: None for a whole run. pool: the token of a `ProcessPool` of this process, which then does the heavy steps.
     with_blocks: of a plan with rounds, also reports of its blocks.
@@ -87,7 +97,7 @@ class ReleaseAtOnce(beam.PTransform):
 
     def __init__(
         self,
-        stages: ReleaseStages,
+        stages: RunStages,
         noise_key: beam.Secret,
         cuts: Partitioning,
         part: RunPart | None = None,
@@ -96,8 +106,7 @@ class ReleaseAtOnce(beam.PTransform):
         with_blocks: bool = False,
     ) -> None:
         super().__init__()
-        assert stages.windows is not None, "users pay for contributions"
-        self._stages, self._windows = stages, stages.windows
+        self._stages = stages
         self._noise_key = noise_key
         self._cuts = cuts
         self._part = part
@@ -112,19 +121,17 @@ class ReleaseAtOnce(beam.PTransform):
             step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
             users = merge_pairs(users, noise_key, self._pool, step)
         in_first_round, (found, states) = self._found(users)
-        release = AtOnceStep(self._windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
         groups = found | "GroupWindows" >> beam.GroupByKey()
-        blocks = self._blocks(in_first_round) if self._with_blocks else None
-        return Released(run_at_once(groups, "Windows", release, noise_key).sent, states, blocks)
-
-    def _blocks(self, named: beam.PCollection) -> beam.PCollection:
-        """named: in the first of rounds over blocks."""
-        whole = Sharding(self._cuts.users.windows_per_slab, 1)
-        release = AtOnceStep(Stage(ReleaseBlocks, self._windows.run), whole, None, self._part)
-        return run_at_once(named | "GroupBlocks" >> beam.GroupByKey(), "Blocks", release, self._noise_key).sent
+        reports = groups | "Windows" >> beam.FlatMap(_reports, run).with_output_types(WindowReport)
+        blocks = None
+        if self._with_blocks:
+            of_part = part or RunPart.whole(run.plan.schedule)
+            in_blocks = in_first_round | "GroupBlocks" >> beam.GroupByKey()
+            blocks = in_blocks | "Blocks" >> beam.FlatMap(_reports, run, of_part).with_output_types(WindowReport)
+        return Released(reports, states, blocks)
 
     def _found(self, users: beam.PCollection) -> tuple[beam.PCollection, Sent]:
-        """What the second stage finds in the first round of looks; and in all of them, in slabs of windows, with what
+        """What the second stage finds in the first round of looks; and in all of them, in ranges of windows, with what
         users and items hand over. Where looks come in rounds, users and items of each get what the rounds before it
         named. So each round is over before the next one begins, and a step that is repeated sees the same names."""
         named: list[beam.PCollection] = []
@@ -150,19 +157,29 @@ class ReleaseAtOnce(beam.PTransform):
         """All that a round names is read by each step of the next one, and so stays together; what the last one names
         goes to its windows."""
         cuts, key, pool, part = self._cuts, self._noise_key, self._pool, self._part
-        to = Sharding((cuts.windows if is_last else cuts.users).windows_per_slab, 1)
+        to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
         add = AtOnceStep(users, cuts.users, cuts.users, part, stores=True)
         find = AtOnceStep(items, cuts.users, to, part)
         added = run_at_once(groups, f"Users{name}", add, key, pool, rereads=not is_last, named=named)
         sums = added.sent
         # With rounds users wake all items, and are woken themselves: the local runner gets stuck with both, starts that
         # join and side inputs.
-        goes_on = part is not None and items.work.keeps_state and not name
-        if items.domain is not None or goes_on:
+        goes_on = part is not None and items.step.KIND is not None and not name
+        if items.public_items is not None or goes_on:
             sums = sums | f"AllShards{name}" >> WithStarts(find)
         in_shards = sums | f"GroupItems{name}" >> beam.GroupByKey()
         found = run_at_once(in_shards, f"Items{name}", find, key, pool, named=named)
         return Sent(found.sent, (*added.states, *found.states))
+
+
+def _reports(
+    group: tuple[GroupKey, Iterable[bytes]], run: PlannedRun, of_blocks: RunPart | None = None
+) -> Iterator[TimestampedValue]:
+    """At the maximal timestamp of their windows. of_blocks: what is named is named in blocks of this part."""
+    named = NamedItems.of_messages(message for message in group[1] if message)
+    reports = named.window_reports(run.plan, run.stream) if of_blocks is None else block_reports(run, of_blocks, named)
+    for _, report in reports:
+        yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
 
 
 class PartOutput(NamedTuple):
@@ -216,7 +233,7 @@ class ReleasePart(beam.PTransform):
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
-        by_item = self._stages.users.work.TAKES is ItemContributions
+        by_item = self._stages.users.step.TAKES is ItemContributions
         step = PackContributions(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
         release: beam.PTransform
         if self._run.plan.hits is not None:
@@ -246,7 +263,7 @@ class ReleaseStagesInOrder(beam.PTransform):
     shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
     """
 
-    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
+    def __init__(self, stages: RunStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
@@ -258,11 +275,9 @@ class ReleaseStagesInOrder(beam.PTransform):
         shards, of_items = self._shards, self._of_items
         users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
         items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
-        last: beam.DoFn
-        if stages.windows is None:
-            last = MonitorInOrderDoFn(stages.items.run, noise_key, of_items)
-        else:
-            last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
+        run = stages.items.run
+        do_fn = ReleaseInOrderDoFn if run.plan.hits is None else MonitorInOrderDoFn
+        last: beam.DoFn = do_fn(run, noise_key, of_items)
         found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)
         released = found | "Windows" >> beam.ParDo(last).with_outputs(ENDED, main=REPORTS)
         released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded

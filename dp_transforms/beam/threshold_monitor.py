@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
@@ -33,7 +32,7 @@ from dp_transforms.beam.set_up_workers import (
 )
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.core.contribution_counters import ContributionCounters
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
@@ -42,9 +41,9 @@ from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import EachKeyStep, PublicItemsOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.core.stage import AtOnceStep, PublicItemsOfRun, Sharding, Stage, shards_of_items
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
-from dp_transforms.core.users import BoundUsers, FindCandidates
+from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -135,7 +134,7 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, slab, shard), packed UserContributions)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part
+    """``((key, range, shard), packed UserContributions)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part
     of a
     replay carries over, tagged `STATE`.
 
@@ -160,9 +159,9 @@ class MonitorContributions(beam.PTransform):
     ) -> None:
         super().__init__()
         self._noise_key, self._keys, self._pool, self._schedule = noise_key, keys, pool, run.plan.schedule
-        self._bound = EachKeyStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
-        to = Sharding(cut.windows_per_slab, 1)
-        self._find = EachKeyStep(Stage(FindCandidates, run, public_items), cut, to, part)
+        self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
+        to = Sharding(cut.windows_per_range, 1)
+        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to, part)
         self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key, part)
 
     @staticmethod
@@ -178,7 +177,7 @@ class MonitorContributions(beam.PTransform):
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
         sums = run_for_keys(users, "BoundUsers", self._bound, noise_key, pool)
-        if are_public := self._find.stage.domain is not None:
+        if are_public := self._find.stage.public_items is not None:
             sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
         items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
         found = run_for_keys(items, "FindCandidates", self._find, noise_key, pool)
@@ -307,19 +306,12 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
             return []
         columns = [ItemHolders.from_bytes(blob) for blob in candidates]
         stored = list(counters.read())
-        state = MonitorState(first, now.hit_bound, self._counters_of(stored, columns))
+        before = [*map(Hits.from_bytes, stored), *self._part.entries(Kind.BUDGETS)]
+        state = MonitorState(first, now.hit_bound, ContributionCounters(before))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
         now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
         self._store(state.budgets, stored, counters, now)
         return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
-
-    def _counters_of(self, stored: Sequence[bytes], candidates: Sequence[ItemHolders]) -> ContributionCounters:
-        """Those that are stored, and what the holders of these candidates had paid before this part of the run."""
-        before: list[bytes] = []
-        if not self._part.is_first:
-            holders = [np.zeros(0, dtype=np.uint64), *(cells.holders for cells in candidates)]
-            before = self._part.hits(np.unique(np.concatenate(holders))).to_cells()
-        return ContributionCounters([*stored, *before])
 
     def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
         """What a part of a replay hands to the next: all counters of its users, and the bound."""
@@ -329,12 +321,12 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
         """Appends the counters that were charged. Now and then it rewrites all, which costs a bounded share of what is
         read."""
-        written = budgets.charged_blobs()
+        written = budgets.delta()
         size = sum(map(len, stored)) + sum(map(len, written))
         is_scattered = len(stored) + len(written) > _CELLS_BEFORE_REWRITING + 2 * now.cells
         if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * now.size:
             counters.clear()
-            written = budgets.to_blobs()
+            written = budgets.chunks()
             now.cells, now.size = len(written), sum(map(len, written))
         for blob in written:
             counters.add(blob)

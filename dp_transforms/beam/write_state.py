@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from dp_transforms.beam.write_files import Gathered, gather_all
+from dp_transforms.core.packed_arrays import Packed
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_chunks import Cell, Kind, join_chunks, unpack_chunk
+from dp_transforms.core.state_chunks import Kind, join_chunks, unpack_chunk
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.state_file import replace_state, write_state
@@ -63,7 +64,7 @@ def write_gathered(
     `WriteState`."""
     _, encoded = group
     assert header.intent is not None
-    changed: dict[tuple[Kind, int], list[Cell]] = {}
+    changed: dict[tuple[Kind, int], list[Packed]] = {}
     for data in encoded:
         if data:
             kind, bucket, cell = unpack_chunk(data)
@@ -81,13 +82,13 @@ def write_gathered(
 
 
 def _joined(
-    part: RunPart, changed: dict[tuple[Kind, int], list[Cell]], named_from: int
-) -> Iterator[tuple[Kind, int, Cell]]:
+    part: RunPart, changed: dict[tuple[Kind, int], list[Packed]], named_from: int
+) -> Iterator[tuple[Kind, int, Packed]]:
     """All cells after the part, in order; one bucket at a time. named_from: as in `join_chunks`."""
     state = part.state() if isinstance(part, StoredPart) else None
     rows = [] if state is None else state.rows
     for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
-        before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
+        before: list[Packed] = [] if state is None else list(state.cells_of(kind, [bucket]))
         is_copied = (kind, bucket) not in changed and not kind.is_of_items
         cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
         for cell in cells if is_copied else join_chunks(kind, cells, named_from=named_from):

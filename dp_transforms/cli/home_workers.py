@@ -26,7 +26,7 @@ from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stores.remote_files import is_remote, look_at
 from dp_transforms.views.report_words import counted
 
-LIBRARIES = ("pyarrow.parquet", "dp_transforms.local.read_contributions", "dp_transforms.core.release_stages")
+LIBRARIES = ("pyarrow.parquet", "dp_transforms.local.read_contributions", "dp_transforms.core.steps")
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000
 _MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files

@@ -19,7 +19,7 @@ column_kinds           what a column of a table may be
 columns                tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
-contributions              which items each user holds in each window, by user or by item: from events; which of them count
+contributions           which items each user holds in each window, from events; which of them count
 pack_contributions      events -> the same, packed, by window and shard of users
 item_sums              the same pairs by window and item, in cells: an item in a window, with its holders or a sum
 named_items            what was named, and what is published of it

@@ -45,7 +45,6 @@ from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_
 from dp_transforms.plan.plan import Plan
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
-_COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
 
 
 class WindowQueries:
@@ -170,7 +169,7 @@ class HeavyHitterMonitor:
         The counters of many windows are found at once: what does not depend on charges is not done window by window.
         Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
         """
-        for group in _in_groups(parts, state):
+        for group in _in_groups(parts):
             yield from self._close_group(group, state)
 
     def _close_group(self, parts: Sequence[ItemHolders], state: MonitorState) -> list[tuple[int, WindowReport]]:
@@ -235,12 +234,12 @@ class HeavyHitterMonitor:
         )
 
 
-def _in_groups(parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[list[ItemHolders]]:
+def _in_groups(parts: Iterable[ItemHolders]) -> Iterator[list[ItemHolders]]:
     """So many parts at a time that it costs little to go through all counters once for each group."""
     group: list[ItemHolders] = []
     rows = 0
     for part in parts:
-        if group and rows + len(part.holders) > max(_ROWS_AT_ONCE, len(state.budgets) // _COUNTERS_PER_ROW):
+        if group and rows + len(part.holders) > _ROWS_AT_ONCE:
             yield group
             group, rows = [], 0
         group.append(part)

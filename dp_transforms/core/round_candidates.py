@@ -101,9 +101,9 @@ class Candidates:
         table, items = self.table.take(np.flatnonzero(of_shard)), places[self.items[rows]]
         return Candidates(self.of_windows, table, self.blocks[rows], items, self.named[numbers], self.left_out[numbers])
 
-    def pairs_of(self, pairs: ItemContributions, *, with_sizing: bool = False) -> ItemContributions:
+    def contributions_of(self, pairs: ItemContributions, *, with_sizing: bool = False) -> ItemContributions:
         """Those of these pairs of users that are drawn for. with_sizing: and what is named already,
-        `Contributions.apart`."""
+        `Contributions.split_by_mask`."""
         starts = group_starts(pairs.windows, pairs.items)
         windows = pairs.windows[starts]
         rows = self._rows_of(windows, self._places_of(pairs.table)[pairs.items[starts]])
@@ -115,7 +115,7 @@ class Candidates:
         drawn = pairs.select_users(concatenated_ranges(starts[asked], counts)[0])
         if not with_sizing:
             return drawn
-        return drawn.apart(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
+        return drawn.split_by_mask(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
 
     def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
         """All that is drawn for, windows and items, in order; about so many at a time."""

@@ -11,7 +11,7 @@ from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.pack_contributions import PackContributions, Packed
 from dp_transforms.core.public_items import PublicItemsFile
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.release_stages import Partitioning
+from dp_transforms.core.stage import Partitioning
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.window_schedule import WindowSchedule

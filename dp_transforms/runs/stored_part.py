@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import ClassVar
+from collections.abc import Sequence
 
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind
@@ -22,8 +22,6 @@ class StoredPart(RunPart):
         refuses it.
     """
 
-    is_first: ClassVar[bool] = False
-
     state_path: str
     state_fingerprint: str
 
@@ -31,13 +29,13 @@ class StoredPart(RunPart):
         """The state before the part."""
         return _opened(self)
 
-    def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
+    def chunks(self, kind: Kind, buckets: Sequence[int]) -> list[memoryview]:
         return list(self.state().cells_of(kind, buckets))
 
 
 @functools.lru_cache(maxsize=1)
 def _opened(part: StoredPart) -> StateFile:
-    """The state that this process read last, so that each of its cells is checked once and not for each shard."""
+    """The state that this process read last, so that each of its chunks is checked once and not for each shard."""
     state = StateFile(part.state_path)
     if state.fingerprint != part.state_fingerprint or state.header.closed_through != part.first:
         raise at_path(

@@ -24,9 +24,8 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.release_stages import stages_of
-from dp_transforms.core.rounds import NameRound, WeighRound
 from dp_transforms.core.stage import Span, StageWork
+from dp_transforms.core.steps import NameRound, WeighRound, stages_of
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule

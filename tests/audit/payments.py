@@ -22,9 +22,8 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import WindowBlocks
-from dp_transforms.core.rounds import WeighRound
 from dp_transforms.core.stage import Span
-from dp_transforms.core.users import SpendBudgets, weigh_replay
+from dp_transforms.core.steps import SpendBudgets, WeighRound, weigh_replay
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried

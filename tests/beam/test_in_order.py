@@ -17,8 +17,7 @@ from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import contributions_of_events
 from dp_transforms.core.operator_counts import ToShard, messages_of
 from dp_transforms.core.public_items import PublicItemsTable
-from dp_transforms.core.release_stages import stages_of
-from dp_transforms.core.users import NameItems
+from dp_transforms.core.steps import NameItems, stages_of
 from dp_transforms.errors import StreamError
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
@@ -86,7 +85,7 @@ def pairs_of(settings):
     found = {}
     keys = settings.stream_keys(SECRET)
     for window, shard, pairs in contributions_of_events(
-        batch_of(LOG), settings.schedule, keys, windows_per_slab=1, shards=SHARDS
+        batch_of(LOG), settings.schedule, keys, windows_per_range=1, shards=SHARDS
     ):
         found.setdefault((window, shard), []).append(pairs.to_bytes())
     return found

@@ -8,9 +8,9 @@ from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind
+from dp_transforms.core.steps import stages_of
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.stored_part import StoredPart

@@ -23,7 +23,7 @@ from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.users import weigh_replay
+from dp_transforms.core.steps import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
 
@@ -85,8 +85,8 @@ def law_of(
     return {transcript: float(probability) for transcript, probability in law.items()}
 
 
-def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserContributions]]:
-    """All pairs by slab, through the columns of a log."""
+def pairs_of_held(held: Held, settings: TrialPlan, windows_per_range: int) -> list[tuple[int, UserContributions]]:
+    """All pairs by window_range, through the columns of a log."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [
         (user, item, schedule.window_end_micros(window) - MICROS // 2)
@@ -95,8 +95,8 @@ def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> lis
     ]
     if not log:
         return []
-    parts = contributions_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
-    return [(slab, pairs) for slab, _, pairs in parts]
+    parts = contributions_of_events(batch_of(log), schedule, keys, windows_per_range=windows_per_range, shards=1)
+    return [(window_range, pairs) for window_range, _, pairs in parts]
 
 
 def law_of_replay(held: Held, settings: TrialPlan, *, domain: Sequence[str] = ()) -> Law:

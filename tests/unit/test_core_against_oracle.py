@@ -32,7 +32,7 @@ def run_core(
     log,
     chosen,
     *,
-    windows_per_slab=1,
+    windows_per_range=1,
     shards=1,
     batch_size=1000,
     order=None,
@@ -53,32 +53,34 @@ def run_core(
     if known is not None:
         empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
         horizon = chosen.schedule.horizon
-        for first, shard in itertools.product(range(0, horizon, windows_per_slab), range(shards)):
-            cells = empty_items.without_holders(first, min(first + windows_per_slab, horizon), shard, shards)
+        for first, shard in itertools.product(range(0, horizon, windows_per_range), range(shards)):
+            cells = empty_items.without_holders(first, min(first + windows_per_range, horizon), shard, shards)
             if len(cells):
-                by_items.setdefault((first // windows_per_slab, shard), []).append(cells.to_bytes())
+                by_items.setdefault((first // windows_per_range, shard), []).append(cells.to_bytes())
     for batch in batches_of(log, batch_size):
         if known is not None:
             batch = batch.where(known.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for slab, shard, pairs in contributions_of_events(
-            batch, chosen.schedule, keys, windows_per_slab=windows_per_slab, shards=shards
+        for window_range, shard, pairs in contributions_of_events(
+            batch, chosen.schedule, keys, windows_per_range=windows_per_range, shards=shards
         ):
-            by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
-    for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
+            by_users.setdefault((window_range, shard), []).append(pairs.to_bytes())
+    for window_range, blobs in shuffled(
+        [(window_range, blobs) for (window_range, _), blobs in by_users.items()], order
+    ):
         pairs = UserContributions.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
-            by_items.setdefault((slab, shard), []).append(cells.to_bytes())
+            by_items.setdefault((window_range, shard), []).append(cells.to_bytes())
     pending = {}
-    for (slab, _), blobs in shuffled(by_items.items(), order):
+    for (window_range, _), blobs in shuffled(by_items.items(), order):
         cells = ItemHolders.of_messages(shuffled(blobs, order))
         candidates = find_candidates(cells, chosen, keys)
         if len(candidates):
-            pending.setdefault(slab, []).append(candidates.to_bytes())
+            pending.setdefault(window_range, []).append(candidates.to_bytes())
 
     monitor = HeavyHitterMonitor(chosen, keys)
     state, reports = MonitorState(), []
-    parts = [ItemHolders.of_messages(shuffled(pending[slab], order)) for slab in sorted(pending)]
+    parts = [ItemHolders.of_messages(shuffled(pending[window_range], order)) for window_range in sorted(pending)]
     if rows_at_once is not None:
         with mock.patch.object(heavy_hitter_monitor, "_ROWS_AT_ONCE", rows_at_once):
             return [report for _, report in monitor.close_windows(parts, state)]
@@ -100,19 +102,19 @@ def run_core(
     epsilon=st.floats(0.5, 2),
     threshold=st.integers(3, 8),
     hits=st.integers(1, 3),
-    windows_per_slab=st.integers(1, 9),
+    windows_per_range=st.integers(1, 9),
     shards=st.integers(1, 7),
     batch_size=st.integers(1, 130),
     order=st.randoms(use_true_random=False),
     rows_at_once=st.sampled_from([None, 1, 30, 10**6]),
 )
 def test_core_equals_oracle(
-    log, mode, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order,
+    log, mode, domain, limit, sliding, epsilon, threshold, hits, windows_per_range, shards, batch_size, order,
     rows_at_once,
 ):  # fmt: skip
     chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
     cut = {
-        "windows_per_slab": windows_per_slab,
+        "windows_per_range": windows_per_range,
         "shards": shards,
         "batch_size": batch_size,
         "rows_at_once": rows_at_once,
@@ -130,7 +132,7 @@ def test_core_equals_oracle_on_busy_logs(mode, domain, seed, sliding, limit):
     chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
     expected = oracle_reports(log, chosen, SECRET, domain)
     for rows_at_once in (None, 100):
-        cut = {"shards": 3, "windows_per_slab": 2, "batch_size": 70, "rows_at_once": rows_at_once}
+        cut = {"shards": 3, "windows_per_range": 2, "batch_size": 70, "rows_at_once": rows_at_once}
         assert run_core(log, chosen, **cut, domain=domain) == expected
 
 

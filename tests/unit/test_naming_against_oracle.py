@@ -21,7 +21,7 @@ from dp_transforms.core.item_namer import EmptyItems, ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.users import weigh_replay
+from dp_transforms.core.steps import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings

@@ -35,7 +35,7 @@ def pairs_by_window(log, chosen, keys):
     return {
         window: pairs
         for window, _, pairs in contributions_of_events(
-            batch_of(log), chosen.schedule, keys, windows_per_slab=1, shards=1
+            batch_of(log), chosen.schedule, keys, windows_per_range=1, shards=1
         )
     }
 

@@ -26,10 +26,10 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
 from dp_transforms.core.round_namer import SizingTests
-from dp_transforms.core.rounds import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
+from dp_transforms.core.steps import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.core.user_budgets import BudgetEntries, Pace
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms, units_of_shares

@@ -19,7 +19,7 @@ from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,
     buckets_of_shard,
-    cells_by_bucket,
+    chunks_by_bucket,
     hit_bound_chunk,
     join_chunks,
     pack_chunk,
@@ -63,10 +63,10 @@ def written(path, header=HEADER):
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
-        *((Kind.BUDGETS, *cell) for cell in cells_by_bucket(Hits(entries.users, entries.looks))),
+        *((Kind.BUDGETS, *cell) for cell in chunks_by_bucket(Hits(entries.users, entries.looks))),
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
-        *((Kind.KNOWN, *cell) for cell in cells_by_bucket(known)),
-        *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries)),
+        *((Kind.KNOWN, *cell) for cell in chunks_by_bucket(known)),
+        *((Kind.PURSES, *cell) for cell in chunks_by_bucket(entries)),
     ]
     write_state(path, header, cells, KEY)
     return entries, known
@@ -118,7 +118,7 @@ def small(tmp_path_factory):
     path = tmp_path_factory.mktemp("small") / "state"
     cells = [
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
-        *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries_of([3, 4]))),
+        *((Kind.PURSES, *cell) for cell in chunks_by_bucket(entries_of([3, 4]))),
     ]
     write_state(path, HEADER, cells, KEY)
     return path, path.read_bytes(), content_of(StateFile(path))
@@ -270,7 +270,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
     make, later, numbers = JOINS[kind]
     cells, expected = [], {}
     for part in parts:
-        cells += [cell for _, cell in cells_by_bucket(make(part))]
+        cells += [cell for _, cell in chunks_by_bucket(make(part))]
         expected |= {key: later(value, expected.get(key, value)) for key, value in part.items()}
     joined = join_chunks(kind, cells)
     source.shuffle(cells)
@@ -280,7 +280,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
 
 
 def test_items_that_were_named_long_ago_are_forgotten():
-    cells = [cell for _, cell in cells_by_bucket(known_of(["a", "b", "c"], [3, 4, 5]))]
+    cells = [cell for _, cell in chunks_by_bucket(known_of(["a", "b", "c"], [3, 4, 5]))]
     for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
         found = FollowedItems.of_messages(join_chunks(Kind.KNOWN, cells, named_from=named_from))
         assert set(found.table.labels.to_pylist()) == kept
@@ -302,7 +302,7 @@ def test_cells_stay_below_ten_megabytes():
     users = np.arange(0, 64 * 700_000, 64, dtype=np.uint64)
     size = len(users)
     entries = BudgetEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
-    cells = [cell for _, cell in cells_by_bucket(entries)]
+    cells = [cell for _, cell in chunks_by_bucket(entries)]
     assert len(cells) > 1
     assert max(map(len, cells)) < state_chunks.MOST_CHUNK_BYTES
 
@@ -311,10 +311,10 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
     write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])], KEY)
-    hits = next(cells_by_bucket(Hits(entries.users, entries.looks)))[1]
+    hits = next(chunks_by_bucket(Hits(entries.users, entries.looks)))[1]
     write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
     late = known_of(["a"], [3])
-    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in cells_by_bucket(late)], KEY)
+    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in chunks_by_bucket(late)], KEY)
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
         ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
