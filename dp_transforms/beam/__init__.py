@@ -18,10 +18,10 @@ What belongs to a window is complete:
 
 at_once                at the end of bounded input; stages run on the workers of an engine, or in processes of this
                        machine
-close_windows          when the watermark passes its end, where users pay for hits; close_by_watermark, where they pay
-                       for contributions: for any source of Beam's
-in_order               when all that was announced for it has come (turns), for the partitions of `MonitorStream`, which
-                       poll_partitions reads; write_report_stream writes
+close_windows          when the watermark passes its end: for any source of Beam's
+in_order               when all that was announced for it has come (turns): for the partitions of `MonitorStream`, which
+                       poll_partitions reads, and for what close_windows has closed where users pay for contributions;
+                       write_report_stream writes
 
 What all share is in set_up_workers: coders, metrics, the noise key, the public items.
 """

@@ -36,7 +36,7 @@ def last_closed(schedule: WindowSchedule, time: Timestamp) -> int:
 
 
 class InClosingWindows(beam.PTransform):
-    """``((key, window, shard), blob)`` of a stream -> the same in the windows of Beam by which windows are closed."""
+    """``((.., window, shard), blob)`` of a stream -> the same in the windows of Beam by which windows are closed."""
 
     def __init__(self, schedule: WindowSchedule) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class InClosingWindows(beam.PTransform):
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         schedule = self._schedule
         windows = FixedWindows(Duration(seconds=schedule.slide_seconds), closing_time(schedule, 0))
-        stamped = packed | "Stamp" >> beam.ParDo(_StampDoFn(schedule)).with_output_types(tuple[KeyedCell, bytes])
+        stamped = packed | "Stamp" >> beam.ParDo(_StampDoFn(schedule))
+        stamped.element_type = packed.element_type
         return stamped | "InClosingWindows" >> beam.WindowInto(windows)
 
 
@@ -54,14 +55,14 @@ class _StampDoFn(beam.DoFn):
         self._schedule = schedule
 
     def process(
-        self, packed: tuple[KeyedCell, bytes], timestamp: Timestamp = beam.DoFn.TimestampParam
+        self, packed: tuple[Any, bytes], timestamp: Timestamp = beam.DoFn.TimestampParam
     ) -> Iterator[TimestampedValue]:
         """With the timestamp that it has, or the nearest one in the closing window."""
-        (_, window, _), _ = packed
+        (*_, window, _), _ = packed
         end = closing_time(self._schedule, window).micros
         first = end - self._schedule.slide_seconds * 1_000_000
         stamp = min(max(timestamp.micros, first), end - _MILLISECOND)
-        yield TimestampedValue[tuple[KeyedCell, bytes]](packed, Timestamp(micros=stamp))
+        yield TimestampedValue(packed, Timestamp(micros=stamp))
 
 
 class GroupOnce(beam.PTransform):

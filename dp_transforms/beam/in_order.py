@@ -1,22 +1,27 @@
-"""In order: a driver of stages for streams, window after window: counted messages -> counted messages, or reports."""
+"""In order: the steps of a stream, window after window. Counted messages of users -> reports.
+
+`CountedByWatermark` makes such messages of a stream that Beam reads; `poll_partitions` of the partitions of a source.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam.assign_windows import max_timestamp
+from dp_transforms.beam.assign_windows import in_global_window, max_timestamp
+from dp_transforms.beam.at_once import WithStarts
+from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
-from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns
+from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import (
     LATE_BATCHES,
@@ -27,19 +32,78 @@ from dp_transforms.core.operator_counts import (
     messages_of,
 )
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.stage import Sent, Sharding, Span, Stage, packed_by_group
-from dp_transforms.core.state_chunks import Entries, Kind, entries_of_chunk, pack_chunk, unpack_chunk
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Sent, Sharding, Span, Stage, packed_by_group, shards_of_items
+from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
+from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 
 ENDED, REPORTS = "ended", "reports"
-_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
+
+
+class CountedByWatermark(beam.PTransform):
+    """``((window, shard of users), packed contributions)`` of a stream that Beam reads -> ``(shard, message)`` of one
+    sender, in the GlobalWindow.
+
+    Beam groups a shard of a window when the watermark passes its end (`close_windows`); what comes later is dropped and
+    counted. Each shard of every window is announced, also one without events, since it was started before: followed
+    items are tested in every window, what is announced must not show who was there, and no user can decide whether
+    late events of others count.
+
+    users: the users step, cut by window and shard.
+    """
+
+    def __init__(self, users: AtOnceStep) -> None:
+        super().__init__()
+        self._users = users
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        closing = packed | "InClosingWindows" >> InClosingWindows(self._users.stage.run.plan.schedule)
+        started = closing | "AllWindows" >> WithStarts(self._users)
+        groups = started | "GroupUsers" >> GroupOnce(are_started=True)
+        return in_global_window(groups | "Announce" >> beam.FlatMap(_announced).with_output_types(ToShard))
+
+
+def _announced(group: tuple[GroupKey, Iterable[bytes]]) -> Iterator[ToShard]:
+    (window, shard), blobs = group
+    return ((shard, message) for message in messages_of(window, [blob for blob in blobs if blob]))
+
+
+class ReleasedInOrder(NamedTuple):
+    """reports: of `WindowReport`. ended: of `RunEnded`."""
+
+    reports: beam.PCollection
+    ended: beam.PCollection
+
+
+class ReleaseStagesInOrder(beam.PTransform):
+    """``(shard of users, message)`` -> `ReleasedInOrder`, through three stateful steps: users, items, and what reports.
+
+    Whoever says when a window is complete: the clocks of partitions, or a watermark.
+
+    shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
+    """
+
+    def __init__(self, stages: RunStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
+        super().__init__()
+        of_items = shards_of_items(shards)
+        self._users = InOrderDoFn(stages.users, noise_key, shards, senders, of_items)
+        self._items = InOrderDoFn(stages.items, noise_key, of_items, shards, 1)
+        run = stages.items.run
+        last = ReleaseInOrderDoFn if run.plan.hits is None else MonitorInOrderDoFn
+        self._last: beam.DoFn = last(run, noise_key, of_items)
+
+    def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
+        added = messages | "Users" >> beam.ParDo(self._users).with_output_types(ToShard)
+        found = added | "Items" >> beam.ParDo(self._items).with_output_types(ToShard)
+        released = found | "Windows" >> beam.ParDo(self._last).with_outputs(ENDED, main=REPORTS)
+        released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
+        return ReleasedInOrder(released[REPORTS], released[ENDED])
 
 
 @dataclasses.dataclass
 class StageProgress:
-    """shards: of the stage. cells, size: how many cells and bytes the state had when it was last rewritten. reports:
-    how many were released."""
+    """shards: of the stage. cells, size: of the state when it was last rewritten. reports: how many were released."""
 
     shards: int
     cells: int = 0
@@ -72,13 +136,9 @@ class InOrderDoFn(beam.DoFn):
     PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
 
     def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int) -> None:
-        self._stage = stage
-        self._noise_key = noise_key
-        self._shards = shards
-        self._senders = senders
-        self._to = Sharding(1, to)
-        self._counters = Counters()
-        self._late = operator_counter(LATE_BATCHES)
+        self._stage, self._noise_key = stage, noise_key
+        self._shards, self._senders, self._to = shards, senders, Sharding(1, to)
+        self._counters, self._late = Counters(), operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
         self._step = self._stage.start(self._noise_key.get_secret_bytes())
@@ -103,61 +163,40 @@ class InOrderDoFn(beam.DoFn):
         blobs = [blob for _, of_window in windows for blob in of_window]
         yield from self.close(blobs, span, cells, now)
         progress.write(now.to_bytes())
-        yield from self.end(span, now)
 
     def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
         """What the step makes of a span, window by window. blobs: all that came for it."""
         packed = {}
         if blobs or self._step.runs_on_empty:
-            packed = dict(packed_by_group(self._process(blobs, span, cells, progress), self._to))
+            packed = dict(packed_by_group(self._processed(blobs, span, cells, progress), self._to))
         for window in range(span.first, span.end):
             for shard in range(self._to.shards):
                 for message in messages_of(window, packed.get((window, shard), [])):
                     yield shard, message
 
-    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
-        """What follows the windows that had their turn."""
-        return iter(())
-
     def _progress(self, progress: Any) -> StageProgress:
         stored = progress.read()
         now = StageProgress(self._shards) if stored is None else StageProgress(*StageProgress.FIELDS.unpack(stored))
-        if now.shards != self._shards:  # users would be in other shards, where their purses are full again
+        if now.shards != self._shards:  # users would be in other shards, where their budgets are full again
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
-    def _process(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Sent:
-        counts: Counter[str] = Counter()
-        keeps_state = self._step.state_kind is not None
-        stored = list(cells.read()) if keeps_state else []
-        state = self._step.restore([_entries(chunk) for chunk in stored], span.first)
-        sent = self._step.process(state, self._step.TAKES.of_messages(blobs), span, counts)
+    def _processed(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Sent:
+        step, counts = self._step, Counter[str]()
+        stored = [] if step.state_kind is None else list(cells.read())
+        entries = [entries_of_chunk(kind, chunk) for kind, _, chunk in map(unpack_chunk, stored)]
+        state = step.restore(entries, span.first)
+        sent = step.process(state, step.TAKES.of_messages(blobs), span, counts)
         self._counters.add(counts)
-        if keeps_state:
-            self._store(state, stored, cells, progress)
+        if step.state_kind is not None:
+            store(cells, stored, _packed(step.delta(state)), lambda: _packed(step.chunks(state)), progress)
+            for name, value in step.measures(state).items():
+                operator_gauge(name).set(value)
         return sent
 
-    def _store(self, state: Any, stored: list[bytes], cells: Any, progress: StageProgress) -> None:
-        """Appends what has changed. Now and then it rewrites all, which costs a bounded share of what is read."""
-        changed = self._step.delta(state)
-        size = sum(map(len, stored)) + sum(len(cell) for _, cell in changed)
-        is_scattered = len(stored) + len(changed) > _CELLS_BEFORE_REWRITING + 2 * progress.cells
-        if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * progress.size:
-            cells.clear()
-            progress.cells = progress.size = 0
-            self._add(self._step.chunks(state), cells, progress)
-        else:
-            for kind, cell in changed:
-                cells.add(pack_chunk(kind, 0, cell))
-        for name, value in self._step.measures(state).items():
-            operator_gauge(name).set(value)
 
-    @staticmethod
-    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: StageProgress) -> None:
-        for kind, cell in written:
-            cells.add(pack_chunk(kind, 0, cell))
-            progress.cells += 1
-            progress.size += len(cell)
+def _packed(chunks: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
+    return [pack_chunk(kind, 0, chunk) for kind, chunk in chunks]
 
 
 class ReleaseInOrderDoFn(InOrderDoFn):
@@ -166,24 +205,21 @@ class ReleaseInOrderDoFn(InOrderDoFn):
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
         self._run, self._shards, self._senders = run, 1, senders
-        self._late = operator_counter(LATE_BATCHES)
-        self._closed = operator_counter(WINDOWS_CLOSED)
+        self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
 
     def setup(self) -> None:
         pass
 
     def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
-        for window, report in NamedItems.of_messages(blobs).window_reports(self._run.plan, self._run.stream):
+        plan, stream = self._run.plan, self._run.stream
+        for window, report in NamedItems.of_messages(blobs).window_reports(plan, stream):
             progress.reports += 1
-            yield TimestampedValue[WindowReport](report, max_timestamp(self._run.plan.schedule, window))
-
-    def end(self, span: Span, progress: StageProgress) -> Iterator[object]:
+            yield TimestampedValue[WindowReport](report, max_timestamp(plan.schedule, window))
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
-        if span.end == self._run.plan.schedule.horizon:
-            ended = RunEnded(self._run.stream, span.end, progress.reports)
-            yield beam.pvalue.TaggedOutput(ENDED, ended)
+        if span.end == plan.schedule.horizon:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, span.end, progress.reports))
 
 
 class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
@@ -196,8 +232,7 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
         super().__init__(run, noise_key)
-        self._senders = senders
-        self._answered = operator_gauge(WINDOWS_ANSWERED)
+        self._senders, self._answered = senders, operator_gauge(WINDOWS_ANSWERED)
 
     def process(  # type: ignore[override]
         self,
@@ -222,8 +257,3 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
         self._answered.set(through + 1)
         if through == self.last:
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, through + 1, now.reports))
-
-
-def _entries(data: bytes) -> Entries:
-    kind, _, chunk = unpack_chunk(data)
-    return entries_of_chunk(kind, chunk)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
+from dp_transforms.beam.in_order import ReleaseStagesInOrder
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.run_stages import ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun

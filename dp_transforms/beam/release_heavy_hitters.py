@@ -16,9 +16,9 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
-from dp_transforms.beam.close_by_watermark import CloseByWatermark
+from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
-from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits, ReleaseStagesInOrder
+from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
 from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.checks import check_names
@@ -27,7 +27,7 @@ from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsFile
-from dp_transforms.core.stage import Partitioning, PublicItemsOfRun, Sharding
+from dp_transforms.core.stage import AtOnceStep, Partitioning, PublicItemsOfRun, Sharding
 from dp_transforms.core.steps import stages_of
 from dp_transforms.local import ProcessPool
 from dp_transforms.local.read_contributions import ReadContributionsStep
@@ -161,15 +161,10 @@ class ShiftingHeavyHitters(beam.PTransform):
             return self._release_hits(events, run, noise_key)
         if events.is_bounded:
             return self._release_at_once(events, run, noise_key)
-        shards = Sharding.of_stream(self._shards).shards
-        step = PackContributions(run.plan.schedule, Sharding(1, shards))
-        batches, rejected = self._batches(events)
-        messages = (
-            batches
-            | "AssignWindows" >> assign_windows(run, noise_key, step, self._domain)
-            | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, shards)
-        )
-        release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards, senders=1)
+        cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._domain)
+        packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
+        messages = packed | "ByWatermark" >> CountedByWatermark(AtOnceStep(stages.users, cut, cut))
+        release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
         return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
     def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:

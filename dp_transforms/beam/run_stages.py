@@ -16,7 +16,6 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.in_order import ENDED, REPORTS, InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.set_up_workers import keep_bundles_whole, public_items_of_plan, resolve_noise_key
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorContributions
@@ -24,22 +23,13 @@ from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.operator_counts import ToShard
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import (
-    AtOnceStep,
-    GroupKey,
-    Partitioning,
-    PublicItemsOfRun,
-    Sharding,
-    Stage,
-    shards_of_items,
-)
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, PublicItemsOfRun, Sharding, Stage
 from dp_transforms.core.steps import RunStages, block_reports, stages_of
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 
 
@@ -246,39 +236,3 @@ class ReleasePart(beam.PTransform):
             state.element_type = bytes
         states = released.states | "AllState" >> beam.Flatten(pipeline=batches.pipeline)
         return PartOutput(released.reports, states, released.blocks)
-
-
-class ReleasedInOrder(NamedTuple):
-    """reports: of `WindowReport`. ended: of `RunEnded`."""
-
-    reports: beam.PCollection
-    ended: beam.PCollection
-
-
-class ReleaseStagesInOrder(beam.PTransform):
-    """``(shard of users, message)`` -> `ReleasedInOrder`, through three stateful steps: users, items, and what reports.
-
-    Whoever says when a window is complete: the clocks of partitions, or a watermark.
-
-    shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
-    """
-
-    def __init__(self, stages: RunStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
-        super().__init__()
-        self._stages = stages
-        self._noise_key = noise_key
-        self._shards, self._of_items = shards, shards_of_items(shards)
-        self._senders = senders
-
-    def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
-        stages, noise_key = self._stages, self._noise_key
-        shards, of_items = self._shards, self._of_items
-        users = beam.ParDo(InOrderDoFn(stages.users, noise_key, shards, self._senders, of_items))
-        items = beam.ParDo(InOrderDoFn(stages.items, noise_key, of_items, shards, 1))
-        run = stages.items.run
-        do_fn = ReleaseInOrderDoFn if run.plan.hits is None else MonitorInOrderDoFn
-        last: beam.DoFn = do_fn(run, noise_key, of_items)
-        found = messages | "Users" >> users.with_output_types(ToShard) | "Items" >> items.with_output_types(ToShard)
-        released = found | "Windows" >> beam.ParDo(last).with_outputs(ENDED, main=REPORTS)
-        released[REPORTS].element_type, released[ENDED].element_type = WindowReport, RunEnded
-        return ReleasedInOrder(released[REPORTS], released[ENDED])

@@ -30,6 +30,7 @@ from dp_transforms.beam.set_up_workers import (
     public_items_of_plan,
     resolve_noise_key,
 )
+from dp_transforms.beam.turns import store
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
@@ -54,7 +55,6 @@ Due = tuple[str, tuple[int, int, list[bytes]]]
 """A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
 them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
 _LEAST_NEAR_WINDOWS = 8
-_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 _NEVER = 1 << 62
 
 
@@ -310,27 +310,14 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         state = MonitorState(first, now.hit_bound, ContributionCounters(before))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
         now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
-        self._store(state.budgets, stored, counters, now)
+        store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
+        self._state_bytes.set(12 * len(state.budgets))
         return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
 
     def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
         """What a part of a replay hands to the next: all counters of its users, and the bound."""
         cells = [(Kind.HIT_BOUND, hit_bound_chunk(now.hit_bound)), *((Kind.BUDGETS, blob) for blob in counters.read())]
         return (beam.pvalue.TaggedOutput(STATE, packed) for packed in pack_by_bucket(cells))
-
-    def _store(self, budgets: ContributionCounters, stored: Sequence[bytes], counters: Any, now: Progress) -> None:
-        """Appends the counters that were charged. Now and then it rewrites all, which costs a bounded share of what is
-        read."""
-        written = budgets.delta()
-        size = sum(map(len, stored)) + sum(map(len, written))
-        is_scattered = len(stored) + len(written) > _CELLS_BEFORE_REWRITING + 2 * now.cells
-        if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * now.size:
-            counters.clear()
-            written = budgets.chunks()
-            now.cells, now.size = len(written), sum(map(len, written))
-        for blob in written:
-            counters.add(blob)
-        self._state_bytes.set(12 * len(budgets))
 
 
 @dataclasses.dataclass

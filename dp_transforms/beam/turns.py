@@ -7,7 +7,8 @@ No watermark and no timer decides it: what a step is given depends on no engine,
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
@@ -15,6 +16,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from dp_transforms.core.operator_counts import EncodedMessage, Message
 
 _DIGIT_BITS = 4
+_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
 _MESSAGES = TupleCoder([VarIntCoder(), VarIntCoder(), BytesCoder()])
 
 # Of a step: what waits for its turn, the nearest windows apart from others; and a `Turns` but for these messages.
@@ -100,6 +102,28 @@ class Turns:
         self._bags[at].clear()
         self._held[at] = 0
         return messages
+
+
+class Rewritten(Protocol):
+    """cells, size: how many cells, and bytes, a bag had when it was last rewritten."""
+
+    cells: int
+    size: int
+
+
+def store(
+    bag: Any, stored: list[bytes], changed: list[bytes], whole: Callable[[], list[bytes]], rewritten: Rewritten
+) -> None:
+    """Appends what has changed to cells of which a later one counts. Now and then it rewrites all, which costs a
+    bounded share of what is read. stored: what the bag has. whole: makes the whole state."""
+    size = sum(map(len, stored)) + sum(map(len, changed))
+    is_scattered = len(stored) + len(changed) > _CELLS_BEFORE_REWRITING + 2 * rewritten.cells
+    if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * rewritten.size:
+        bag.clear()
+        changed = whole()
+        rewritten.cells, rewritten.size = len(changed), sum(map(len, changed))
+    for cell in changed:
+        bag.add(cell)
 
 
 def _packed(numbers: list[int]) -> bytes:

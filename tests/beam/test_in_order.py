@@ -10,9 +10,8 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 
-from dp_transforms.beam import in_order, threshold_monitor
-from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn
-from dp_transforms.beam.run_stages import ReleaseStagesInOrder
+from dp_transforms.beam import in_order, turns
+from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn, ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import contributions_of_events
 from dp_transforms.core.operator_counts import ToShard, messages_of
@@ -109,12 +108,10 @@ def test_cells_that_come_twice_and_in_any_order_change_nothing(case):
 def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
     settings, pairs, released = case
     appending = Steps(settings)
-    for module in (in_order, threshold_monitor):
-        monkeypatch.setattr(module, "_CELLS_BEFORE_REWRITING", 10_000)
+    monkeypatch.setattr(turns, "_CELLS_BEFORE_REWRITING", 10_000)
     assert appending.run(pairs, PLAN.schedule.horizon) == released
     rewriting = Steps(settings)
-    for module in (in_order, threshold_monitor):
-        monkeypatch.setattr(module, "_CELLS_BEFORE_REWRITING", -10_000)
+    monkeypatch.setattr(turns, "_CELLS_BEFORE_REWRITING", -10_000)
     assert rewriting.run(pairs, PLAN.schedule.horizon) == released
     assert stored(rewriting) < stored(appending)
 

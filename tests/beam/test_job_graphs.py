@@ -44,7 +44,6 @@ OF_LOOKS = {
     "Release/Items": (TURNS | {"cells"}, set()),
     "Release/Windows": (TURNS | {"cells"}, set()),
 }
-WATERMARK = {"CloseByWatermark": ({"progress_v1", "later_v1"}, {"close_v1"})}
 
 
 def _pipeline(folder, flags, key, planted=b"", plan=None) -> beam.Pipeline:
@@ -123,8 +122,8 @@ def test_a_stream_of_names_has_states_of_its_own(tmp_path):
     _assert_good(job, SECRET, POLL | OF_LOOKS)
 
 
-@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, WATERMARK | OF_LOOKS)])
-def test_a_stream_that_beam_reads_has_one_timer(plan, states, tmp_path):
+@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, OF_LOOKS)])
+def test_a_stream_that_beam_reads_is_closed_by_one_timer_or_by_grouping_alone(plan, states, tmp_path):
     pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
     _ = pairs | ShiftingHeavyHitters(plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
