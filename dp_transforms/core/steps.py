@@ -176,8 +176,7 @@ class SpendBudgets(_WeighingStep):
     KIND = Kind.PURSES
 
     def restore(self, entries: Sequence[Any], first: int) -> UserBudgets:
-        units = self.plan.units_of_rounds[self.round]
-        return UserBudgets(self.plan, self.keys, entries, first, units)
+        return UserBudgets(self.plan, self.keys, entries, first, self.plan.units_of_rounds[self.round])
 
     def weigh(
         self, state: UserBudgets, columns: UserContributions, span: Span, *earlier_names: Messages

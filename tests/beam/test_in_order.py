@@ -50,9 +50,7 @@ class Steps:
         self.steps = [
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
-            MonitorInOrderDoFn(settings, HeldSecret(), 1)
-            if stages.windows is None
-            else ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
+            (ReleaseInOrderDoFn if settings.hits is None else MonitorInOrderDoFn)(settings, HeldSecret(), 1),
         ]
         for step in self.steps:
             step.setup()
@@ -166,8 +164,8 @@ def test_where_nothing_is_followed_no_item_is_known():
     settings = changed(NAMES, forget_after=0)
     steps = Steps(settings)
     assert steps.run(pairs_of(settings), PLAN.schedule.horizon)
-    assert steps.steps[1]._work.runs_on_empty is False
-    assert isinstance(steps.steps[1]._work, NameItems)
+    assert steps.steps[1]._step.runs_on_empty is False
+    assert isinstance(steps.steps[1]._step, NameItems)
     assert all(not state["cells"].content for (number, _), state in steps.states.items() if number == 1)
 
 

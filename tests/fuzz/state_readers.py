@@ -140,8 +140,8 @@ def _packed_samples() -> list[Sample]:
 def _read_packed(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "budgets":
-        budgets = ContributionCounters([data, sample.data])
-        return [budgets.to_blobs(), len(budgets)]
+        budgets = ContributionCounters(map(Hits.from_bytes, (data, sample.data)))
+        return [budgets.chunks(), len(budgets)]
     if sample.context == "pairs":
         pairs = UserContributions.from_bytes(data)
         _check_table(pairs.table, pairs.items)
@@ -174,7 +174,7 @@ def _naming_samples() -> list[Sample]:
     named = ItemNamer(settings, keys).name_windows(sums, FollowedItems.none(), 0, schedule.horizon)
     known = FollowedItems.none().after(named, schedule.horizon, schedule.horizon)
     return [
-        *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
+        *(Sample("purses", cell, "", (), "purses") for cell in purses.delta()),
         *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sums.messages(400))),
         *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named.messages())),
         *(Sample("known", cell, "", (), "known") for cell in known.to_cells()),
@@ -211,7 +211,7 @@ def _run_state_samples() -> list[Sample]:
     for pairs in _pairs()[:1]:
         window = int(pairs.windows[0])
         purses.spend(pairs.select(pairs.windows == window), window)
-    entries = BudgetEntries.from_bytes(purses.changed_cells()[0])
+    entries = BudgetEntries.from_bytes(purses.delta()[0])
     cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(5)), *((Kind.PURSES, *cell) for cell in chunks_by_bucket(entries))]
     samples = []
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.steps import weigh_replay
+from dp_transforms.core.steps import replay_weights
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
 
@@ -173,7 +173,9 @@ def _share(ranges: Iterable[Range]) -> Fraction:
 def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int]:
     """The sum of each cell of a replay, {(window, item): sum}."""
     parts = pairs_of_held(held, settings, settings.schedule.horizon)
-    sums = weigh_replay(parts[0][1], settings, settings.stream_keys(SECRET)) if parts else ItemSums.none()
+    sums, keys = ItemSums.none(), settings.stream_keys(SECRET)
+    for _, pairs in parts:
+        sums = ItemSums.of_weights(pairs, replay_weights(pairs, settings, keys), keys)
     labels = sums.table.labels.to_pylist()
     rows = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
     return {(window, labels[item]): total for window, item, total in rows}

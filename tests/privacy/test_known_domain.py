@@ -165,7 +165,7 @@ class DomainProbe(WindowProbe):
                     outcome = found.setdefault(transcript, Outcome(0, after))
                     outcome.weight += weight  # type: ignore[assignment]
                 assert transcript == first_end, "one noise value, two results"
-                assert after.budgets.to_blobs() == outcome.state.budgets.to_blobs(), "one transcript, two charges"
+                assert after.budgets.chunks() == outcome.state.budgets.chunks(), "one transcript, two charges"
 
     def _pieces_given_pass(self, cap: int) -> list:
         """Of a drawn item that nobody holds: its noise values, given that it reaches the threshold."""

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits, HolderCounters
 from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.core.item_namer import EmptyItems
@@ -87,7 +87,7 @@ def run_core(
     for candidates in parts:
         for window, part in candidates.by_window():
             report = close_window(monitor, window, candidates.select_range(part), state)
-            state.budgets = ContributionCounters(state.budgets.to_blobs())
+            state.budgets = ContributionCounters(map(Hits.from_bytes, state.budgets.chunks()))
             reports += [report] if report is not None else []
     return reports
 
@@ -231,7 +231,7 @@ def asked(chosen, kinds):
     """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
     keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), ContributionCounters()
     paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
-    budgets.charge(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32))
+    budgets.add(Hits(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32)))
     counters = HolderCounters.of([held], budgets)
     noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
 
@@ -251,9 +251,9 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
         drawn = draw(item, active, holders)
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
         assert queries.noisy_count(cell) == wanted
-    before = budgets.to_blobs()
+    before = budgets.chunks()
     counters.charge(budgets)
-    assert budgets.to_blobs() == before, "nothing is charged before an item is published"
+    assert budgets.chunks() == before, "nothing is charged before an item is published"
 
 
 def test_a_charge_goes_to_each_active_holder_once_and_no_further():

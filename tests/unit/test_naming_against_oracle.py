@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.core import steps
 from dp_transforms.core.contributions import (
     ItemContributions,
     UserContributions,
@@ -21,7 +22,6 @@ from dp_transforms.core.item_namer import EmptyItems, ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.steps import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
@@ -57,7 +57,8 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
         pairs = ItemContributions.of_messages(shuffled(blobs, order))
-        for shard, sums in weigh_replay(pairs, chosen, keys).shard_by_item(shards):
+        added = ItemSums.of_weights(pairs, steps.replay_weights(pairs, chosen, keys), keys)
+        for shard, sums in added.shard_by_item(shards):
             by_items[shard] += sums.messages(most_bytes)
     namer, parts = ItemNamer(chosen, keys), []
     for blobs in by_items.values():

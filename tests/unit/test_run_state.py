@@ -25,6 +25,7 @@ from dp_transforms.core.state_chunks import (
     pack_chunk,
     unpack_chunk,
 )
+from dp_transforms.core.steps import NameItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs import state_file
 from dp_transforms.runs.fingerprints import sealing_key
@@ -34,6 +35,7 @@ from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateHea
 from dp_transforms.runs.stored_part import StoredPart
 from dp_transforms.stores.local_files import create_new
 from tests.helpers.killed_nights import in_a_process
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
@@ -85,15 +87,13 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
     part = StoredPart(3, 5, state_path=str(tmp_path / "state"), state_fingerprint=state.fingerprint)
     assert part.hit_bound == 7
     for shard in range(shards):
-        mine = entries.users[entries.users % np.uint64(shards) == shard]
-        asked = np.unique(np.concatenate([mine[::2], mine[::2] + np.uint64(shards)]))  # half of them, and strangers
-        held = np.isin(entries.users, asked)
-        found = part.purses(asked)
+        held = entries.users % np.uint64(shards) == shard
+        found = BudgetEntries.merge(part.entries(Kind.PURSES, shard, shards))
         assert found.users.tolist() == entries.users[held].tolist()
         assert found.left.tolist() == entries.left[held].tolist()
-        stored = part.hits(asked)
+        stored = Hits.merge(part.entries(Kind.BUDGETS, shard, shards))
         assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
-    found = [part.known(shard, shards) for shard in range(shards)]
+    found = [FollowedItems.merge(part.entries(Kind.KNOWN, shard, shards)) for shard in range(shards)]
     labels = {
         label: last for one in found for label, last in zip(one.table.labels.to_pylist(), one.last_named, strict=False)
     }
@@ -307,26 +307,34 @@ def test_cells_stay_below_ten_megabytes():
     assert max(map(len, cells)) < state_chunks.MOST_CHUNK_BYTES
 
 
-def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
+def test_a_chunk_of_another_bucket_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
-    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])], KEY)
-    hits = next(chunks_by_bucket(Hits(entries.users, entries.looks)))[1]
-    write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
-    late = known_of(["a"], [3])
-    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in chunks_by_bucket(late)], KEY)
-    for name, ask in (
-        ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
-        ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
-        ("late", lambda part: part.known()),
-    ):
-        path = str(tmp_path / name)
-        with pytest.raises(ValueError, match="damaged"):
-            ask(StoredPart(3, 5, state_path=path, state_fingerprint=StateFile(path).fingerprint))
+    known = known_of(["a", "b"], [1, 2])
+    chunks = {Kind.PURSES: entries, Kind.BUDGETS: Hits(entries.users, entries.looks), Kind.KNOWN: known}
+    for kind, table in chunks.items():
+        bucket, chunk = next(chunks_by_bucket(table))
+        for place in (bucket, (bucket + 1) % BUCKETS):
+            path = str(tmp_path / f"{kind} {place}")
+            write_state(path, HEADER, [(kind, place, chunk)], KEY)
+            part = StoredPart(3, 5, state_path=path, state_fingerprint=StateFile(path).fingerprint)
+            if place == bucket:
+                assert part.entries(kind)
+                continue
+            with pytest.raises(ValueError, match="damaged"):
+                part.entries(kind)
 
 
 def test_a_part_without_a_state_carries_nothing():
     part = RunPart.whole(small_plan().schedule)
-    users = np.array([1, 2], dtype=np.uint64)
     assert (part.first, part.end, part.windows) == (0, 12, 12)
-    assert len(part.purses(users)) == len(part.hits(users)) == len(part.known()) == part.hit_bound == 0
+    assert [part.entries(kind) for kind in (Kind.PURSES, Kind.BUDGETS, Kind.KNOWN)] == [[], [], []]
+    assert part.hit_bound == 0
+
+
+def test_items_that_were_named_in_later_windows_are_refused():
+    step = NameItems(small_looks_plan(12, forget_after=4), KEYS)
+    assert len(step.restore([known_of(["a", "b"], [1, 2])], 3).items) == 2
+    for last_named in ([1, 3], [-1, 2]):
+        with pytest.raises(ValueError, match="damaged"):
+            step.restore([known_of(["a", "b"], last_named)], 3)
