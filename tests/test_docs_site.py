@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import pathlib
 import re
@@ -81,10 +82,27 @@ def test_code_cites_pages_and_theorems_that_exist():
         assert not wrong_citations(path.read_text()), path
 
 
+def test_each_theorem_names_its_code_and_tests_and_the_code_its_theorem():
+    """The lines ``Code: core/x.py `name`, ...; test: unit/test_x.py.``"""
+    pages = "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("guarantee", "prices"))
+    lines = re.findall(r"^Code: ((?:.+\n)+)", pages, re.MULTILINE)
+    assert len(lines) > 20
+    for line in lines:
+        code, _, tests = " ".join(line.split()).rstrip(".").partition("; test: ")
+        assert all((ROOT / "tests" / test.removeprefix("tests/")).exists() for test in tests.split(", ")), tests
+        for path, names in re.findall(r"([\w/]+\.py) ([^;]+)", code):
+            tree = ast.parse((ROOT / "dp_transforms" / path).read_text())
+            defined = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+            for name in re.findall(r"`(\w+)`", names):
+                words = f"{ast.get_docstring(tree)} {ast.get_docstring(defined[name])}"
+                cites = re.search(r"docs/(guarantee|prices)\.md,\s", words)
+                assert cites or not path.startswith(("accounting/", "core/")), f"{path}, {name} names no theorem"
+
+
 def test_the_map_of_the_papers_names_theorems_that_exist():
     cited = re.findall(r'"([A-Z][^"]+)"', " ".join((ROOT / "docs" / "papers.md").read_text().split()))
     assert len(cited) >= 10
-    proofs = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("guarantee", "papers_proofs")]
+    proofs = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("guarantee", "papers_proofs", "prices")]
     assert set(cited) <= set().union(*map(names_in, proofs))
 
 

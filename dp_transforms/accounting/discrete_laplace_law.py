@@ -70,7 +70,8 @@ def upper_tail(epsilon: float, margin: int) -> float:
 
 
 def not_prior_probability(epsilon: float) -> float:
-    """q of the target "all results but one" of an epsilon-DP call: ``1/(e^epsilon + 1)`` ([CL23] Lemma 2.3)."""
+    """q of the target "all results but one" of an epsilon-DP call: ``1/(e^epsilon + 1)`` ([CL23] Lemma 2.3;
+    docs/guarantee.md, "Lemma (NotPrior)")."""
     check_positive("epsilon", epsilon)
     a = math.exp(-epsilon)
     return a / (1 + a)

@@ -2,7 +2,7 @@
 
 ``Z = round(X)``: ``Pr[Z >= m] = Pr[X >= m - 1/2]`` for every integer m. Shape 1 is Laplace noise, 2 Gaussian; a larger
 one has lighter tails. Z is symmetric and log-concave. Since X has a continuous law, prices depend on ``weight / scale``
-only, but for the spacing of the integers, and can only fall by it. Source: docs/guarantee.md, "Prices: facts and
+only, but for the spacing of the integers, and can only fall by it. Source: docs/prices.md, "Prices: facts and
 certificate".
 
 Two forms of one law: logarithms of tails as floats, with a stated error, for prices; tails as exact 128-bit integers,
@@ -87,7 +87,7 @@ class ExponentialPower:
     def hazard_bounds(self, margin: int) -> tuple[float, float]:
         """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale.
 
-        ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/guarantee.md, "Prices:
+        ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/prices.md, "Prices:
         facts and certificate").
         """
         at = (check_whole("margin", margin, 1) - 0.5) / self.scale

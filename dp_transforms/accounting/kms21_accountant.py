@@ -6,7 +6,7 @@ Mode ``kms21`` of the pipeline takes its noise from here, and so do the two mech
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
 contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against
 adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
-and, for many hits, Theorem 3.8 made explicit; docs/guarantee.md, "Theorem of the monitor" proves them there.
+and, for many hits, Theorem 3.8 made explicit; docs/papers_proofs.md, "Theorem of the monitor" proves them there.
 
 With ``g = narrow_epsilon * grid`` the proof needs four inequalities, which `check_monitor_noise` checks, and shows
 
@@ -50,7 +50,7 @@ class ThresholdMonitorAccountant:
     ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1.
 
     Condition: see the module. ValueError if the numbers do not satisfy the conditions of the proof.
-    Source: [KMS21] Theorems 3.2 and 3.8, docs/guarantee.md, "Theorem of the monitor".
+    Source: [KMS21] Theorems 3.2 and 3.8, docs/papers_proofs.md, "Theorem of the monitor".
 
     >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
     >>> accountant.delta(1.0) <= 1e-6, accountant.cut(10).epsilon(1e-6) < 0.3
@@ -111,7 +111,7 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
 
 
 def check_monitor_noise(*, wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
-    """Raises ValueError unless the proof holds for these noises: docs/guarantee.md, "The monitor"."""
+    """Raises ValueError unless the proof holds for these noises: docs/papers_proofs.md, "The monitor"."""
     check_whole("grid", grid, 1)
     check_whole("cap", cap, 1)
     for name, value in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):

@@ -23,5 +23,6 @@ in_order               when all that was announced for it has come (turns): for 
                        poll_partitions reads, and for what close_windows has closed where users pay for contributions;
                        write_report_stream writes
 
-What all share is in set_up_workers: coders, metrics, the noise key, the public items.
+What all share: keys (how workers get the noise key), coders, metrics, and runner_options, what a run needs on each
+runner.
 """

@@ -17,11 +17,13 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWi
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn, operator_counter
+from dp_transforms.beam.keys import KeyedDoFn
+from dp_transforms.beam.metrics import add_counts, operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.stage import GroupKey
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
@@ -30,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def assign_windows(
-    run: PlannedRun, noise_key: beam.Secret, step: PackContributions, domain: DomainSource | None = None
+    run: PlannedRun, noise_key: beam.Secret, step: PackContributions, domain: PublicItemsSource | None = None
 ) -> beam.ParDo:
     """`EventBatch` -> ``((range, shard), packed pairs)``, as ``step`` says.
 
@@ -42,7 +44,7 @@ def assign_windows_of_keys(
     run: PlannedRun,
     noise_key: beam.Secret,
     step: PackContributions,
-    public_items: DomainSource | None = None,
+    public_items: PublicItemsSource | None = None,
     keys: Collection[str] | None = None,
 ) -> beam.ParDo:
     """``(key, EventBatch)`` -> ``((key, range, shard), packed pairs)``. keys: others are left out; None: any."""
@@ -61,17 +63,16 @@ class PackPairsDoFn(KeyedDoFn):
         run: PlannedRun,
         step: PackContributions,
         noise_key: beam.Secret,
-        domain: DomainSource | None = None,
+        domain: PublicItemsSource | None = None,
     ) -> None:
         super().__init__(run, noise_key, domain)
         self._step = step
-        self._counters = Counters()
         self._has_inside = self._has_outside = self._has_warned = False
 
     def process(self, batch: EventBatch) -> Iterator[tuple[GroupKey, bytes]]:
         counts: Counter[str] = Counter()
-        yield from self._step.pack(batch, self._keys, self._domain, counts)
-        self._counters.add(counts)
+        yield from self._step.pack(batch, self._keys, self._public_items, counts)
+        add_counts(counts)
         self._has_inside |= counts[EVENTS_OUTSIDE_RANGE] < len(batch)
         if not self._has_inside:  # elements without a timestamp have a warning of their own
             self._has_outside |= bool((batch.time_micros != MIN_TIMESTAMP.micros).any())

@@ -17,8 +17,8 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
+from dp_transforms.beam.metrics import add_counts
 from dp_transforms.beam.read_events import REJECTED, ReplayProgress
-from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.core.pack_contributions import MergeContributions, Packed
 from dp_transforms.core.stage import AtOnceStep, GroupKey, StateChunk
@@ -130,7 +130,6 @@ class RunStepDoFn(beam.DoFn):
         self._step = step
         self._noise_key = noise_key
         self._is_counted = is_counted
-        self._counters = Counters()
 
     def setup(self) -> None:
         self._work = self._step.start(self._noise_key.get_secret_bytes())
@@ -142,7 +141,7 @@ class RunStepDoFn(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             else:
                 yield output
-        self._counters.add(counts)
+        add_counts(counts)
         ReplayProgress.pass_groups(self._is_counted)
 
 
@@ -158,7 +157,6 @@ class RunInPoolDoFn(beam.DoFn):
         self._token = pool
         self._is_counted = is_counted
         self._rereads = rereads
-        self._counters = Counters()
         self._waiting: deque[tuple[Any, Future[Result]]] = deque()
 
     def setup(self) -> None:
@@ -185,7 +183,7 @@ class RunInPoolDoFn(beam.DoFn):
         if ROWS in result.counts:
             ReplayProgress.advance(result.counts.pop(ROWS), result.counts.pop(BYTES, 0))
         ReplayProgress.pass_groups(self._is_counted)
-        self._counters.add(result.counts)
+        add_counts(result.counts)
         if isinstance(element, tuple) and not self._rereads:
             for blob in element[1]:
                 self._pool.release(blob)

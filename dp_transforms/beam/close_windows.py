@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.operator_counts import LATE_BATCHES
 from dp_transforms.plan.window_schedule import WindowSchedule
 

@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from dp_transforms.beam.assign_windows import in_global_window, max_timestamp
 from dp_transforms.beam.at_once import WithStarts
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
-from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
 from dp_transforms.core.named_items import NamedItems
@@ -138,7 +138,7 @@ class InOrderDoFn(beam.DoFn):
     def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int) -> None:
         self._stage, self._noise_key = stage, noise_key
         self._shards, self._senders, self._to = shards, senders, Sharding(1, to)
-        self._counters, self._late = Counters(), operator_counter(LATE_BATCHES)
+        self._late = operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
         self._step = self._stage.start(self._noise_key.get_secret_bytes())
@@ -187,7 +187,7 @@ class InOrderDoFn(beam.DoFn):
         entries = [entries_of_chunk(kind, chunk) for kind, _, chunk in map(unpack_chunk, stored)]
         state = step.restore(entries, span.first)
         sent = step.process(state, step.TAKES.of_messages(blobs), span, counts)
-        self._counters.add(counts)
+        add_counts(counts)
         if step.state_kind is not None:
             store(cells, stored, _packed(step.delta(state)), lambda: _packed(step.chunks(state)), progress)
             for name, value in step.measures(state).items():

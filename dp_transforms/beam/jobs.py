@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import signal
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.beam.metrics import operator_values
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import ClusterJob, cluster_job, is_local, parallelism_of, waits_for_storing
-from dp_transforms.beam.set_up_workers import operator_values
+from dp_transforms.beam.runner_options import FLINK, cluster_address, is_local, runner_of, waits_for_storing
 from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.core.operator_counts import counts_and_gauges
@@ -37,7 +39,7 @@ from dp_transforms.reports import ReportHeader, ReportSink
 from dp_transforms.reports.report_writer import ReportFollower
 from dp_transforms.stores.remote_files import is_remote
 
-_SECONDS_TO_CANCEL = 30.0
+_SECONDS_TO_CANCEL, _REST_SECONDS = 30.0, 60.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
 _GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
@@ -45,12 +47,8 @@ _GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayJob:
-    """A log, and the files of its report.
-
-    chunks, fields: of the log. plan, noise_key, run_id, stream, public_items: as in `ShiftingHeavyHitters`. output,
-        block_output, dead_letter: paths or URLs; the second is the report of blocks. max_bad_fraction: as in
-        `PublishReport`.
-    """
+    """A log, and the files of its report. Fields: as in `ShiftingHeavyHitters` and `PublishReport`; output,
+    block_output, which is the report of blocks, and dead_letter are paths or URLs."""
 
     chunks: Sequence[LogChunk]
     fields: EventFields
@@ -75,7 +73,8 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob, drafts: Sequence[str])
 
     drafts: a `new_draft` for each output. Raises ValueError for what cannot be used.
     """
-    parallelism = parallelism_of(pipeline.options)
+    of_flink = pipeline.options.view_as(FlinkRunnerOptions)
+    parallelism = of_flink.parallelism if runner_of(pipeline.options) == FLINK else None  # others choose it themselves
     batches, unread = pipeline | "ReadEvents" >> ReadEvents(job.chunks, job.fields, workers=parallelism)
     heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
         job.plan,
@@ -124,28 +123,43 @@ def replay_pipeline(options: PipelineOptions, job: ReplayJob) -> Iterator[beam.P
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
     """Runs it. Raises what it fails with; a job that is not waited for any more is cancelled."""
-    job = cluster_job(pipeline.options)
+    cancel = _Cancel(pipeline.options)
     result = _started(pipeline)
     try:
         result.wait_until_finish()
     except BaseException:
-        if left := _cancel(result, job):
+        if left := cancel(result):
             print(left, file=sys.stderr)
         raise
     return result
 
 
-def _cancel(result: PipelineResult, job: ClusterJob | None) -> str:
-    """Ends the job, if it runs. What to say where it may still be there; else empty."""
-    left = ""
-    if job is not None:
-        try:
-            job.cancel()
-        except OSError as error:
-            left = f"The job {job.name} may still be there: {error}. Cancel it at {job.address}."
-    with contextlib.suppress(Exception):  # it may be over
-        result.cancel()
-    return left
+class _Cancel:
+    """Ends a job, if it runs. Made before it runs: Beam takes the runner out of the options then."""
+
+    def __init__(self, options: PipelineOptions) -> None:
+        self._cluster, self._name = cluster_address(options), options.view_as(GoogleCloudOptions).job_name
+
+    def __call__(self, result: PipelineResult) -> str:
+        """What to say where the job may still be there; else empty."""
+        left = ""
+        if self._cluster is not None:
+            try:
+                self._on_cluster(self._cluster)
+            except OSError as error:
+                left = f"The job {self._name} may still be there: {error}. Cancel it at {self._cluster}."
+        with contextlib.suppress(Exception):  # it may be over
+            result.cancel()
+        return left
+
+    def _on_cluster(self, address: str) -> None:
+        """By Flink's REST API: a job server that is told to cancel leaves the job there."""
+        with urllib.request.urlopen(f"{address}/jobs/overview", timeout=_REST_SECONDS) as answer:
+            jobs = json.load(answer)["jobs"]
+        for job in jobs:
+            if job["name"] == self._name and job["state"] not in ("FINISHED", "CANCELED", "FAILED"):
+                request = urllib.request.Request(f"{address}/jobs/{job['jid']}?mode=cancel", method="PATCH")
+                urllib.request.urlopen(request, timeout=_REST_SECONDS).close()
 
 
 def _started(pipeline: beam.Pipeline) -> PipelineResult:
@@ -254,7 +268,7 @@ class RunningPipeline:
     returns a result only when the job is done. Raises what a runner says of a job that it does not take."""
 
     def __init__(self, pipeline: beam.Pipeline) -> None:
-        self._pipeline, self._job = pipeline, cluster_job(pipeline.options)
+        self._pipeline, self._cancel = pipeline, _Cancel(pipeline.options)
         self._result: PipelineResult | None = None if is_local(pipeline.options) else _started(pipeline)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
@@ -289,8 +303,6 @@ class RunningPipeline:
 
     def cancel(self) -> str:
         """Returns when it is over, or after half a minute; and what to say where the job may still be there."""
-        left = ""
-        if self._result is not None and not self.is_over:
-            left = _cancel(self._result, self._job)
+        left = self._cancel(self._result) if self._result is not None and not self.is_over else ""
         self._thread.join(_SECONDS_TO_CANCEL)
         return left

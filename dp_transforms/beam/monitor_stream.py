@@ -9,11 +9,13 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.in_order import ReleaseStagesInOrder
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.metrics import display_of
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
+from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import Sharding
 from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
@@ -93,7 +95,7 @@ class MonitorStream(beam.PTransform):
             raise ValueError(f"poll_seconds must be > 0 and finite, got {poll_seconds!r}.")
         if stop_file is not None and "://" in stop_file:
             raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
-        self._domain = public_items_of_plan(public_items, plan)
+        self._domain = PublicItemsSource.of_plan(public_items, plan)
         self._source = source
         self._plan = plan
         self._clock = clock

@@ -32,14 +32,15 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from dp_transforms.beam.keys import KeyedDoFn
+from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import REJECTED
-from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.checks import on_one_line
 from dp_transforms.core import operator_counts as names
 from dp_transforms.core.contributions import IdKeys
 from dp_transforms.core.operator_counts import ToShard
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
@@ -77,7 +78,7 @@ class PollPartitions(beam.PTransform):
         shards: int,
         *,
         source: str = "",
-        domain: DomainSource | None,
+        domain: PublicItemsSource | None,
         driver: str,
         confirm: bool,
         stop_file: str | None,
@@ -232,7 +233,7 @@ class PollInTimersDoFn(KeyedDoFn):
     PARTITIONS = ReadModifyWriteStateSpec("partitions_v1", VarIntCoder())  # how many the run was started with
     POLL = TimerSpec("poll_v1", TimeDomain.REAL_TIME)
 
-    def __init__(self, polling: _Polling, noise_key: beam.Secret, domain: DomainSource | None) -> None:
+    def __init__(self, polling: _Polling, noise_key: beam.Secret, domain: PublicItemsSource | None) -> None:
         super().__init__(polling.run, noise_key, domain)
         self._polling = polling
         self._state_bytes = operator_gauge(names.PARTITION_STATE_BYTES)
@@ -241,7 +242,7 @@ class PollInTimersDoFn(KeyedDoFn):
 
     def setup(self) -> None:
         super().setup()
-        self._open, self._stored = _OpenPartitions(self._polling, self._keys, self._domain), {}
+        self._open, self._stored = _OpenPartitions(self._polling, self._keys, self._public_items), {}
 
     def teardown(self) -> None:
         self._open.close()
@@ -297,7 +298,7 @@ class PollInTimersDoFn(KeyedDoFn):
 
 
 def _poll_in_loop(
-    once: bytes, polling: _Polling, noise_key: beam.Secret, domain: DomainSource | None
+    once: bytes, polling: _Polling, noise_key: beam.Secret, domain: PublicItemsSource | None
 ) -> Iterator[object]:
     """Reads one partition after the other, each until all its windows are closed. Nothing is restored: an engine that
     repeats the call starts again from the beginning, and drops what the earlier call sent."""

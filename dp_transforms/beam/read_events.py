@@ -16,7 +16,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
 from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME

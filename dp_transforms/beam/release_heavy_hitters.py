@@ -17,17 +17,19 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.metrics import display_of
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
-from dp_transforms.beam.set_up_workers import display_of, keep_bundles_whole, public_items_of_plan, resolve_noise_key
+from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.checks import check_names
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.core.public_items import PublicItems, PublicItemsFile
-from dp_transforms.core.stage import AtOnceStep, Partitioning, PublicItemsOfRun, Sharding
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
+from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding
 from dp_transforms.core.steps import stages_of
 from dp_transforms.local import ProcessPool
 from dp_transforms.local.read_contributions import ReadContributionsStep
@@ -128,8 +130,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if with_blocks:
             _ = plan.paid_rounds  # raises without rounds
         self._with_blocks = with_blocks
-        self._domain = public_items_of_plan(public_items, plan)
-        self._domain_of_stages: PublicItemsOfRun | None = self._domain
+        self._domain = PublicItemsSource.of_plan(public_items, plan)
         self._pool: str | None = None
         self._plan = plan
         self._user = user
@@ -170,14 +171,14 @@ class ShiftingHeavyHitters(beam.PTransform):
     def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
         cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
         packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
-        release = ReleaseHits(run, noise_key, cut, self._domain_of_stages, pool=self._pool)
+        release = ReleaseHits(run, noise_key, cut, self._domain, pool=self._pool)
         return ReleaseOutput((packed | "Release" >> release).reports, rejected)
 
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
         cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
         step = PackContributions(run.plan.schedule, cuts.users, by_item=True)
         packed, rejected = self._packed(events, run, noise_key, step)
-        stages = stages_of(run, self._domain_of_stages, is_replay=True)
+        stages = stages_of(run, self._domain, is_replay=True)
         release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
         released = packed | "Release" >> release
         return ReleaseOutput(released.reports, rejected, released.blocks)
@@ -258,19 +259,13 @@ class ReleaseLog(ShiftingHeavyHitters):
         self, plan: Plan, fields: EventFields, pool: ProcessPool, *, public_items: str | None, **of_run: Any
     ) -> None:
         super().__init__(plan, public_items=public_items, **of_run)
-        file = (
-            None
-            if public_items is None or plan.domain is None
-            else PublicItemsFile(public_items, plan.domain.size, plan.domain.fingerprint)
-        )
-        self._domain_of_stages = self._domain_file = file
         self._fields = fields
         self._pool = pool.token
 
     def _packed(
         self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
     ) -> tuple[beam.PCollection, beam.PCollection]:
-        reading = ReadContributionsStep(step, self._fields, self._domain_file)
+        reading = ReadContributionsStep(step, self._fields, self._domain)
         assert self._pool is not None
         do_fn = RunInPoolDoFn(reading, self._pool)
         outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")

@@ -16,7 +16,8 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.at_once import Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.set_up_workers import keep_bundles_whole, public_items_of_plan, resolve_noise_key
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import REPORTS as KEYED_REPORTS
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.beam.write_state import STATE
@@ -25,9 +26,9 @@ from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, PublicItemsOfRun, Sharding, Stage
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, Stage
 from dp_transforms.core.steps import RunStages, block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
@@ -55,7 +56,7 @@ class ReleaseHits(beam.PTransform):
         run: PlannedRun,
         noise_key: beam.Secret,
         cut: Sharding,
-        public_items: PublicItemsOfRun | None = None,
+        public_items: PublicItemsSource | None = None,
         *,
         part: RunPart | None = None,
         pool: str | None = None,
@@ -215,7 +216,7 @@ class ReleasePart(beam.PTransform):
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id, part=part.draws_as)
         self._part = part
         self._noise_key = noise_key
-        self._domain = public_items_of_plan(public_items, plan)
+        self._domain = PublicItemsSource.of_plan(public_items, plan)
         self._stages = stages_of(self._run, self._domain, is_part=True)
         pays_looks = self._run.plan.looks is not None
         self._cuts = Partitioning.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)

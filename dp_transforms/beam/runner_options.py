@@ -12,7 +12,6 @@ nothing.
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import functools
 import hashlib
@@ -22,11 +21,11 @@ import pathlib
 import re
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     FlinkRunnerOptions,
     GoogleCloudOptions,
     PipelineOptions,
@@ -48,71 +47,38 @@ _MAGIC_MASTERS = (LOCAL_FLINK, "[auto]")  # Beam's default is the second; its jo
 RESUMES = ("savepoint_path", "update")  # the options that name the state to go on from: Flink's, Dataflow's
 JOB_SERVER_JAR = "flink-job-server.jar"
 PRISM_VERSION = "v2.77.0"
-ON_LOOPBACK_MARK = f".prism-{PRISM_VERSION}-on-loopback"
-"""`make prism` makes it last, beside the binary. The Makefile has the same name."""
-WATCH_FOREVER = "--job_server_timeout=315360000"
-"""Beam watches a job for so long at most: ten years, in place of one minute."""
-_RAM_OF_A_REPLAY = "8GB"  # for parts of a million events
-_DISK_OF_A_REPLAY_GB = 50  # the service shuffles: a worker keeps nothing but its image and what it writes
+ON_LOOPBACK_MARK = f".prism-{PRISM_VERSION}-on-loopback"  # `make prism` makes it last, beside the binary
 _LAUNCHED = "FLEX_TEMPLATE_PYTHON_PY_FILE"  # names the program to the launcher of flex templates (runners/dataflow)
-_REST_SECONDS = 60.0
 # Prism splits a bundle that makes no progress for a tenth of a second, and then lets two bundles have one key at once:
 # what the first of them writes to the state is lost (docs/engines.md).
-SPLIT_NO_BUNDLE = "--experiments=prism_disable_sdf_split"
-# Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
-STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
-ON_LOOPBACK: dict[str, str | int] = {
-    "jobmanager.rpc.address": "localhost",
-    "jobmanager.bind-host": "localhost",
-    "taskmanager.host": "localhost",
-    "taskmanager.bind-host": "localhost",
-    "rest.address": "localhost",
-    "rest.bind-address": "localhost",
-}
+_SPLIT_NO_BUNDLE = "prism_disable_sdf_split"
+# Workers in this process; and Beam watches a job for ten years, in place of one minute.
+_WATCHED_FROM_HERE = ["--environment_type=LOOPBACK", "--job_server_timeout=315360000"]
+_PARTS_OF_FLINK = ("jobmanager.rpc.address", "jobmanager.bind-host", "taskmanager.host", "taskmanager.bind-host")
+ON_LOOPBACK = dict.fromkeys((*_PARTS_OF_FLINK, "rest.address", "rest.bind-address"), "localhost")
 """Configuration of a Flink whose parts are all on this machine."""
 # Before a shuffle in batch mode Beam packs all values of a key that a task has at hand into one record. Without this a
 # job fails where such a record is larger than Flink's memory for a sort. Read where a job is submitted, on no cluster.
-SORT_LARGE_RECORDS: dict[str, str | int] = {"taskmanager.runtime.large-record-handler": "true"}
+SORT_LARGE_RECORDS = {"taskmanager.runtime.large-record-handler": "true"}
 # Flink uses reflection on these packages; Java 17 closes them by default.
+_OPENED = "lang lang.reflect net io nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks"
 JAVA_FLAGS = (
-    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
-    "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in (
-            *("java.lang", "java.lang.reflect", "java.net", "java.io", "java.nio", "sun.nio.ch", "java.text"),
-            *("java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
-            "java.util.concurrent.locks",
-        )
-    ),
+    *(f"--add-exports={name}=ALL-UNNAMED" for name in ("java.base/sun.net.util", "java.rmi/sun.rmi.registry")),
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    *(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in re.findall(r"\S+", _OPENED)),
 )
 # Beam's Python code does not know these: its job server for Flink does.
-_OF_FLINK = (
-    *("allow_non_restored_state", "auto_watermark_interval", "checkpoint_timeout_millis"),
-    *("checkpointing_interval", "checkpointing_mode", "disable_metrics", "execution_mode_for_batch"),
-    *("execution_retry_delay", "externalized_checkpoints_enabled", "fail_on_checkpointing_errors"),
-    *("finish_bundle_before_checkpointing", "flink_conf_dir", "latency_tracking_interval", "max_bundle_size"),
-    *("max_bundle_time_mills", "min_pause_between_checkpoints", "num_concurrent_checkpoints"),
-    *("number_of_execution_retries", "object_reuse", "operator_chaining"),
-    *("retain_externalized_checkpoints_on_cancellation", "savepoint_path", "shutdown_sources_after_idle_ms"),
-    *("state_backend", "state_backend_factory", "state_backend_storage_path", "unaligned_checkpoint_enabled"),
+_OF_FLINK = re.findall(
+    r"\w+",
+    """allow_non_restored_state auto_watermark_interval checkpoint_timeout_millis checkpointing_interval
+    checkpointing_mode disable_metrics execution_mode_for_batch execution_retry_delay externalized_checkpoints_enabled
+    fail_on_checkpointing_errors finish_bundle_before_checkpointing flink_conf_dir latency_tracking_interval
+    max_bundle_size max_bundle_time_mills min_pause_between_checkpoints num_concurrent_checkpoints
+    number_of_execution_retries object_reuse operator_chaining retain_externalized_checkpoints_on_cancellation
+    savepoint_path shutdown_sources_after_idle_ms state_backend state_backend_factory state_backend_storage_path
+    unaligned_checkpoint_enabled""",
 )
 _TEMP_LOCATION = re.compile(r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9]/.*")  # as Beam wants it
-_View = TypeVar("_View", bound=PipelineOptions)
-
-
-class KnownOptions(PipelineOptions):
-    """As `PipelineOptions`. Building one pipeline asks for 200 views of them, and Beam parses all words for each of
-    these anew, which takes a quarter of the time."""
-
-    def view_as(self, cls: type[_View]) -> _View:
-        views: dict[type[PipelineOptions], PipelineOptions] = self.__dict__.setdefault("_views", {})
-        if cls not in views:
-            views[cls] = super().view_as(cls)  # shares its values with all others
-        return cast(_View, views[cls])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_views"}
 
 
 @functools.cache
@@ -121,8 +87,7 @@ def _beams_flags() -> Mapping[str, int]:
     parser = _BeamArgumentParser(allow_abbrev=False)
     for kind in {str(each): each for each in PipelineOptions.__subclasses__()}.values():
         kind._add_argparse_args(parser)
-    actions: Mapping[str, argparse.Action] = parser._option_string_actions
-    beams = {name: int(each.nargs != 0) for name, each in actions.items() if name.startswith("--")}
+    beams = {name: int(each.nargs != 0) for name, each in parser._option_string_actions.items() if name[:2] == "--"}
     return {**{f"--{name}": 0 for name in _OF_FLINK}, **beams}
 
 
@@ -149,12 +114,11 @@ def split_words(words: Sequence[str], ours: Mapping[str, int]) -> tuple[list[str
 
 def local_options() -> PipelineOptions:
     """Of a run in this process."""
-    listen_on_loopback()
-    return KnownOptions([f"--runner={LOCAL_RUNNER}"])
+    return runner_options([], job_name="", streaming=False)
 
 
 def runner_options(words: Sequence[str], *, job_name: str, streaming: bool) -> PipelineOptions:
-    """Beam's options of a job. words: those of the command line that are Beam's.
+    """Beam's options of a job. words: those of the command line that are Beam's; none: a run in this process.
 
     Servers that Beam starts in this process listen on the loopback address alone from now on, and so do a Flink or a
     Prism that it starts on this machine. Raises UserError for what is missing.
@@ -169,51 +133,44 @@ def runner_options(words: Sequence[str], *, job_name: str, streaming: bool) -> P
     runner = given.view_as(StandardOptions).runner
     needed: list[str] = []
     if runner == FLINK:
-        needed = [*flink_options(streaming=streaming), *_job_server_options(given)]
+        needed = [*flink_options(streaming=streaming), *_job_server_options(given), *_WATCHED_FROM_HERE]
     elif runner == PRISM:
-        needed = [*prism_options(streaming=streaming), f"--prism_location={prism_binary()}"]
+        needed = [*prism_options(streaming=streaming), f"--prism_location={prism_binary()}", *_WATCHED_FROM_HERE]
     elif runner == DATAFLOW:
-        needed = _dataflow_options(streaming=streaming)
-    if runner in (FLINK, PRISM):
-        needed += ["--environment_type=LOOPBACK", WATCH_FOREVER]
-    if runner not in _NAMES_OF_LOCAL:
-        needed.append(f"--job_name={job_name}")
-    options = KnownOptions([*needed, *words])
-    standard = options.view_as(StandardOptions)
-    if runner in _NAMES_OF_LOCAL:
-        standard.runner = LOCAL_RUNNER
-    elif runner == DATAFLOW:
-        check_dataflow(options, streaming=streaming)
+        # In the image is Beam's worker, and this package with its dependencies. A replay needs memory for parts of a
+        # million events, and disk for the image and what it writes alone: the service shuffles.
+        kind = ["--streaming"] if streaming else ["--resource_hint=min_ram=8GB", "--disk_size_gb=50"]
+        needed = ["--sdk_location=container", *kind]
+    own = [f"--runner={LOCAL_RUNNER}"] if runner in _NAMES_OF_LOCAL else []
+    options = PipelineOptions([f"--job_name={job_name}", *needed, *words, *own])
+    if runner == DATAFLOW:
+        _check_dataflow(options, streaming=streaming)
     options.view_as(SetupOptions).save_main_session = False  # all code of workers is in the package
     return options
 
 
-def flink_options(
-    *, streaming: bool, checkpoint_seconds: float = 10.0, checkpoint_timeout_seconds: float = 120.0
-) -> list[str]:
-    """Flags for Beam's runner on Flink.
-
-    checkpoint_timeout_seconds: a checkpoint that takes longer fails, and Flink restarts the job. This finds a worker
-        that hangs, or whose death Beam did not notice.
-    streaming: False for input that ends. Then there are no checkpoints: after a failure Flink begins again, as often as
-        the restart strategy of the cluster says.
-    """
+def flink_options(*, streaming: bool) -> list[str]:
+    """Flags for Beam's runner on Flink. Input that ends has no checkpoints: after a failure Flink begins again, as
+    often as the restart strategy of the cluster says."""
     # By default a bundle stays open for up to 10 s, once at every hop.
-    flags = ["--parallelism=1", "--max_bundle_time_mills=100", "--max_bundle_size=1000", STAGE_NOTHING]
+    flags = ["--parallelism=1", "--max_bundle_time_mills=100", "--max_bundle_size=1000"]
+    # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
+    flags.append("--experiments=disable_logging_submission_environment")
     if not streaming:
         return flags
     return [
         *flags,
         "--streaming",
-        f"--checkpointing_interval={round(checkpoint_seconds * 1000)}",
-        f"--checkpoint_timeout_millis={round(checkpoint_timeout_seconds * 1000)}",
+        "--checkpointing_interval=10000",
+        # A checkpoint that takes longer fails, and Flink restarts the job. This finds a worker that hangs, or whose
+        # death Beam did not notice.
+        "--checkpoint_timeout_millis=120000",
         # Every task learns that a checkpoint is complete before the next one begins: finalizers rely on that.
         "--min_pause_between_checkpoints=200",
         # Without it, the last watermark can overtake the output of a bundle that a snapshot ended, and it is lost.
         "--finish_bundle_before_checkpointing",
         *("--externalized_checkpoints_enabled", "--retain_externalized_checkpoints_on_cancellation"),
-        # How often Flink restarts the job from its newest checkpoint before it gives up, and after how many
-        # milliseconds.
+        # How often Flink restarts the job from its newest checkpoint, and after how many milliseconds.
         *("--number_of_execution_retries=1000", "--execution_retry_delay=1000"),
     ]
 
@@ -260,36 +217,11 @@ def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) ->
     (folder / "config.yaml").write_text("".join(lines))
 
 
-class ClusterJob(NamedTuple):
-    """A job on a Flink cluster. address: of Flink's REST API."""
-
-    name: str
-    address: str
-
-    def cancel(self) -> None:
-        """Ends what has this name. A job server that is told to cancel leaves the job there. Raises OSError."""
-        with urllib.request.urlopen(f"{self.address}/jobs/overview", timeout=_REST_SECONDS) as answer:
-            jobs = json.load(answer)["jobs"]
-        for job in jobs:
-            if job["name"] == self.name and job["state"] not in ("FINISHED", "CANCELED", "FAILED"):
-                request = urllib.request.Request(f"{self.address}/jobs/{job['jid']}?mode=cancel", method="PATCH")
-                urllib.request.urlopen(request, timeout=_REST_SECONDS).close()
-
-
-def cluster_job(options: PipelineOptions) -> ClusterJob | None:
-    """None for a job elsewhere. Ask before it runs: Beam takes the runner out of the options then."""
-    master = options.view_as(FlinkRunnerOptions).flink_master
-    if options.view_as(StandardOptions).runner != FLINK or master in _MAGIC_MASTERS:
-        return None
-    address = f"http://{master.removeprefix('http://').rstrip('/')}" if not master.startswith("https:") else master
-    return ClusterJob(options.view_as(GoogleCloudOptions).job_name, address)
-
-
 def prism_options(*, streaming: bool) -> list[str]:
     """Flags for Prism, which keeps no checkpoints (docs/engines.md)."""
     # Else Beam prints what Prism and workers say, which may hold a cell, whatever the level of its log.
     quiet = ["--prism_log_kind=text", "--prism_log_level=warn"]
-    return [*(["--streaming"] if streaming else []), SPLIT_NO_BUNDLE, *quiet]
+    return [*(["--streaming"] if streaming else []), f"--experiments={_SPLIT_NO_BUNDLE}", *quiet]
 
 
 def prism_binary() -> str:
@@ -310,43 +242,41 @@ def prism_binary() -> str:
     return found
 
 
-def _dataflow_options(*, streaming: bool) -> list[str]:
-    """Streaming jobs of Python run on the Streaming Engine, which keeps state and timers.
-
-    ``--sdk_location=container``: the image has Beam's worker and this package with its dependencies, so that a worker
-    installs nothing when it starts.
-    """
-    if streaming:
-        return ["--sdk_location=container", "--streaming"]
-    sizes = [f"--resource_hint=min_ram={_RAM_OF_A_REPLAY}", f"--disk_size_gb={_DISK_OF_A_REPLAY_GB}"]
-    return ["--sdk_location=container", *sizes]
-
-
-def check_dataflow(options: PipelineOptions, *, streaming: bool) -> None:
+def _check_dataflow(options: PipelineOptions, *, streaming: bool) -> None:
     """Raises UserError for options that a job cannot run with; it names all that are missing or wrong."""
-    cloud, standard = options.view_as(GoogleCloudOptions), options.view_as(StandardOptions)
-    worker, setup = options.view_as(WorkerOptions), options.view_as(SetupOptions)
-    wrong = []
-    if not cloud.project:
-        wrong.append("--project=PROJECT")
-    if not cloud.region:
-        wrong.append("--region=REGION")
-    if not _TEMP_LOCATION.fullmatch(cloud.temp_location or ""):  # else Beam makes a bucket, also in a dry run
-        wrong.append(f"--temp_location=gs://BUCKET/FOLDER (got {cloud.temp_location})")
-    if bool(standard.streaming) != streaming:
-        wrong.append("--streaming" if streaming else "no --streaming")
-    if not (worker.sdk_container_image or setup.setup_file or setup.extra_packages):
-        wrong.append("--sdk_container_image=IMAGE (workers need this package; runners/dataflow)")
-    if (setup.pickle_library or "").startswith("dill"):
+    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
+    has_image = options.view_as(WorkerOptions).sdk_container_image or setup.setup_file or setup.extra_packages
+    pickler = setup.pickle_library or ""
+    needs = {
+        "--project=PROJECT": cloud.project,
+        "--region=REGION": cloud.region,
+        # Else Beam makes a bucket, also in a dry run.
+        f"--temp_location=gs://BUCKET/FOLDER (got {cloud.temp_location})": _TEMP_LOCATION.fullmatch(
+            cloud.temp_location or ""
+        ),
+        "no --streaming": streaming or not options.view_as(StandardOptions).streaming,
+        "--sdk_container_image=IMAGE (workers need this package; runners/dataflow)": has_image,
         # Beam's default, cloudpickle, sends no variables; "dill" with --save_main_session sends all of them.
-        wrong.append(f"no --pickle_library={setup.pickle_library} (it can send this session's variables)")
-    if wrong:
+        f"no --pickle_library={pickler} (it can send this session's variables)": not pickler.startswith("dill"),
+    }
+    if wrong := [words for words, is_there in needs.items() if not is_there]:
         raise UserError(f"a {'streaming' if streaming else 'batch'} job on Dataflow needs {', '.join(wrong)}.")
+
+
+def keep_bundles_whole(pipeline: beam.Pipeline) -> None:
+    """Tells Prism to split no bundle, whatever started it. Other engines do not know the option."""
+    if type(pipeline.runner).__name__ in ("SwitchingDirectRunner", "PrismRunner", "PortableRunner"):
+        pipeline.options.view_as(DebugOptions).add_experiment(_SPLIT_NO_BUNDLE)
+
+
+def runner_of(options: PipelineOptions) -> str:
+    """Its name, in the options of a job. Ask before it runs: Beam takes it out of the options then."""
+    return str(options.view_as(StandardOptions).runner)
 
 
 def is_local(options: PipelineOptions) -> bool:
     """Whether the work is done in this process."""
-    return bool(options.view_as(StandardOptions).runner == LOCAL_RUNNER)
+    return runner_of(options) == LOCAL_RUNNER
 
 
 def workers_are_here(options: PipelineOptions) -> bool:
@@ -356,12 +286,12 @@ def workers_are_here(options: PipelineOptions) -> bool:
 
 def is_on_dataflow(options: PipelineOptions) -> bool:
     """Whether workers share no disk with this machine."""
-    return bool(options.view_as(StandardOptions).runner == DATAFLOW)
+    return runner_of(options) == DATAFLOW
 
 
 def is_sent(options: PipelineOptions) -> bool:
     """Whether a job runs once its pipeline was run: not of a dry run, and of a flex template its launcher sends it."""
-    return not (options.view_as(TestOptions).dry_run or options.view_as(GoogleCloudOptions).template_location)
+    return not (is_dry(options) or options.view_as(GoogleCloudOptions).template_location)
 
 
 def is_dry(options: PipelineOptions) -> bool:
@@ -374,11 +304,12 @@ def resumes(words: Sequence[str]) -> bool:
     return any(word.partition("=")[0].removeprefix("--") in RESUMES for word in words)
 
 
-def parallelism_of(options: PipelineOptions) -> int | None:
-    """Of a job on Flink; other runners choose it by themselves."""
-    if options.view_as(StandardOptions).runner != FLINK:
+def cluster_address(options: PipelineOptions) -> str | None:
+    """Of the REST API of the Flink cluster that has the job; None for a job elsewhere."""
+    master = options.view_as(FlinkRunnerOptions).flink_master
+    if runner_of(options) != FLINK or master in _MAGIC_MASTERS:
         return None
-    return int(options.view_as(FlinkRunnerOptions).parallelism)
+    return master if master.startswith("https:") else f"http://{master.removeprefix('http://').rstrip('/')}"
 
 
 def waits_for_storing(options: PipelineOptions) -> bool:
@@ -387,13 +318,13 @@ def waits_for_storing(options: PipelineOptions) -> bool:
     Not where nothing is ever restored. Of a runner that nobody here knows it must: if it does restore, an answer that
     was given before could be given anew otherwise.
     """
-    return not is_local(options) and options.view_as(StandardOptions).runner != PRISM
+    return runner_of(options) not in (LOCAL_RUNNER, PRISM)
 
 
 def recovers(options: PipelineOptions) -> bool:
     """Whether a worker that died is replaced by one that goes on from what the runner has stored, as far as is known: a
     runner that nobody here knows counts as one that does not."""
-    return options.view_as(StandardOptions).runner in (FLINK, DATAFLOW)
+    return runner_of(options) in (FLINK, DATAFLOW)
 
 
 def job_name(stream: str, run_id: str) -> str:

@@ -21,15 +21,10 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
 from dp_transforms.beam.at_once import WithStarts, run_for_keys
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
+from dp_transforms.beam.keys import resolve_noise_key
+from dp_transforms.beam.metrics import display_of, operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
-from dp_transforms.beam.set_up_workers import (
-    display_of,
-    keep_bundles_whole,
-    operator_counter,
-    operator_gauge,
-    public_items_of_plan,
-    resolve_noise_key,
-)
+from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import store
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
@@ -40,9 +35,9 @@ from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, PublicItemsOfRun, Sharding, Stage, shards_of_items
+from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
@@ -102,7 +97,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
             keys = tuple(id_of_value(key, "key") for key in (keys if not isinstance(keys, str) else (keys,)))
         if public_items is not None and keys is None:
             raise ValueError("keys must be given with public_items: each of these is tested under each key.")
-        self._public_items = public_items_of_plan(public_items, plan)
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 
@@ -152,7 +147,7 @@ class MonitorContributions(beam.PTransform):
         noise_key: beam.Secret,
         cut: Sharding,
         *,
-        public_items: PublicItemsOfRun | None = None,
+        public_items: PublicItemsSource | None = None,
         keys: Sequence[str] = (),
         part: RunPart | None = None,
         pool: str | None = None,

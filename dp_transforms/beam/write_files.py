@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import in_global_window
-from dp_transforms.beam.set_up_workers import operator_counter
+from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD, Key
 from dp_transforms.core.window_report import HeavyHitter, WindowReport

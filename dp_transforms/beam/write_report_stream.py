@@ -17,12 +17,10 @@ import apache_beam as beam
 from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from dp_transforms.beam.set_up_workers import register_coders
+from dp_transforms.beam import coders  # noqa: F401  (registers that of reports)
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, decode_report, encode_report
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter, key_of
-
-register_coders()
 
 _REPORT, _ENDED = b"R", b"E"
 

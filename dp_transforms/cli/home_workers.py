@@ -15,7 +15,7 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
-from dp_transforms.core.public_items import PublicItemsFile
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import PoolError, UserError
 from dp_transforms.local import ProcessPool
 from dp_transforms.local.read_contributions import ReadContributionsStep, reading_step
@@ -129,7 +129,7 @@ def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
     """Begins to read the log, if it has not begun. Raises ValueError for a noise key that cannot be used."""
     plan, domain = request.plan, None
     if request.public_items is not None and plan.domain is not None:
-        domain = PublicItemsFile(request.public_items, plan.domain.size, plan.domain.fingerprint)
+        domain = PublicItemsSource(request.public_items, plan.domain.size, plan.domain.fingerprint)
         pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.public_items)
     step = reading_step(plan.schedule, request.fields, request.shards, domain, pays_looks=plan.looks is not None)
     _begin(pool, step, request.chunks, request.options.noise_key_file)

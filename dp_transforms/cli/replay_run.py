@@ -11,11 +11,12 @@ import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
+from dp_transforms.beam.keys import FreshKey
+from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, local_options, runner_options
-from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
 from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.exit_signals import Unwinding

@@ -24,7 +24,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
-from dp_transforms.beam.set_up_workers import KeyFile
+from dp_transforms.beam.keys import KeyFile
 from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft, publish_output, write_errors
 from dp_transforms.cli.run_account import RunAccount

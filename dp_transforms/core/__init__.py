@@ -19,8 +19,8 @@ column_kinds           what a column of a table may be
 columns                tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
-contributions           which items each user holds in each window, from events; which of them count
-pack_contributions      events -> the same, packed, by window and shard of users
+contributions          which items each user holds in each window, from events; which of them count
+pack_contributions     events -> the same, packed, by window and shard of users
 item_sums              the same pairs by window and item, in cells: an item in a window, with its holders or a sum
 named_items            what was named, and what is published of it
 window_report          the released types
@@ -42,11 +42,9 @@ item_namer        the thresholds: from sums to named items; the items of a known
 
 Steps, which every driver runs:
 
-stage             what a stage is; `AtOnceStep`, which runs one on groups of bounded input
-users             the first: what users hold -> what they add to each item, out of a bound, or evenly out of a purse;
-                  the second: what all users add to an item -> what is named, or may be
-rounds            the first two where looks come in rounds: run again for each, on what was named before
-release_stages    which stages a run has, by what its users pay for
+stage             what a step is, how its work is cut, and how it runs on groups of bounded input
+steps             users: what they hold -> what they add to each item, out of a bound, or out of a user budget; items:
+                  what all users add -> what is named, or may be; both in one round or in several; which ones a run has
 run_part          a part of a run, and the state before it
 state_chunks      what is stored of a state
 """

@@ -1,5 +1,5 @@
 """What is kept of each user for as long as a run lasts, and the hits that users have paid: the counters of
-ThresholdMonitorEvolving, [KMS21] Algorithm 5 and [CL23] Algorithm 5.
+ThresholdMonitorEvolving, [KMS21] Algorithm 5, [CL23] Algorithm 5; docs/guarantee.md, "The mechanism of hits".
 """
 
 from __future__ import annotations

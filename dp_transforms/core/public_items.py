@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -22,11 +23,13 @@ import pyarrow.compute as pc
 from dp_transforms.core.event_ids import ID_RULE, MAX_ID_BYTES, are_ids, id_column
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.randomness import IdHasher, Words
+from dp_transforms.plan.plan import Plan
 from dp_transforms.stores.local_files import read_regular
-from dp_transforms.stores.remote_files import is_remote, read_stored
+from dp_transforms.stores.remote_files import full_name, is_remote, read_stored
 
 MOST_DOMAIN_ITEMS = 10_000_000
 MOST_DOMAIN_BYTES = 1 << 29
+_MOST_BYTES_IN_JOB_GRAPH = 5_000_000
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -173,27 +176,54 @@ class HashesItems(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class PublicItemsFile:
-    """The domain of a plan, by the path of its file."""
+class PublicItemsSource:
+    """The public items of a plan, as they travel to workers: the path or URL of a file that every worker can read, or
+    the list itself."""
 
-    path: str
+    items: PublicItems | str
     size: int
     fingerprint: str
 
+    @classmethod
+    def of_plan(cls, items: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> PublicItemsSource | None:
+        """None for a plan without. Raises ValueError unless they are those of the plan, and for a list of more than 5
+        MB, which would have to travel in the graph of a job; workers check it again."""
+        if items is None:
+            if plan.domain_size:
+                raise ValueError(f"the plan has {plan.domain_size:,} public items. Give public_items=PATH.")
+            return None
+        if not isinstance(items, (PublicItems, str, os.PathLike)):
+            raise ValueError(f"public_items must be a path or PublicItems, got a {type(items).__name__}.")
+        if plan.domain is None:
+            raise ValueError("the plan has no public items. Make one for this list of items, or give no public_items.")
+        if isinstance(items, PublicItems) and items.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
+            raise ValueError(
+                f"public_items that travel in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB,"
+                f" got {items.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
+            )
+        given = items if isinstance(items, PublicItems) else full_name(os.fspath(items))
+        source = cls(given, plan.domain.size, plan.domain.fingerprint)
+        source._checked()
+        return source
+
     def table(self, keys: HashesItems) -> PublicItemsTable:
-        """Its items by their keyed hashes: once in a process, for all steps of a run that need them.
+        """Its items by their keyed hashes: once in a process, for all steps of a run that need them. Raises ValueError
+        unless they are those of the plan."""
+        which = self.size, self.fingerprint, which_keys(keys)
+        with _LOCK:
+            if which not in _TABLES:
+                labels = self._checked().labels
+                _TABLES.clear()
+                _TABLES[which] = PublicItemsTable.of_labels(labels, keys.hash_items)
+            return _TABLES[which]
 
-        Raises ValueError unless the file holds the domain of the plan.
-        """
-        which = self, which_keys(keys)
-        if which not in _TABLES:
-            labels = PublicItems.read(self.path).checked(self.size, self.fingerprint).labels
-            _TABLES.clear()
-            _TABLES[which] = PublicItemsTable.of_labels(labels, keys.hash_items)
-        return _TABLES[which]
+    def _checked(self) -> PublicItems:
+        items = self.items if isinstance(self.items, PublicItems) else PublicItems.read(self.items)
+        return items.checked(self.size, self.fingerprint)
 
 
-_TABLES: dict[tuple[PublicItemsFile, str], PublicItemsTable] = {}  # at most one
+_TABLES: dict[tuple[int, str, str], PublicItemsTable] = {}  # at most one
+_LOCK = threading.Lock()
 
 
 def which_keys(keys: HashesItems) -> str:

@@ -7,13 +7,13 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from dp_transforms.core.columns import Columns
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import HashesItems, PublicItemsTable
+from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind, pack_by_bucket
@@ -156,12 +156,6 @@ class Step(abc.ABC):
         return {}
 
 
-class PublicItemsOfRun(Protocol):
-    """The public items of a run, wherever they are read from."""
-
-    def table(self, keys: HashesItems) -> PublicItemsTable: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """A step as a value. Equal ones do the same; it can be pickled, and has no secret.
@@ -171,7 +165,7 @@ class Stage:
 
     step: type[Step]
     run: PlannedRun
-    public_items: PublicItemsOfRun | None = None
+    public_items: PublicItemsSource | None = None
     round: int = 0
 
     def start(self, secret: bytes, key: str | None = None) -> Step:

@@ -35,13 +35,13 @@ from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
 from dp_transforms.core.packed_arrays import check_unpacked
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.query_noise import query_noise
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
 from dp_transforms.core.round_namer import RoundNamer, SizingTests
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import PublicItemsOfRun, Span, Stage, Step
+from dp_transforms.core.stage import Span, Stage, Step
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
 from dp_transforms.core.window_report import WindowReport
@@ -67,7 +67,7 @@ class RunStages(NamedTuple):
 
 
 def stages_of(
-    run: PlannedRun, public_items: PublicItemsOfRun | None, *, is_replay: bool = False, is_part: bool = False
+    run: PlannedRun, public_items: PublicItemsSource | None, *, is_replay: bool = False, is_part: bool = False
 ) -> RunStages:
     """is_replay: of the whole run at once, so that later events are known. is_part: of a part of a run at once. Else
     windows come one after the other."""

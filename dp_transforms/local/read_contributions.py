@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.pack_contributions import PackContributions, Packed
-from dp_transforms.core.public_items import PublicItemsFile
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import Partitioning
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
@@ -25,7 +25,7 @@ class ReadContributionsStep:
 
     packing: PackContributions
     fields: EventFields
-    domain: PublicItemsFile | None = None
+    domain: PublicItemsSource | None = None
     stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[JoinedChunks, Counter[str]], Iterator[Packed | RejectedEvents]]:
@@ -52,7 +52,7 @@ def reading_step(
     schedule: WindowSchedule,
     fields: EventFields,
     shards: int | None,
-    domain: PublicItemsFile | None = None,
+    domain: PublicItemsSource | None = None,
     *,
     pays_looks: bool,
 ) -> ReadContributionsStep:

@@ -8,7 +8,7 @@ and the rest of the stream goes on.
 
 Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours: with and without the user), for
 any number of queries, each chosen after the answers before it. Conditions: noise that satisfies
-docs/guarantee.md, "The monitor"; a user's weight depends on nothing but this user's own data and
+docs/papers_proofs.md, "The monitor"; a user's weight depends on nothing but this user's own data and
 published answers; whether making a query raises does not depend on the data; one thread at a time asks.
 Numbers from a budget, and back:
 

@@ -48,11 +48,10 @@ def options(
     worker_address: of a `WorkerPool`; None: the Python code runs in this process.
     savepoint: path of a savepoint or checkpoint of the same pipeline to resume from.
     """
-    flags = flink_options(
-        streaming=streaming,
-        checkpoint_seconds=checkpointing_interval_seconds,
-        checkpoint_timeout_seconds=checkpoint_timeout_seconds,
-    )
+    flags = flink_options(streaming=streaming)
+    if streaming:
+        flags.append(f"--checkpointing_interval={round(1000 * checkpointing_interval_seconds)}")
+        flags.append(f"--checkpoint_timeout_millis={round(1000 * checkpoint_timeout_seconds)}")
     flags += ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--parallelism={parallelism}"]
     if worker_address is None:
         listen_on_loopback()
@@ -86,7 +85,7 @@ class JobServer(Engine):
         jar = engine_file(JOB_SERVER_JAR, "flink")
         program = java()
         is_local = master == LOCAL_FLINK
-        config: dict[str, str | int] = dict(SORT_LARGE_RECORDS)
+        config: dict[str, str] = dict(SORT_LARGE_RECORDS)
         rest_address = master
         if is_local:
             # Jobs of one server do not share a port: the first takes the first of the range.

@@ -4,18 +4,16 @@ It is Beam's SwitchingDirectRunner: Prism, which it downloads, else FnApiRunner,
 (docs/engines.md). With a Prism that is there: tests/engines/test_prism.py.
 """
 
-import pickle
 import socket
 import urllib.error
 import urllib.request
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.runners.portability.prism_runner import PrismJobServer
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import KnownOptions
 from tests.helpers.beam_pipelines import Script, local_pipeline, pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network
@@ -26,18 +24,6 @@ DOWNLOADS_FROM = "github.com"
 
 def hits_plan():
     return small_plan(mode="hits", sliding=3, hits_per_user=2)
-
-
-def test_options_that_are_parsed_once_are_those_of_beam():
-    words = ["--streaming", "--experiments=one", "--not-known=1"]
-    beams, known = PipelineOptions(words), KnownOptions(words)
-    for options in (beams, known):
-        options.view_as(StandardOptions).runner = "FnApiRunner"
-        options.view_as(DebugOptions).add_experiment("two")
-    for options in (known, pickle.loads(pickle.dumps(known))):  # noqa: S301
-        for view in (PipelineOptions, *PipelineOptions.__subclasses__()):
-            assert options.view_as(view).get_all_options() == beams.view_as(view).get_all_options()
-    assert known.view_as(DebugOptions) is known.view_as(DebugOptions)
 
 
 @pytest.fixture(autouse=True)

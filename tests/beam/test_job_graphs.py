@@ -12,7 +12,7 @@ from apache_beam.transforms.display import DisplayData
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import check_dataflow
+from dp_transforms.beam.runner_options import runner_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
@@ -146,21 +146,21 @@ def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
     ("left_out", "message"),
     [
         ("--project", "--project=PROJECT"),
-        ("--streaming", "--streaming"),
+        ("", "no --streaming"),
         ("--sdk_container_image", "--sdk_container_image=IMAGE"),
     ],
 )
 def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    check_dataflow(PipelineOptions(CLOUD), streaming=True)
-    options = PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out])
+    runner_options(CLOUD, job_name="monitor", streaming=True)
+    words = [flag for flag in CLOUD if flag.partition("=")[0] != left_out]
     with pytest.raises(UserError, match=message):
-        check_dataflow(options, streaming=True)
+        runner_options(words, job_name="monitor", streaming=bool(left_out))
 
 
 def test_the_session_is_not_sent_to_dataflow():
     with pytest.raises(UserError, match="no --pickle_library=dill"):
-        check_dataflow(PipelineOptions([*CLOUD, "--pickle_library=dill"]), streaming=True)
+        runner_options([*CLOUD, "--pickle_library=dill"], job_name="monitor", streaming=True)
 
 
 def test_engines_show_what_is_declared_and_nothing_else():

@@ -5,7 +5,7 @@ import itertools
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import set_up_workers
+from dp_transforms.beam import keys as noise_keys
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.plan.plan import Plan
@@ -97,15 +97,15 @@ def monitored(plan, log, key):
 
 
 def new_fresh_key(before):
-    (token,) = set_up_workers._FRESH_KEYS.keys() - before
-    return set_up_workers._FRESH_KEYS[token]
+    (token,) = noise_keys._FRESH_KEYS.keys() - before
+    return noise_keys._FRESH_KEYS[token]
 
 
 @pytest.mark.parametrize("kind", ["key file", "fresh key"])
 def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
     plan = small_plan(mode="hits", hits_per_user=2)
     log = random_log(plan, seed=1, events=600)
-    before = set(set_up_workers._FRESH_KEYS)
+    before = set(noise_keys._FRESH_KEYS)
     pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)
     _ = reports | collected.sink()
     key = SECRET if kind == "key file" else new_fresh_key(before)

@@ -3,9 +3,9 @@
 import pytest
 
 from dp_transforms import Plan
+from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.run_stages import ReleasePart
-from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.run_part import RunPart

@@ -77,7 +77,7 @@ def test_a_run_on_flink_takes_checkpoints_and_what_the_operator_says_wins(engine
     assert options.recovers(found)
     assert "checkpointing_interval" not in made(FLINK, streaming=False).get_all_options(retain_unknown_options=True)
     own = made([*CLUSTER, "--parallelism=7", "--environment_type=EXTERNAL", "--environment_config=pool:1"])
-    assert options.parallelism_of(own) == 7
+    assert own.view_as(FlinkRunnerOptions).parallelism == 7
     assert own.view_as(PortableOptions).environment_config == "pool:1"
     assert not options.workers_are_here(own)
 

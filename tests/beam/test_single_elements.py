@@ -17,9 +17,9 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, _named_or_pair
-from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_WITHOUT_TIME
 from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.beam_pipelines import assert_all_give, local_pipeline

@@ -11,7 +11,6 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -75,7 +74,6 @@ def check_types(row):
 def test_released_types_travel_as_rows_and_survive_a_shuffle():
     for row_type in (HeavyHitter, WindowReport, RejectedEvents):
         assert isinstance(beam.coders.registry.get_coder(row_type), beam.coders.RowCoder)
-    set_up_workers.register_coders()
     coder = beam.coders.registry.get_coder(WindowReport)
     for original in REPORTS:
         assert coder.decode(coder.encode(original)) == original

@@ -10,13 +10,13 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import FastPrimitivesCoder
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from dp_transforms.beam import set_up_workers  # noqa: F401  (registers the coder of EventBatch)
+from dp_transforms.beam import coders  # noqa: F401  (registers that of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import KnownOptions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
@@ -29,7 +29,7 @@ def pairs_of(log: Iterable[Event]) -> list[TimestampedValue]:
 
 
 def local_pipeline(flags: Sequence[str] = (), runner: str = "FnApiRunner") -> beam.Pipeline:
-    return beam.Pipeline(runner=runner, options=KnownOptions(list(flags)))
+    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
 
 
 def plain(report: WindowReport) -> tuple:

@@ -8,8 +8,8 @@ from typing import Any
 
 import apache_beam as beam
 
+from dp_transforms.beam.keys import KeyFile
 from dp_transforms.beam.run_stages import ReleasePart
-from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.run_part import RunPart

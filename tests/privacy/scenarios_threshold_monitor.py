@@ -223,7 +223,7 @@ SCENARIOS = [
     ),
     Scenario(
         "ThresholdMonitor",
-        '[KMS21] Algorithm 3 and Theorem 3.2; docs/guarantee.md, "Theorem of the monitor"',
+        '[KMS21] Algorithm 3 and Theorem 3.2; docs/papers_proofs.md, "Theorem of the monitor"',
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=False, queries=1),
@@ -231,7 +231,7 @@ SCENARIOS = [
     ),
     Scenario(
         "ThresholdMonitorEvolving",
-        '[KMS21] Algorithm 5 and Theorem 4.4; docs/guarantee.md, "Theorem of the monitor"',
+        '[KMS21] Algorithm 5 and Theorem 4.4; docs/papers_proofs.md, "Theorem of the monitor"',
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=True, queries=2),

@@ -103,7 +103,7 @@ def test_the_tail_refuses_noise_that_cannot_be_drawn(args):
 
 
 def proof_fails(grid, wide, narrow, cap):
-    """Which inequalities of docs/guarantee.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
+    """Which inequalities of docs/papers_proofs.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
 
     g is taken as narrow * grid. Sums over all values of W and V: nothing of the code is used.
     """

@@ -7,12 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.core import public_items
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItems, PublicItemsTable
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -83,13 +81,11 @@ def test_size_limits(monkeypatch, tmp_path):
     assert PublicItems.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
         PublicItems.of_text(b"a\nb\nc\nd\n", "f")
-    for module in (public_items, set_up_workers):
-        monkeypatch.setattr(module, "MOST_DOMAIN_BYTES", 1 << 20)
+    monkeypatch.setattr(public_items, "MOST_DOMAIN_BYTES", 1 << 20)
     path = tmp_path / "items.txt"
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
-    for read in (PublicItems.read, set_up_workers.read_domain):
-        with pytest.raises(ValueError, match="must have at most 1 MB"):
-            read(str(path))
+    with pytest.raises(ValueError, match="must have at most 1 MB"):
+        PublicItems.read(str(path))
 
 
 @pytest.mark.parametrize(
@@ -139,21 +135,20 @@ def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path):
     plan, path = plan_of(domain), tmp_path / "items.txt"
     path.write_text("b\na\n")
     for given in (domain, path, str(path)):
-        source = DomainSource(given, plan)
+        source = PublicItemsSource.of_plan(given, plan)
         table = source.table(keys())
         assert sorted(table.items.labels.to_pylist()) == ["a", "b"]
         assert source.table(keys("another run")) is table, "made once a process and key"
     path.write_text("b\na\nc\n")  # changed after the pipeline was built
-    later = DomainSource.__new__(DomainSource)
-    later.__dict__ = {**DomainSource(domain, plan).__dict__, "_domain": str(path)}
+    later = dataclasses.replace(PublicItemsSource.of_plan(domain, plan), items=str(path))
     with pytest.raises(ValueError, match=r"the list \(3 items\) is not that of the plan \(2 items\)"):
-        later.table(keys())
+        later.table(keys(secret=bytes([1]) * 32))
 
 
 def test_each_key_has_a_table_of_its_own():
     """One transform that is applied to several pipelines draws a key for each of them."""
     domain = PublicItems.of_ids([f"item {number}" for number in range(300)])
-    source = DomainSource(domain, plan_of(domain))
+    source = PublicItemsSource.of_plan(domain, plan_of(domain))
     for byte in (1, 2, 1, 3):  # the first one again, after another
         run = keys(secret=bytes([byte]) * 32)
         assert source.table(run).contains(run.hash_items(domain.labels)).all()
@@ -170,7 +165,7 @@ def test_the_size_that_a_plan_states_is_compared_too(tmp_path):
         tampered = dataclasses.replace(plan, domain=stated, max_items=max_items)
         for given in (domain, path):
             with pytest.raises(ValueError, match=r"the list \(1,000 items\) is not that of the plan"):
-                DomainSource(given, tampered)
+                PublicItemsSource.of_plan(given, tampered)
 
 
 def test_a_large_domain_travels_as_a_path(tmp_path):

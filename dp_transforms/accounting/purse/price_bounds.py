@@ -1,7 +1,7 @@
 """Upper bounds on the prices of many weights at once: much faster than the prices, and at most 0.02 % above them.
 
 Guarantee: `price_bounds` is at least the price of each weight, of bits or levels, for all integer counts;
-`within` says yes only where a price is at most what is given (docs/guarantee.md, "Many prices at once"). Errors of
+`within` says yes only where a price is at most what is given (docs/prices.md, "Many prices at once"). Errors of
 floats are added.
 
 A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,

@@ -72,7 +72,7 @@ def price_work(noise: ExponentialPower, order: float, weights: Sequence[int], sp
     """About how many integers the prices of these weights look at, at most. Raises ValueError for what has no price.
 
     A price looks at each integer up to a reach on both sides of the threshold, and at some intervals between levels
-    beyond it. The reach is known without looking: where the certificate (docs/guarantee.md, "Prices: facts and
+    beyond it. The reach is known without looking: where the certificate (docs/prices.md, "Prices: facts and
     certificate" and "Levels") bounds all that is further away. So the work is bounded by the number of weights, times
     the reach of the largest, which is the longest.
     """
