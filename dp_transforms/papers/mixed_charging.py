@@ -11,17 +11,6 @@ interaction with and without that user, either way, is at most ``budget / lam``,
 for every lam > 0 at which the argument of the logarithm is positive. With calls of one kind it is a cross-check of the
 game that shares nothing with it, and it adds up with other mechanisms that have a Renyi guarantee.
 
-Proof for calls of one kind, and an exclusion after `hits` hits. As in docs/guarantee.md, "Reduction to a walk" let R
-be the bit of randomized response behind a call, p the probability that it is 1, and h1, h0 the probabilities of a hit
-after R = 1 and R = 0. It suffices that ``exp(lam loss - charges)`` is a supermartingale,
-``p e^(lam eps) (1 - s h1) + (1-p) e^(-lam eps) (1 - s h0) <= 1`` with ``s = 1 - e^-charge``; that is
-``s (p e^(lam eps) h1 + (1-p) e^(-lam eps) h0) >= D - 1``. Under the two constraints of a q-target the left side is
-least at ``h1 = 0, h0 = q/(1-p)``, where it is ``s q e^(-lam eps)``. At the exclusion the charges are at most
-``hits * charge``, so ``E[exp(lam loss)] <= exp(hits * charge)``. With the worlds exchanged the game is the same. ∎
-
-Sparse vector with discrete Laplace noise meets this bound, at a count one below the threshold, with q of
-`not_prior_probability`: the charge cannot be smaller for it either.
-
 The order is fixed before the first call, since the charges of different kinds compare differently at different
 orders; `MixedChargingAccountant.for_mix` chooses it for the calls that are expected. Calls that also have a delta add
 that to the delta here. `largest_support` is the coarse alternative: count all hits alike, at the worst numbers.

@@ -1,16 +1,15 @@
 """ThresholdMonitor and ThresholdMonitorEvolving, to be used alone: tests of queries that never halt ([KMS21]).
 
-The pipeline does not run this module. In mode ``kms21`` its ``ThresholdMonitorEvolvingDoFn`` names the same
+The pipeline does not run this module. With the noise as printed its ``ThresholdMonitorEvolvingDoFn`` names the same
 items, on columns and with keyed noise: tests/beam/test_threshold_monitor_evolving.py gives both the same draws.
 
 A user pays only for answers "top", and only as much as it contributed to them. A user that has paid `hits` is removed,
 and the rest of the stream goes on.
 
 Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours: with and without the user), for
-any number of queries, each chosen after the answers before it. Conditions: noise that satisfies
-docs/papers_proofs.md, "The monitor"; a user's weight depends on nothing but this user's own data and
-published answers; whether making a query raises does not depend on the data; one thread at a time asks.
-Numbers from a budget, and back:
+any number of queries, each chosen after the answers before it. Conditions: noise that satisfies docs/papers_proofs.md,
+"The monitor"; a user's weight depends on nothing but this user's own data and published answers; whether making a query
+raises does not depend on the data; one thread at a time asks. Numbers from a budget, and back:
 
     noise = dp_transforms.accounting.kms21_accountant.calibrate_threshold_monitor(epsilon, delta, hits, grid)
     noise.epsilon(delta)
