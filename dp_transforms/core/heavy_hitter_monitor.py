@@ -1,9 +1,9 @@
 """Where users pay for hits: a parallel front, which finds candidates, and the sequential stage. Window by window that
 tests the candidates, charges their holders, and excludes users at their limit.
 
-The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
-accounting of target charging ([CL23] Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm
-as printed: tests/beam/test_threshold_monitor_evolving.py.
+This is ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the accounting of target charging ([CL23]
+Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm as printed:
+tests/beam/test_threshold_monitor_evolving.py.
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
@@ -13,7 +13,7 @@ items per user. Source: docs/guarantee.md, "The mechanism of hits" and "Draws in
 "Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
 below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
 there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
-algorithm's distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
+algorithm's distribution. The noise as printed has no such bit: there every cell is a candidate.
 
 **One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
 two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
@@ -31,15 +31,8 @@ import numpy.typing as npt
 
 from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
 from dp_transforms.core.equal_rows import concatenated_ranges, sort_with_codes
+from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.query_noise import (
-    QueryNoise,
-    digests_of_groups,
-    epsilon_spent,
-    most_hits,
-    query_noise,
-    release_rule,
-)
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
@@ -50,8 +43,8 @@ _ROWS_AT_ONCE = 1 << 20  # some 40 MB
 class WindowQueries:
     """The candidates of one window, and the counters of their holders.
 
-    counters: of exactly the rows of these candidates; `charge` adds to them. In a known domain they are tested even if
-    no holder is active.
+    counters: of exactly the rows of these candidates; `charge` adds to them. Public items are tested even if no
+    holder is active.
     """
 
     def __init__(
@@ -67,7 +60,7 @@ class WindowQueries:
         self._hits_per_user = plan.hits_per_user
         self._keys = keys
         self._draw = noise.draws_of(window)
-        self._threshold, self._is_domain = plan.threshold, plan.domain_size > 0
+        self._threshold, self._are_public = plan.threshold, plan.domain_size > 0
         self._user_of_row, self._hits = counters.user_of_row, counters.hits
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(slice(0, len(candidates)))
@@ -127,7 +120,7 @@ class WindowQueries:
         counts = active.counts
         digests = digests_of_groups(self._keys.widen_users(active.holders), active.splits)
         noisy_counts = counts + self._draw(asked.table.hashes[asked.items], digests, asked.counts)
-        if self._is_domain:
+        if self._are_public:
             return noisy_counts
         return np.where(counts > 0, noisy_counts, self._threshold - 1)
 
@@ -216,12 +209,10 @@ class HeavyHitterMonitor:
                     charged_results += 1
                     queries.charge(cell)
             cell = queries.next_heavy(cell + 1)
-        state.hit_bound += most_hits(self._plan, charged_results)
+        # No user holds more than so many of a window's items, and so pays no more of its hits.
+        state.hit_bound += min(self._plan.charged_hits.max_items_per_user, charged_results)
         if not heavy_hitters:
             return None
-        return self._report(window, heavy_hitters, state.hit_bound)
-
-    def _report(self, window: int, heavy_hitters: list[HeavyHitter], hit_bound: int) -> WindowReport:
         plan = self._plan
         return WindowReport(
             stream=self._keys.stream,
@@ -230,7 +221,7 @@ class HeavyHitterMonitor:
             heavy_hitters=sorted(heavy_hitters, key=release_order),
             epsilon_total=plan.epsilon,
             delta=plan.delta,
-            epsilon_spent=epsilon_spent(plan, hit_bound),
+            epsilon_spent=epsilon_spent(plan, state.hit_bound),
         )
 
 

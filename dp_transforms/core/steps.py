@@ -29,6 +29,7 @@ from dp_transforms.core.contributions import (
 from dp_transforms.core.equal_rows import group_slices
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
+from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import EmptyItems, ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
@@ -36,7 +37,6 @@ from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS
 from dp_transforms.core.packed_arrays import check_unpacked
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
-from dp_transforms.core.query_noise import query_noise
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
 from dp_transforms.core.round_namer import RoundNamer, SizingTests

@@ -15,11 +15,11 @@ from dp_transforms.core import heavy_hitter_monitor
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits, HolderCounters
 from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
+from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_noise
 from dp_transforms.core.item_namer import EmptyItems
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
-from dp_transforms.core.query_noise import SingleNoise, digests_of_groups, query_noise
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
