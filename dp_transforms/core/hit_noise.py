@@ -150,7 +150,7 @@ ReleaseRule = Callable[[int], Release | None]
 
 @dataclasses.dataclass(frozen=True)
 class AboveThreshold:
-    """Publishes an item whose noisy count reaches the threshold, with that count or without it; every holder is charged.
+    """Publishes an item whose noisy count reaches the threshold, with the count or without; every holder is charged.
 
     Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and its outcomes other than
     "bot" are a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.3). With the two noises of

@@ -26,11 +26,12 @@ from dp_transforms.core.contributions import (
     bound_contributions,
     keep_by_hash,
 )
+from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.equal_rows import group_slices
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
-from dp_transforms.core.item_namer import EmptyItems, ItemNamer
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
@@ -39,7 +40,6 @@ from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
-from dp_transforms.core.round_namer import RoundNamer, SizingTests
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span, Stage, Step
 from dp_transforms.core.state_chunks import Kind
@@ -315,13 +315,13 @@ class WeighRound(_RoundStep, SpendBudgets):
 
 class NameRound(_RoundStep):
     """`ItemSums` -> `NamedItems`: in round 0 of blocks of windows, later of windows, with what earlier rounds named
-    (`core.round_namer`)."""
+    (`core.item_namer`)."""
 
     TAKES = ItemSums
 
     def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
         super().__init__(plan, keys, public_items, number)
-        self._namer = RoundNamer(plan, keys)
+        self._namer = ItemNamer(plan, keys)
 
     def process(
         self, state: None, columns: ItemSums, span: Span, counts: Counter[str], *earlier_names: Messages
@@ -333,7 +333,7 @@ class NameRound(_RoundStep):
         if self.is_sizing:
             named = named.without_left_out()
             drawn = len(earlier.in_windows.without_left_out())
-            named, columns = SizingTests(self.plan, self.keys).size(named, columns, drawn, span.end - span.first)
+            named, columns = self._namer.size(named, columns, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, columns, earlier.candidates, span.shard, span.shards)
         return NamedItems.merge([named, found])
 

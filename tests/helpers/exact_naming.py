@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.core.contributions import UserContributions, contributions_of_events
+from dp_transforms.core.empty_items import EmptyItems, binomial_integers
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.item_namer import EmptyItems, ItemNamer, binomial_integers
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable

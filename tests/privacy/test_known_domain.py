@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
+from dp_transforms.core.empty_items import EmptyItems, binomial_integers
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.hit_noise import query_noise
-from dp_transforms.core.item_namer import EmptyItems, binomial_integers
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dp_transforms.core import heavy_hitter_monitor
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits, HolderCounters
 from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
+from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_noise
-from dp_transforms.core.item_namer import EmptyItems
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable

@@ -17,8 +17,9 @@ from dp_transforms.core.contributions import (
     item_contributions_of_events,
     keep_by_hash,
 )
+from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.item_namer import EmptyItems, ItemNamer
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems

@@ -19,10 +19,10 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.core.contributions import ItemContributions, item_contributions_of_events
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
-from dp_transforms.core.round_namer import SizingTests
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
@@ -243,7 +243,7 @@ def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not():
     trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
     named = named_in_blocks(trial, [str(number) for number in range(2000)])
     lone = ItemSums(*np.array([[0], [7], [4000]]), np.array([[1, 2]], dtype=np.uint64), named.table).select(slice(None))
-    second, drawn = SizingTests(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
+    second, drawn = ItemNamer(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
     (sized, none), (with_lone, _) = (second.size(named, sums, drawn, WINDOWS) for sums in (ItemSums.none(), lone))
     assert len(none) == 0
     assert (sized.at_least_users > 0).sum() == pytest.approx(1000, rel=0.15)
