@@ -19,6 +19,7 @@ from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import Sharding
 from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
+from dp_transforms.logs.streams.open_partitions import Polling
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
@@ -95,47 +96,38 @@ class MonitorStream(beam.PTransform):
             raise ValueError(f"poll_seconds must be > 0 and finite, got {poll_seconds!r}.")
         if stop_file is not None and "://" in stop_file:
             raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
-        self._domain = PublicItemsSource.of_plan(public_items, plan)
-        self._source = source
-        self._plan = plan
-        self._clock = clock
-        self._noise_key = noise_key
-        self._run_id = run_id
-        self._stream = stream
         if shards is None and driver == LOOP:
             shards = 1  # such an engine works in one process, where each key costs time
+        self._source, self._clock, self._noise_key, self._driver = source, clock, noise_key, driver
         self._shards = Sharding.of_stream(shards).shards
-        self._driver = driver
-        self._confirm = confirm
-        self._stop_file = stop_file
-        self._poll_seconds = poll_seconds
+        self._confirm, self._stop_file, self._poll_seconds = confirm, stop_file, poll_seconds
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
-        self._stages = stages_of(self._run, self._domain)
+        self._stages = stages_of(self._run, self._public_items)
 
     def display_data(self) -> dict[str, str | float]:
         """What was declared."""
-        return display_of(self._plan, self._stream)
+        return display_of(self._run.plan, self._run.stream)
 
     def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)
         keep_bundles_whole(begin.pipeline)
-        partitions = self._source.partitions()
-        names = {partition.name for partition in partitions}
-        if not partitions or len(names) != len(partitions):
-            raise StreamError(f"a source must have partitions with different names, got {len(partitions)} partitions.")
-        messages, rejected = begin | "PollPartitions" >> PollPartitions(
+        listed = self._source.partitions()
+        partitions = {partition.name: partition for partition in listed}
+        if not partitions or len(partitions) != len(listed):
+            raise StreamError(f"a source must have partitions with different names, got {len(listed)} partitions.")
+        polling = Polling(
             partitions,
             self._run,
-            noise_key,
             self._clock,
+            self._source.fingerprint(),
             self._shards,
-            source=self._source.fingerprint(),
-            domain=self._domain,
-            driver=self._driver,
-            confirm=self._confirm,
-            stop_file=self._stop_file,
-            poll_seconds=self._poll_seconds,
+            self._confirm,
+            self._stop_file,
+            self._poll_seconds,
         )
-        stages = ReleaseStagesInOrder(self._stages, noise_key, self._shards, len(partitions))
-        reports, ended = messages | "Release" >> stages
+        poll = PollPartitions(polling, noise_key, self._public_items, driver=self._driver)
+        messages, rejected = begin | "PollPartitions" >> poll
+        release = ReleaseStagesInOrder(self._stages, noise_key, self._shards, len(partitions))
+        reports, ended = messages | "Release" >> release
         return StreamOutput(reports, ended, rejected)

@@ -10,10 +10,11 @@ from collections.abc import Callable
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
 from dp_transforms.core.contributions import UserContributions
 from dp_transforms.errors import StreamError
+from dp_transforms.logs.streams import open_partitions
+from dp_transforms.logs.streams.open_partitions import Polling
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
@@ -24,15 +25,18 @@ PLAN = small_plan(3)
 CLOCK = StreamClock(out_of_order_seconds=0, idle_timeout_seconds=0.01)
 
 
+def polling_of(source, **arguments):
+    partitions = {partition.name: partition for partition in source.partitions()}
+    settled = {"clock": CLOCK, "source": "", "shards": SHARDS, "confirm": True, "stop_file": None}
+    return Polling(partitions, settings_of(PLAN), **{**settled, "poll_seconds": 0.001, **arguments})
+
+
 class Loop:
     """One key of the DoFn, fired by hand: what it sent, and the intents that wait."""
 
     def __init__(self, source, *, secret=SECRET, clock=CLOCK, shards=SHARDS, **arguments):
-        settled = {"domain": None, "driver": "timers", "confirm": True, "stop_file": None, "poll_seconds": 0.001}
-        polling = PollPartitions(
-            source.partitions(), settings_of(PLAN), HeldSecret(secret), clock, shards, **{**settled, **arguments}
-        )
-        self.do_fn = polling._poll.dofn
+        polling = polling_of(source, clock=clock, shards=shards, **arguments)
+        self.do_fn = PollPartitions(polling, HeldSecret(secret), None, driver="timers")._poll.dofn
         assert isinstance(self.do_fn, PollInTimersDoFn)
         self.do_fn.setup()
         self.messages, self.intents = [], []
@@ -97,7 +101,7 @@ def events():
 
 
 def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
-    monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
+    monkeypatch.setattr(open_partitions, "_CONFIRMED", {})
     loop = Loop(MemoryStream.of([events()], 40)).fire(3)
     while not loop.intents:
         loop.fire()
@@ -106,19 +110,19 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert len(loop.messages) == sent
     assert loop.intents == [waiting.intent.name], "asked once"
     assert loop.state["progress"].content == waiting.to_bytes()
-    first = poll_partitions.Confirmation(waiting.intent.name)
+    first = open_partitions.Confirmation(waiting.intent.name)
     first()
     first()
     loop.fire(3)
     assert len(loop.messages) == sent, "the first call may be for a checkpoint that began before"
     assert loop.intents == [waiting.intent.name] * 2, "asked again, once"
-    poll_partitions.Confirmation(waiting.intent.name)()
+    open_partitions.Confirmation(waiting.intent.name)()
     loop.fire()
     assert loop.state["poll"].at is None, "the loop has ended"
     assert loop.progress.is_over
     announced = [(message.window, shard) for shard, message in loop.messages if message.announced]
     assert sorted(announced) == [(window, shard) for window in range(3) for shard in range(SHARDS)]
-    assert not poll_partitions._CONFIRMED
+    assert not open_partitions._CONFIRMED
 
 
 def test_without_confirmation_it_acts_at_once_and_asks_nobody():
@@ -178,8 +182,8 @@ def test_earlier_records_of_one_user_push_nobody_out_of_a_drain(tmp_path, monkey
     was that came first."""
     others = [Arrival((f"u{user}", "news", START * MICROS), START * MICROS) for user in range(50_300)]
     seen, seconds = [], [time.time()]
-    monkeypatch.setattr(poll_partitions.time, "monotonic", lambda: seconds[0])
-    monkeypatch.setattr(poll_partitions, "_now_micros", lambda: round(seconds[0] * MICROS))
+    monkeypatch.setattr(open_partitions.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(open_partitions, "now_micros", lambda: round(seconds[0] * MICROS))
     for rows_of_x in (0, 1000):
         x = [Arrival(("x'", f"other {row}", START * MICROS), START * MICROS) for row in range(rows_of_x)]
         stop = tmp_path / f"stop {rows_of_x}"
@@ -293,9 +297,8 @@ def note_closed(deed, name):
 def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
     """The reader of a bundle that fails behind it is closed too."""
     CLOSED.clear()
-    arguments = {"domain": None, "driver": "loop", "confirm": True, "stop_file": None, "poll_seconds": 0.001}
     source = Watched([events(), events()], 40, note_closed)
-    poll = PollPartitions(source.partitions(), settings_of(PLAN), HeldSecret(), CLOCK, SHARDS, **arguments)._poll
+    poll = PollPartitions(polling_of(source), HeldSecret(), None, driver="loop")._poll
 
     def outputs():
         return poll.dofn.process(b"", *poll.args)

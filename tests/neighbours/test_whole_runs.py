@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.cli.main import main
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -172,7 +172,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     """In one pipeline: Kafka with a plan of looks, where what x' spends, and what is known of its items, changes
     nothing for the others; a folder by the clock of events; and a stop in the middle of a backlog."""
     # Each poll brings 120 records: so where a poll ends, x' decides.
-    monkeypatch.setitem(PollPartitions.__init__.__kwdefaults__, "max_records", 120)
+    monkeypatch.setitem(PartitionPoller.__init__.__kwdefaults__, "max_records", 120)
     brokers = Brokers(monkeypatch)
     streams: dict[str, Any] = {}
     now = int(time.time())
