@@ -15,9 +15,6 @@ probability of a hit after either step, h1 (up) and h0 (down), from the hits lef
 
 subject to ``p h1 + (1-p) h0 >= q`` and ``(1-p) h1 + p h0 >= q``; then ``delta = V_hits(0)``. Each level k is solved by
 policy iteration: a policy is a choice of vertex for each l, and its value solves one tridiagonal system.
-
-With a participation cap, a limit on the calls that the user takes part in, hit or not, the walk has a finite horizon:
-V_{k,n} with n calls left follows from V_{k-1,n-1} and V_{k,n-1} by the same maximum.
 """
 
 from __future__ import annotations
@@ -31,11 +28,9 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import (
     ROUNDING,
-    advanced_composition_epsilon,
     check_delta,
     check_epsilon,
     check_epsilon_per_query,
-    optimal_composition_delta,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
@@ -48,9 +43,7 @@ _MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviatio
 _MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is left is added as a residual
 _NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
 _SLOPE = 2e-15  # relative, per step of the lattice
-_LONGEST = 2**20  # entries above loss 0, and calls of a cap; a lattice or a cap that is cut there only raises delta
-_HIDDEN = 1e-8  # a cap that can lower delta by at most this share of it is not computed
-_BLOCK = 2**16  # entries that are updated at once; they fit into a processor's cache
+_LONGEST = 2**20  # entries above loss 0; a lattice that is cut there only raises delta
 _STOP = -1  # index of the policy "stop here" among the vertices
 
 
@@ -76,17 +69,14 @@ def check_target(epsilon_per_query: float, target_probability: float) -> None:
         )
 
 
-def _lattice(
-    epsilon_per_query: float, target_probability: float, hits: int, epsilon: float, calls: float = math.inf
-) -> _Lattice:
-    """calls: the most steps that will be walked; a lattice of that length is exact."""
+def _lattice(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> _Lattice:
     a = math.exp(-epsilon_per_query)
     up, down = 1 / (1 + a), a / (1 + a)
     # However short the lattice is, truncation only raises delta; this is long enough that it does not show.
     many_calls = (hits + 10 * math.sqrt(hits) + 40) / target_probability
     margin = min(_MARGIN / epsilon_per_query, _MARGIN_DEVIATIONS * math.sqrt(many_calls))
-    below = math.ceil(min(margin, calls))
-    above = math.ceil(min(epsilon / epsilon_per_query + margin, calls, _LONGEST))
+    below = math.ceil(margin)
+    above = math.ceil(min(epsilon / epsilon_per_query + margin, _LONGEST))
     loss = epsilon_per_query * np.arange(-below, above + 1)
     edge = min(1.0, target_probability / down)
     # (h0, h1) at the corners of the lower left boundary: more hits never help, since V_{k-1} <= V_k.
@@ -113,8 +103,6 @@ def _shift_down(values: Values) -> Values:
 
 def _evaluate(lattice: _Lattice, policy: npt.NDArray[np.int64], hit: list[Values]) -> Values:
     """The value of one policy: at each l either stop, or the vertex chosen there. One tridiagonal system."""
-    from scipy.linalg import solve_banded  # heavy: only where a game is played
-
     size = len(policy)
     walk_up, walk_down, right = np.zeros(size), np.zeros(size), lattice.stop_value.copy()
     for index, (h0, h1) in enumerate(lattice.vertices):
@@ -123,13 +111,17 @@ def _evaluate(lattice: _Lattice, policy: npt.NDArray[np.int64], hit: list[Values
         walk_down[chosen] = lattice.down * (1 - h0)
         right[chosen] = hit[index][chosen]
     right[-1] += walk_up[-1]  # V = 1 above
-    bands = np.zeros((3, size))
-    bands[0, 1:] = -walk_up[:-1]
-    bands[1] = 1.0
-    bands[1, 0] -= walk_down[0]  # V(-N-1) = V(-N)
-    bands[2, :-1] = -walk_down[1:]
-    solution = solve_banded((1, 1), bands, right, overwrite_ab=True, overwrite_b=True, check_finite=False)
-    return np.asarray(np.clip(solution, lattice.stop_value, 1.0))
+    up, down, values = walk_up.tolist(), walk_down.tolist(), right.tolist()
+    diagonal = [1.0 - down[0], *(1.0 for _ in range(size - 1))]  # V(-N-1) = V(-N)
+    # Elimination without exchanges, as in LAPACK: the walk loses something at each step, so the diagonal dominates.
+    for i in range(1, size):
+        factor = -down[i] / diagonal[i - 1]
+        diagonal[i] += factor * up[i - 1]
+        values[i] -= factor * values[i - 1]
+    values[-1] /= diagonal[-1]
+    for i in range(size - 2, -1, -1):
+        values[i] = (values[i] + up[i] * values[i + 1]) / diagonal[i]
+    return np.asarray(np.clip(values, lattice.stop_value, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,61 +207,6 @@ def charging_game_delta(epsilon_per_query: float, target_probability: float, hit
     return charging_game_deltas(epsilon_per_query, target_probability, hits, epsilon)[-1]
 
 
-@functools.lru_cache(maxsize=512)
-def capped_game_delta(
-    epsilon_per_query: float, target_probability: float, hits: int, participations: int, epsilon: float
-) -> float:
-    """The delta of the game in which the user also takes part in at most `participations` calls, hit or not.
-
-    Rounded up by less than one part in 10^5. Where ``hits >= participations`` it is the optimal composition of
-    `participations` calls. Where hardly anybody reaches the cap, or it is over a million, it is the game without the
-    cap. Never above either.
-    """
-    check_target(epsilon_per_query, target_probability)
-    check_whole("hits", hits, 1)
-    check_whole("participations", participations, 1)
-    check_epsilon(epsilon)
-    if epsilon >= epsilon_per_query * participations:
-        return 0.0
-    if participations <= hits:
-        return optimal_composition_delta(epsilon_per_query, participations, epsilon)
-    from scipy.special import betainc
-
-    # The cap matters only if the hits are not used up before it: Pr[Binomial(n, q) < hits].
-    hits_left = betainc(float(participations - hits + 1), float(hits), 1 - target_probability)
-    if hits_left <= _HIDDEN or participations > _LONGEST:
-        unlimited = charging_game_delta(epsilon_per_query, target_probability, hits, epsilon)
-        if hits_left <= _HIDDEN * unlimited or participations > _LONGEST:
-            return unlimited
-    lattice = _lattice(epsilon_per_query, target_probability, hits, epsilon, participations)
-    value = _walk(lattice, hits, participations)
-    return min(1.0, value * (1 + ROUNDING + 4e-15 * participations))
-
-
-def _walk(lattice: _Lattice, hits: int, participations: int) -> float:
-    """V_{hits,participations}(0). All terms are positive: each call costs a few units in the last place, relative."""
-    (edge, _), _, (target_probability, _) = lattice.vertices
-    size = len(lattice.stop_value)
-    values = np.ones((hits + 1, size + 2))  # row k: k hits left; one column beyond either end, 1 above the top
-    values[:, 1:-1] = lattice.stop_value
-    rows = max(1, _BLOCK // size)
-    for _ in range(participations):
-        values[:, 0] = values[:, 1]  # V(-N-1) = V(-N)
-        # From the top, in place: row k needs the row k - 1 of the call before.
-        for last in range(hits, 0, -rows):
-            first = max(1, last - rows + 1)
-            up = lattice.up * values[first - 1 : last + 1, 2:]
-            down = lattice.down * values[first - 1 : last + 1, :-2]
-            new = values[first : last + 1, 1:-1]
-            for always, at_vertex, share in ((down, up, edge), (up, down, edge), (None, up + down, target_probability)):
-                candidate = share * at_vertex[:-1]  # a hit
-                candidate += (1 - share) * at_vertex[1:]
-                if always is not None:
-                    candidate += always[1:]
-                np.maximum(new, candidate, out=new)
-    return float(values[-1, 1 + lattice.origin])
-
-
 def between_probability(epsilon_per_query: float, zone_width: int) -> float:
     """q of the target "in a zone of zone_width integers" for discrete Laplace noise; labels are charged by it.
 
@@ -284,46 +221,32 @@ class GameAccountant:
     """Guarantee: the interaction is (epsilon, delta(epsilon))-DP for one user, and tight for what is known of it.
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user, who is
-    excluded after `hits` results in the target, and takes part in at most `participations` calls if that is given. The
-    number of calls is not limited otherwise; data and queries may be chosen adaptively. Unit of privacy: one user, with
-    all of its events. An `Accountant`. Source: docs/guarantee.md, "Theorem of the game", from [CL23] Algorithm 1 and
-    [KOV15].
+    excluded after `hits` results in the target. The number of calls is not limited; data and queries may be chosen
+    adaptively. Unit of privacy: one user, with all of its events. An `Accountant`. Source: docs/guarantee.md, "The
+    game", from [CL23] Algorithm 1 and [KOV15].
 
     >>> game = GameAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
     >>> print(f"{game.epsilon(1e-8):.3f}, {game.delta(3.0):.2e}")
     3.450, 1.16e-07
-    >>> print(f"{GameAccountant(0.1, 0.475, hits=5, participations=20).epsilon(1e-8):.3f}")
-    1.996
     """
 
     epsilon_per_query: float
     target_probability: float
     hits: int
-    participations: int | None = None
 
     def __post_init__(self) -> None:
         check_target(self.epsilon_per_query, self.target_probability)
         for name in ("epsilon_per_query", "target_probability"):
             object.__setattr__(self, name, float(getattr(self, name)))
         check_whole("hits", self.hits, 1)
-        if self.participations is not None:
-            check_whole("participations", self.participations, 1)
 
     def delta(self, epsilon: float) -> float:
-        check_epsilon(epsilon)  # before the caches below, for which True and 1.0 are equal
-        game = (self.epsilon_per_query, self.target_probability, self.hits)
-        if self.participations is None:
-            return charging_game_delta(*game, epsilon)
-        return capped_game_delta(*game, self.participations, epsilon)
+        check_epsilon(epsilon)  # before the cache below, for which True and 1.0 are equal
+        return charging_game_delta(self.epsilon_per_query, self.target_probability, self.hits, epsilon)
 
     def epsilon(self, delta: float) -> float:
         check_delta(delta)
-        calls = (self.hits + 2 * math.sqrt(self.hits)) / self.target_probability
-        calls = math.ceil(calls if self.participations is None else min(self.participations, calls))
-        return smallest_safe_argument(
-            self.delta,
-            delta,
-            guess=0.9 * advanced_composition_epsilon(self.epsilon_per_query, calls, delta),
-            lowest=0.0,
-            highest=math.inf,
-        )
+        calls = math.ceil((self.hits + 2 * math.sqrt(self.hits)) / self.target_probability)
+        each = self.epsilon_per_query
+        composed = min(calls * each, calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / delta)))
+        return smallest_safe_argument(self.delta, delta, guess=0.9 * composed, lowest=0.0, highest=math.inf)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from dp_transforms.checks import check_positive, check_whole, is_number
 
@@ -67,16 +68,6 @@ def check_calls(calls: int, at_least: int = 0) -> None:
         raise ValueError(f"calls must be at most {MOST_CALLS:,}, got {calls!r}.")
 
 
-def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
-    """The smaller of basic and advanced composition ([CL23] Lemma A.4)."""
-    check_epsilon_per_query(epsilon_per_query)
-    check_whole("calls", calls, 1)
-    check_delta(delta)
-    drift = calls * epsilon_per_query**2 / 2
-    advanced = drift + epsilon_per_query * math.sqrt(2 * calls * math.log(1 / delta))
-    return min(calls * epsilon_per_query, advanced)
-
-
 def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:
     """The smallest delta for which `calls` adaptive epsilon_per_query-DP mechanisms are (epsilon, delta)-DP.
 
@@ -89,19 +80,22 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     check_epsilon(epsilon)
     if epsilon >= epsilon_per_query * calls:
         return 0.0
-    from scipy.special import gammaln  # heavy
-
     # The first K whose loss exceeds epsilon; one lower for safety, since a term at or below 0 is clipped anyway.
     first = max(0, math.floor((epsilon / epsilon_per_query + calls) / 2))
     k = np.arange(first, calls + 1, dtype=np.float64)
     # ln p = -log1p(e^-eps), ln(1 - p) = ln p - eps.
     log_p = -math.log1p(math.exp(-epsilon_per_query))
-    log_mass = gammaln(calls + 1) - gammaln(k + 1) - gammaln(calls - k + 1)
+    log_mass = math.lgamma(calls + 1) - log_factorials(k) - log_factorials(calls - k)
     log_mass += calls * log_p - (calls - k) * epsilon_per_query
     loss = epsilon_per_query * (2 * k - calls)
     gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
-    rounding = ROUNDING + 1e-15 * (gammaln(calls + 1) + calls * (1 + epsilon_per_query))  # the logarithms grow
+    rounding = ROUNDING + 1e-15 * (math.lgamma(calls + 1) + calls * (1 + epsilon_per_query))  # the logarithms grow
     return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + rounding)))
+
+
+def log_factorials(counts: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """``ln n!`` of whole numbers n >= 0."""
+    return np.fromiter(map(math.lgamma, (counts + 1.0).tolist()), np.float64, len(counts))
 
 
 def smallest_safe_argument(
@@ -146,18 +140,38 @@ def smallest_safe_argument(
             below, at, step = at, min(highest, max(at * step, 1e-9)), step * step
         above = at
     gain_below, gain_above = excess(below), excess(above)
-    if gain_below < 0 < gain_above:
-        above = _polish(excess, safe, below, above, tolerance)
-    return above
-
-
-def _polish(
-    excess: Callable[[float], float], safe: Callable[[float], bool], below: float, above: float, tolerance: float
-) -> float:
-    from scipy.optimize import brentq  # heavy
-
-    root: float = brentq(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance)
-    step = tolerance
+    if not gain_below < 0 < gain_above:
+        return above
+    root, step = _root(excess, below, above, tolerance * above, 4 * tolerance), tolerance
     while root < above and not safe(root):
         root, step = root * (1 + step), step * 2
     return min(root, above)
+
+
+def _root(value: Callable[[float], float], below: float, above: float, tolerance: float, relative: float) -> float:
+    """Where it is 0, between two arguments of different signs: Brent's method, step by step as scipy's brentq."""
+    before, at, other = below, above, below
+    at_before, here, there = value(below), value(above), 0.0
+    step_before = step = above - below
+    while True:
+        if at_before * here < 0:
+            other, there = before, at_before
+            step_before = step = at - before
+        if abs(there) < abs(here):
+            before, at, other = at, other, at
+            at_before, here, there = here, there, here
+        least, half = (tolerance + relative * abs(at)) / 2, (other - at) / 2
+        if here == 0 or abs(half) < least:
+            return at
+        tried = math.inf
+        if abs(step_before) > least and abs(here) < abs(at_before):
+            if before == other:
+                tried = -here * (at - before) / (here - at_before)
+            else:
+                slope, slope_there = (at_before - here) / (before - at), (there - here) / (other - at)
+                tried = -here * (there * slope_there - at_before * slope) / (slope_there * slope * (there - at_before))
+        is_short = 2 * abs(tried) < min(abs(step_before), 3 * abs(half) - least)
+        step_before, step = (step, tried) if is_short else (half, half)
+        before, at_before = at, here
+        at += step if abs(step) > least else math.copysign(least, half)
+        here = value(at)

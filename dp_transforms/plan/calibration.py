@@ -19,8 +19,8 @@ from dp_transforms.accounting.calibration import (
     sampling_delta,
 )
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.accounting.purse.price_list import PriceList
-from dp_transforms.accounting.purse.purse_search import (
+from dp_transforms.accounting.price_list import PriceList
+from dp_transforms.accounting.purse_search import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
     SMALLEST_KNOWN_ERROR,

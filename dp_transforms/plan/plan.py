@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from dp_transforms.accounting.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.checks import exact, html_table
 from dp_transforms.plan.calibration import EXACT, PRINTED, calibrate_hits, calibrate_looks, checked_budget, stored_mode
 from dp_transforms.plan.plan_checks import check_plan

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
 from dp_transforms.accounting.composition import check_delta
-from dp_transforms.accounting.purse.price_list import check_price_work
-from dp_transforms.accounting.purse.purse_search import PurseChoice
+from dp_transforms.accounting.purse_search import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
 from dp_transforms.plan.records import Hits, Looks
@@ -141,7 +140,6 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
         raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")
     if min(plan.units_of_rounds) < looks.units[0]:
         raise ValueError(f"each round must pay for a test, {looks.units[0]} units. Calibrate the plan again.")
-    check_price_work(looks.noise, looks.order, looks.weights, looks.spacing)
     # The price list is checked when it is built; this checks the rest: budget and threshold.
     units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
     PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)

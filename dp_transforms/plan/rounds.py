@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dp_transforms.accounting.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
-from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
-from dp_transforms.accounting.purse.purse_search import PurseChoice
+from dp_transforms.accounting.purse_search import PurseChoice
 from dp_transforms.checks import is_whole
 from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -38,3 +38,9 @@ def vertices(epsilon_per_query: float, q: float) -> list[tuple[float, float]]:
     """The three corners (h0, h1) among which the adversary of the game chooses."""
     edge = min(1.0, q * (math.exp(epsilon_per_query) + 1))
     return [(0.0, edge), (edge, 0.0), (q, q)]
+
+
+def capped_game_delta(epsilon_per_query: float, q: float, hits: int, calls: int, epsilon: float) -> float:
+    """The game in which a user takes part in at most so many calls, hit or not: what an adversary can attain in a
+    short test. Proved as the game is, with the calls that are left beside the hits that are left."""
+    return game_by_iteration(epsilon_per_query, q, hits, epsilon, calls, vertices(epsilon_per_query, q))

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.purse.price_list import PriceList, make_price_list
+from dp_transforms.accounting.price_list import PriceList, make_price_list
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
 from tests.helpers.trial_plan import TrialPlan

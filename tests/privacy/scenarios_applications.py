@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable
 
-from dp_transforms.accounting.charging_game import capped_game_delta
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.distinct_count import DistinctCount
 from dp_transforms.papers.noise_source import NoiseSource
@@ -16,6 +15,7 @@ from dp_transforms.papers.pate import TeacherVotes
 from dp_transforms.papers.pay_for_change import PayForChange
 from dp_transforms.papers.private_computation import PrivateComputation, Target
 from dp_transforms.papers.target_charging import ConditionalRelease, Price, TargetCharging
+from tests.helpers.charging_game_oracle import capped_game_delta
 from tests.privacy.scenarios import Scenario
 from tests.privacy.scenarios_target_charging import _LN3, _RESPONSE, Stream, Transcript, _game, _halts, _hits
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.mixed_charging import MixedChargingAccountant, MixedChargingFilter
 from dp_transforms.papers.noise_source import Halted, NoiseSource
@@ -24,6 +24,7 @@ from dp_transforms.papers.target_charging import (
     Price,
     TargetCharging,
 )
+from tests.helpers.charging_game_oracle import capped_game_delta
 from tests.privacy.scenarios import Scenario
 
 Transcript = list[Hashable]

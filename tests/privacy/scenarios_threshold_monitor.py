@@ -7,6 +7,7 @@ accountant that knows how many queries there are; the product's attain up to all
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import Release, ReleaseRule
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
+from tests.helpers.charging_game_oracle import capped_game_delta
 from tests.privacy.scenarios import Scenario
 
 Transcript = Sequence[Release | None]
@@ -40,7 +42,8 @@ def _claim(queries: int, delta: float, *, q_factor: float = 1.0, epsilon: float,
     """The epsilon of individual charging when the user takes part in at most so many queries."""
     stream = IndividualCharging(1, epsilon_per_query=epsilon, **numbers)
     q = min(stream.target_probability * q_factor, 1 / (math.exp(epsilon) + 1))
-    return GameAccountant(epsilon, q, numbers["hits"], participations=queries).epsilon(delta)
+    game = functools.partial(capped_game_delta, epsilon, q, numbers["hits"], queries)
+    return smallest_safe_argument(game, delta, guess=1.0, lowest=0.0, highest=math.inf)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ SCENARIOS = [
             name,
             f'{source}; docs/papers_proofs.md, "The same monitor by target charging"',
             epsilon,
-            GameAccountant(1.0, 1 / (math.e + 1), 1, participations=_LONE_QUERIES).delta(epsilon),
+            capped_game_delta(1.0, 1 / (math.e + 1), 1, _LONE_QUERIES, epsilon),
             lambda noise, with_user, play=play: _lone_user(noise, with_user, **play),
             private=not play,
             cut=1e-7,

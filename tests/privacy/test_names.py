@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
+from dp_transforms.accounting.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay

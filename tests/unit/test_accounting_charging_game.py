@@ -1,4 +1,4 @@
-"""The charging game, with and without a cap on participations; and what all accountants have in common."""
+"""The charging game; and what all accountants have in common."""
 
 import itertools
 import json
@@ -11,7 +11,6 @@ import pytest
 from dp_transforms.accounting.charging_game import (
     GameAccountant,
     between_probability,
-    capped_game_delta,
     charging_game_delta,
     charging_game_deltas,
 )
@@ -25,7 +24,7 @@ from tests.helpers.charging_bounds import (
     static_adversary_delta,
     static_adversary_epsilon,
 )
-from tests.helpers.charging_game_oracle import game_by_iteration, vertices
+from tests.helpers.charging_game_oracle import capped_game_delta, game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
@@ -175,76 +174,24 @@ def test_against_every_policy(epsilon_per_query, share, hits, participations, ep
         best = max(best, _attained(epsilon_per_query, hits, epsilon, participations, plays))
     assert best > 0
     value = capped_game_delta(epsilon_per_query, q, hits, participations, epsilon)
-    assert best <= value <= best * (1 + 1e-9)
+    assert value == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("epsilon_per_query", "share", "hits", "participations", "epsilon"),
-    [
-        (0.7, 1.0, 1, 5, 1.0),
-        (0.5, 0.86, 3, 9, 1.5),
-        (0.3, 0.7, 4, 30, 2.0),
-        (2.0, 0.8, 2, 7, 3.0),
-        (0.2, 0.05, 2, 60, 2),
-    ],
-)
-def test_with_a_cap_against_dumb_value_iteration(epsilon_per_query, share, hits, participations, epsilon):
-    q = share / (math.exp(epsilon_per_query) + 1)
-    oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, vertices(epsilon_per_query, q))
-    value = capped_game_delta(epsilon_per_query, q, hits, participations, epsilon)
-    assert oracle <= value <= oracle * (1 + 1e-6)  # the lattice is cut at 14 units of loss
-    without_a_corner = vertices(epsilon_per_query, q)[:1]
-    if share < 1:
-        assert game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, without_a_corner) < oracle
-
-
-def test_equals_optimal_composition_where_the_hits_suffice():
+def test_the_oracle_is_optimal_composition_where_the_hits_suffice():
     q = not_prior_probability(0.3)
-    for participations in (1, 2, 10, 40):
-        for epsilon in (0.0, 0.1, 0.7 * participations * 0.3, participations * 0.3):
-            composed = optimal_composition_delta(0.3, participations, epsilon)
-            for hits in (participations, participations + 1, 10**6):
-                assert capped_game_delta(0.3, q, hits, participations, epsilon) == pytest.approx(composed, rel=1e-9)
-    # The walk itself, one hit short: those who lose all by hits would have had the loss against them anyway.
-    for participations in (10, 40):
-        walked = capped_game_delta(0.3, q, participations - 1, participations, 1.2)
-        assert walked == pytest.approx(optimal_composition_delta(0.3, participations, 1.2), rel=1e-9)
-
-
-@pytest.mark.parametrize(("epsilon_per_query", "share", "hits"), [(0.3, 1.0, 1), (0.1, 0.86, 4), (0.05, 0.86, 30)])
-def test_converges_to_the_game(epsilon_per_query, share, hits):
-    q = share * not_prior_probability(epsilon_per_query)
-    epsilon = GameAccountant(epsilon_per_query, q, hits).epsilon(1e-7)
-    game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
-    many = math.ceil((hits + 4 * math.sqrt(hits) + 10) / q)  # a few of which hardly anybody still has hits
-    assert capped_game_delta(epsilon_per_query, q, hits, 2**62, epsilon) == game
-    assert capped_game_delta(epsilon_per_query, q, hits, many, epsilon) == pytest.approx(game, rel=5e-3)
-    few = math.ceil(1.05 * epsilon / epsilon_per_query)  # hardly enough to reach such a loss at all
-    assert 0 < capped_game_delta(epsilon_per_query, q, hits, few, epsilon) < 0.9 * game
-
-
-def test_epsilon_is_below_both_limits_and_safe():
-    for hits, participations in ((3, 8), (3, 30), (10, 30), (10, 10_000)):
-        accountant = GameAccountant(0.1, 0.45, hits, participations)
-        epsilon = accountant.epsilon(1e-8)
-        assert accountant.delta(epsilon) <= 1e-8
-        assert accountant.delta(epsilon * (1 - 1e-5)) > 1e-8
-        assert epsilon <= GameAccountant(0.1, 0.45, hits).epsilon(1e-8) * (1 + 1e-6)
-        assert epsilon <= OptimalComposition(0.1, participations).epsilon(1e-8) * (1 + 1e-6)
-    # The two limits help one another, if only where they cost about the same.
-    both = GameAccountant(0.05, 0.2, 10, 128).epsilon(1e-9)
-    alone = [GameAccountant(0.05, 0.2, 10).epsilon(1e-9), OptimalComposition(0.05, 128).epsilon(1e-9)]
-    assert both < 0.97 * min(alone)
+    for calls in (1, 2, 10, 40):
+        for epsilon in (0.0, 0.1, 0.7 * calls * 0.3, calls * 0.3):
+            composed = optimal_composition_delta(0.3, calls, epsilon)
+            assert capped_game_delta(0.3, q, calls, calls, epsilon) == pytest.approx(composed, rel=1e-9)
 
 
 TARGET_CHARGING = (GameAccountant, ExactTailAccountant, ClosedFormAccountant, RenyiAccountant)
-GAME = GameAccountant(0.1, 0.45, 4)
 
 
 @pytest.mark.parametrize(
     "accountant",
-    [GAME, GameAccountant(0.1, 0.45, 4, participations=25), OptimalComposition(0.1, 25)],
-    ids=["game", "capped game", "composition"],
+    [GameAccountant(0.1, 0.45, 4), OptimalComposition(0.1, 25)],
+    ids=["game", "composition"],
 )
 def test_a_curve_that_falls_and_its_inverse(accountant):
     deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0, 8.0)]
@@ -265,14 +212,12 @@ def test_a_curve_that_falls_and_its_inverse(accountant):
     ("epsilon_per_query", "hits", "share"), [(0.01, 1, 1.0), (0.01, 40, 0.3), (0.3, 40, 1.0), (1.5, 1, 0.3)]
 )
 def test_the_order_of_the_bounds(epsilon_per_query, hits, share):
-    """static adversary <= game <= exact tail <= closed form, and game <= Renyi; a cap lowers the game further."""
+    """static adversary <= game <= exact tail <= closed form, and game <= Renyi."""
     q = share * not_prior_probability(epsilon_per_query)
     game = GameAccountant(epsilon_per_query, q, hits)
-    capped = GameAccountant(epsilon_per_query, q, hits, participations=2 * hits + 3)
     for delta in (1e-3, 1e-9):
         epsilon = game.epsilon(delta)
         deltas = [make(epsilon_per_query, q, hits).delta(epsilon) for make in TARGET_CHARGING]
-        assert capped.delta(epsilon) <= deltas[0] * (1 + 1e-9)
         attained = static_adversary_delta(epsilon_per_query, q, hits, epsilon)
         assert 0 < attained <= deltas[0] <= delta
         assert deltas[0] <= deltas[1] <= deltas[2] * (1 + 1e-9)

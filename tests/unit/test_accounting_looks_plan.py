@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dp_transforms.accounting.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -186,7 +186,7 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
     plan = looks_plan(epsilon=40.0, delta=0.5)
     assert plan.looks.spacing / 3 < plan.looks.weights[-1] <= plan.looks.spacing
     assert plan.found_from(1) <= 3
-    with pytest.raises(ValueError, match="weight 32593 costs 1000000000001 units"):
+    with pytest.raises(ValueError, match="weight 32593 costs more than its"):
         with_changes(plan, {"looks.weights": [*plan.looks.weights[:-1], plan.looks.spacing + 1]})
     assert Plan.from_json(plan.to_json()) == plan
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_list import make_price_list, order_budget
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.accounting.purse.look_prices import level_price
-from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.few_looks import FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
@@ -20,6 +19,7 @@ from tests.helpers.audited_names import (
     mechanism_and_claim,
     with_prices,
 )
+from tests.helpers.exact_prices import level_price
 from tests.unit import purse_oracle
 
 # Each fault is found by one check: where that check is weakened, the test of the fault fails.

@@ -17,7 +17,6 @@ import pytest
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.core.contributions import ItemContributions, item_contributions_of_events
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
@@ -35,6 +34,7 @@ from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.core_runs import START
+from tests.helpers.exact_prices import look_price
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.rounds_runs import (

@@ -12,9 +12,9 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.price_list import make_price_list
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks

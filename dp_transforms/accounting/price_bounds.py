@@ -21,7 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
-from dp_transforms.accounting.purse.look_prices import ROUNDING, SMALLEST_PRICE, log_tails
+from dp_transforms.checks import check_range, check_whole, shown
+
+MAX_ORDER = 1000.0
+SMALLEST_PRICE = 1e-12  # no price is below
+ROUNDING = 1e-12  # relative; of logarithms of sums
+LEAST_SPACING, MOST_SPACING = 2, 30  # standard deviations: closer boundaries cost much, others need much memory
 
 _ABOVE_FOUND = 1e-4  # relative: what a bound may be above the largest excess that was found
 _FIRST_INTERVALS = 5  # for each unit of scale
@@ -82,6 +87,35 @@ def _in_parts(published: Published, weights: Ints, allowed: Floats, least: float
     return np.concatenate(
         [np.zeros(0), *(_Search(published, weights[part], allowed[part], least, most).excess() for part in parts)]
     )
+
+
+def check_order(order: float) -> None:
+    check_range("order", order, 1.0, MAX_ORDER)
+    if order == 1:
+        raise ValueError("order must be > 1, got 1.")
+
+
+def check_spacing(noise: ExponentialPower, weight: int, spacing: int) -> None:
+    least = max(weight, math.ceil(LEAST_SPACING * noise.standard_deviation))
+    check_whole("spacing", spacing, least)
+    if spacing > max(least, MOST_SPACING * noise.standard_deviation):
+        raise ValueError(
+            f"spacing must be at most {MOST_SPACING} standard deviations of the noise, got {shown(spacing)}."
+        )
+
+
+def log_tails(noise: ExponentialPower, reach: int) -> Floats:
+    """``ln Pr[Z >= m]`` for m from ``-n`` to n, with m = 0 in the middle and n at least `reach`."""
+    return _log_tails(noise, noise.scale << (max(1, math.ceil(reach / noise.scale)) - 1).bit_length())
+
+
+@functools.lru_cache(maxsize=8)  # sizes of one law; the largest has 16 units of scale or little more
+def _log_tails(noise: ExponentialPower, size: int) -> Floats:
+    known = _log_tails(noise, size // 2)[size // 2 + 1 :] if size > noise.scale else np.zeros(0)
+    above = np.concatenate([known, noise.log_upper_tail(np.arange(len(known) + 1, size + 2))])
+    tails = np.concatenate([np.log1p(-np.exp(above[::-1])), above[:-1]])  # Pr[Z >= m] = 1 - Pr[Z >= 1 - m]
+    tails.flags.writeable = False
+    return tails
 
 
 class _Corner(NamedTuple):

@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.price_bounds import MAX_ORDER
+from dp_transforms.accounting.price_list import MOST_LOOKS, PriceList, make_price_list, order_budget
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PriceList, make_price_list, order_budget
 from dp_transforms.checks import check_range, check_whole, shown
 
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
@@ -190,6 +190,16 @@ def _probabilities(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, F
     """The tails of `_tails` themselves."""
     without, with_user = _tails(shape)
     return (np.exp(without[0]), np.exp(without[1])), (np.exp(with_user[0]), np.exp(with_user[1]))
+
+
+def outcome_excess(log_p: Floats, log_q: Floats, order: float, probability: Floats) -> Floats:
+    """About ``P ((P/Q)^lam - 1)`` of one outcome; infinite where it overflows. probability: P."""
+    exponent = (order - 1) * (log_p - log_q)
+    gained = probability * np.expm1(np.minimum(exponent, 1.0))
+    far = exponent > 1
+    with np.errstate(over="ignore"):
+        gained[far] = np.exp(log_p[far] + exponent[far]) - probability[far]
+    return gained
 
 
 def _quantile(shape: float, tails: Floats) -> Floats:

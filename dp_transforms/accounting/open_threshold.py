@@ -16,12 +16,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import check_delta
+from dp_transforms.accounting.composition import check_delta, log_factorials
 from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import log_tails
+from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
-from dp_transforms.accounting.purse.look_prices import log_tails
-from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.checks import check_range
 
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
@@ -44,11 +44,9 @@ def fewest_users(found: Found, share: float, probability: float) -> int:
 def _found(found: Found, users: int, share: float) -> float:
     if share >= 1:
         return float(found(np.array([users]))[0])
-    from scipy.special import gammaln
-
     spread = _DEVIATIONS * math.sqrt(users * share * (1 - share)) + _DEVIATIONS
     counts = np.arange(max(0, math.floor(users * share - spread)), min(users, math.ceil(users * share + spread)) + 1)
-    log_mass = gammaln(users + 1) - gammaln(counts + 1) - gammaln(users - counts + 1)
+    log_mass = math.lgamma(users + 1) - log_factorials(counts) - log_factorials(users - counts)
     log_mass += counts * math.log(share) + (users - counts) * math.log1p(-share)
     return float(np.sum(np.exp(log_mass) * found(counts)))
 

@@ -30,28 +30,25 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
-from dp_transforms.accounting.purse.look_prices import (
+from dp_transforms.accounting.price_bounds import (
     ROUNDING,
     SMALLEST_PRICE,
+    Published,
     check_order,
     check_spacing,
-    level_price,
-    level_reach,
-    look_price,
+    price_bounds,
+    within,
 )
-from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.checks import check_positive, check_range, check_whole
 
-MOST_WORK = 1_000_000_000  # integers: some ten seconds. The default plan has 65 million
 MOST_LOOKS = 10**7
 _EACH = 32  # up to so many looks each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
 _GUESSES = 3  # by powers, before halves
-_BOUNDS_FROM_SCALE = 50
-_BOUNDS_TO_SPACING = 50  # units of scale
 _MORE = 1 + 1e-9  # before rounding up: above the error of a few products of floats
+_ADVICE = "Use make_price_list."
 
 
 def order_budget(order: float, epsilon: float, delta: float) -> float:
@@ -68,37 +65,9 @@ def order_budget(order: float, epsilon: float, delta: float) -> float:
     return epsilon - loss - ROUNDING * (epsilon + abs(loss))
 
 
-def price_work(noise: ExponentialPower, order: float, weights: Sequence[int], spacing: int) -> int:
-    """About how many integers the prices of these weights look at, at most. Raises ValueError for what has no price.
-
-    A price looks at each integer up to a reach on both sides of the threshold, and at some intervals between levels
-    beyond it. The reach is known without looking: where the certificate (docs/prices.md, "Prices: facts and
-    certificate" and "Levels") bounds all that is further away. So the work is bounded by the number of weights, times
-    the reach of the largest, which is the longest.
-    """
-    check_order(order)
-    largest = max((check_whole("each of weights", weight, 1) for weight in weights), default=1)
-    check_spacing(noise, 1, spacing)
-    return len(weights) * 2 * (level_reach(noise, order, min(largest, spacing), spacing) + 3 * spacing)
-
-
-def check_price_work(noise: ExponentialPower, order: float, weights: Sequence[int], spacing: int) -> None:
-    """Raises ValueError for a list whose prices would take minutes, before any is computed: a plan may be hostile.
-
-    The bounds of `price_bounds` spare a plan most of this work, but not a forged one: they are sure of no weight that
-    costs exactly its price. A thousand of these, at scale 50,000 with spacing 200,000, would take 47 s to check.
-    """
-    work = price_work(noise, order, weights, spacing)
-    if work > MOST_WORK:
-        raise ValueError(
-            f"weights, scale, order and spacing make {work:.2g} steps to check the prices, more than {MOST_WORK:.2g}. "
-            "No plan of Plan.for_contributions takes so many: write one with `shh plan --output`."
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class PriceList:
-    """What looks cost at one order. Build it with `make_price_list`; construction computes every price again.
+    """What looks cost at one order. Build it with `make_price_list`; construction bounds every price again.
 
     noise, order, budget: the law, the order, and the Renyi divergence that a full purse stands for.
     weights: whole numbers, rising. units: what a look with each costs, rising, at most BUDGET_UNITS.
@@ -122,22 +91,14 @@ class PriceList:
             for value in rising:
                 check_whole(f"each of {name}", value, 1)
             if any(low >= high for low, high in itertools.pairwise(rising)):
-                raise ValueError(f"{name} must rise. Use make_price_list.")
+                raise ValueError(f"{name} must rise. {_ADVICE}")
         if self.units[-1] > BUDGET_UNITS:
             raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
-        for unsure in np.flatnonzero(~self._certainly_enough()):
-            weight, units = self.weights[unsure], self.units[unsure]
-            needed = _units(self.noise, self.order, self.budget, self.spacing, weight)
-            if units < needed:
-                raise ValueError(f"weight {weight} costs {needed} units, got {units}. Use make_price_list.")
-
-    def _certainly_enough(self) -> npt.NDArray[np.bool_]:
-        """Of each weight: whether the bounds say so. Where these are more work than prices, they are not asked."""
-        if self.noise.scale < _BOUNDS_FROM_SCALE or self.spacing > _BOUNDS_TO_SPACING * self.noise.scale:
-            return np.zeros(len(self.weights), dtype=np.bool_)
         paid = np.array(self.units) * (self.budget / BUDGET_UNITS / _MORE)
-        published = Published(self.noise, self.order, self.spacing)
-        return within(published, np.array(self.weights), paid)
+        enough = _are_enough(Published(self.noise, self.order, self.spacing), self.weights, tuple(paid.tolist()))
+        for weight, units, is_enough in zip(self.weights, self.units, enough, strict=True):
+            if not is_enough:
+                raise ValueError(f"weight {weight} costs more than its {units} units. {_ADVICE}")
 
     @property
     def most_looks(self) -> int:
@@ -209,17 +170,9 @@ def _check_terms(noise: ExponentialPower, order: float, budget: float, spacing: 
     check_range("budget * (order - 1)", budget * (order - 1), 0, 500)
 
 
-@functools.lru_cache(maxsize=20_000)
-def _units(noise: ExponentialPower, order: float, budget: float, spacing: int, weight: int) -> int:
-    """The price of a look in units, rounded up; more than BUDGET_UNITS where a purse cannot pay it."""
-    if spacing and weight > spacing:
-        return BUDGET_UNITS + 1  # it would pass two boundaries at once
-    if spacing:
-        price = level_price(noise, order, weight, spacing)
-    else:
-        price = look_price(noise, order, weight)
-    share = price / budget * _MORE
-    return math.ceil(share * BUDGET_UNITS) if share <= 1 else BUDGET_UNITS + 1
+@functools.lru_cache(maxsize=8)  # a list that was made is checked again where it is read
+def _are_enough(published: Published, weights: tuple[int, ...], prices: tuple[float, ...]) -> tuple[bool, ...]:
+    return tuple(within(published, np.array(weights), np.array(prices)).tolist())
 
 
 def _largest_weights(

@@ -1,4 +1,5 @@
-"""The price of a look: the largest Renyi divergence that one user's weight can make in what is published of an item.
+"""The exact price of a test, an oracle for the bounds that users are charged by: the largest Renyi divergence that one
+user's weight can make in what is published of an item.
 
 Guarantee, for every integer count, with and without a user's weight, either way; prices are rounded up, every error of
 a float is added:
@@ -9,9 +10,9 @@ a float is added:
   a bound for every number of levels; it has the period d in the count. A spacing of five standard deviations or more
   costs next to nothing: few integers are near two boundaries.
 
-The supremum over all integer counts is a maximum over finitely many and two bounds for all others, proved in
-docs/prices.md, "Prices: facts and certificate": the finite part grows until the bounds are below its maximum. For a
-large order or light tails the maximum can be where the tail is e^-300: a fixed cut would miss it.
+It looks at each integer: the supremum over all counts is a maximum over finitely many and two bounds for all others
+(docs/prices.md, "Prices: facts and certificate"); the finite part grows until the bounds are below its maximum. For
+a large order or light tails the maximum can be where the tail is e^-300: a fixed cut would miss it.
 
 Notation: ``P = Pr[Z >= m - weight]``, the bit with the user, ``Q = Pr[Z >= m]`` without; m is the threshold less the
 count of the others; ``lam = order - 1``.
@@ -26,18 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
-from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.accounting.price_bounds import ROUNDING, SMALLEST_PRICE, check_order, check_spacing, log_tails
+from dp_transforms.checks import check_whole
 
-MAX_ORDER = 1000.0
-SMALLEST_PRICE = 1e-12  # no price is below
-ROUNDING = 1e-12  # relative; of logarithms of sums
 _COARSE = 64  # each so many integers first, to see how far the finite part must go
 _GROWTH = 1.2
 _LARGEST_EXPONENT = 700.0  # above it a float overflows: the price is infinite
 
 Floats = npt.NDArray[np.float64]
-LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
-MOST_SPACING = 1000  # standard deviations: beyond, a price takes long and is the same
 INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
 _SMALLEST_DECAY = math.log(2)
 
@@ -53,12 +50,6 @@ def look_price(noise: ExponentialPower, order: float, weight: int) -> float:
     reach, coarse = _coarse_search(noise, order, weight)
     largest = coarse if coarse == math.inf else max(coarse, _bit_excess(noise, order, weight, reach, 1))
     return _price(largest, order)
-
-
-def check_order(order: float) -> None:
-    check_range("order", order, 1.0, MAX_ORDER)
-    if order == 1:
-        raise ValueError("order must be > 1, got 1.")
 
 
 def _price(excess: float, order: float) -> float:
@@ -136,20 +127,6 @@ def beyond_reach(noise: ExponentialPower, order: float, weight: int, reach: int)
     return max(math.exp(exponent), other) * (1 + ROUNDING)
 
 
-def log_tails(noise: ExponentialPower, reach: int) -> Floats:
-    """``ln Pr[Z >= m]`` for m from ``-n`` to n, with m = 0 in the middle and n at least `reach`."""
-    return _log_tails(noise, noise.scale << (max(1, math.ceil(reach / noise.scale)) - 1).bit_length())
-
-
-@functools.lru_cache(maxsize=8)  # sizes of one law; the largest has 16 units of scale or little more
-def _log_tails(noise: ExponentialPower, size: int) -> Floats:
-    known = _log_tails(noise, size // 2)[size // 2 + 1 :] if size > noise.scale else np.zeros(0)
-    above = np.concatenate([known, noise.log_upper_tail(np.arange(len(known) + 1, size + 2))])
-    tails = np.concatenate([np.log1p(-np.exp(above[::-1])), above[:-1]])  # Pr[Z >= m] = 1 - Pr[Z >= 1 - m]
-    tails.flags.writeable = False
-    return tails
-
-
 def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int) -> float:
     """What a look with this weight costs at this order when its level is published, rounded up.
 
@@ -166,20 +143,6 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
         return math.inf
     excess = _level_excess(noise, order, weight, spacing, _reach(noise, order, weight, spacing, found))
     return _price(excess, order)
-
-
-def level_reach(noise: ExponentialPower, order: float, weight: int, spacing: int) -> int:
-    """`level_price` looks at no integer further away than this, but for one or two intervals. O(1) for each tenth."""
-    return _reach(noise, order, weight, spacing, SMALLEST_PRICE * (order - 1) / 2)
-
-
-def check_spacing(noise: ExponentialPower, weight: int, spacing: int) -> None:
-    least = max(weight, math.ceil(LEAST_SPACING * noise.standard_deviation))
-    check_whole("spacing", spacing, least)
-    if spacing > max(least, MOST_SPACING * noise.standard_deviation):
-        raise ValueError(
-            f"spacing must be at most {MOST_SPACING} standard deviations of the noise, got {shown(spacing)}."
-        )
 
 
 def _reach(noise: ExponentialPower, order: float, weight: int, spacing: int, found: float) -> int:
