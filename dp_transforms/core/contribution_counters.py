@@ -5,7 +5,7 @@ ThresholdMonitorEvolving, [KMS21] Algorithm 5, [CL23] Algorithm 5; docs/guarante
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -101,16 +101,15 @@ class HolderCounters:
     paid: npt.NDArray[np.uint32]
 
     @classmethod
-    def of(cls, parts: Sequence[ItemHolders], counters: ContributionCounters) -> HolderCounters:
-        """Of all holders of these parts."""
-        holders = parts[0].holders if len(parts) == 1 else np.concatenate([part.holders for part in parts])
-        users, user_of_row = distinct_hashes(holders)
+    def of(cls, candidates: ItemHolders, counters: ContributionCounters) -> HolderCounters:
+        """Of all holders of these candidates."""
+        users, user_of_row = distinct_hashes(candidates.holders)
         paid = counters.hits(users)
         return cls(users, user_of_row, paid.copy(), paid)
 
-    def of_rows(self, low: int, high: int) -> HolderCounters:
+    def of_rows(self, rows: slice) -> HolderCounters:
         """The same counters, for these rows alone."""
-        return dataclasses.replace(self, user_of_row=self.user_of_row[low:high])
+        return dataclasses.replace(self, user_of_row=self.user_of_row[rows])
 
     def charge(self, counters: ContributionCounters) -> None:
         """Adds to the counters what was charged here. Once, and to those that these were made of."""

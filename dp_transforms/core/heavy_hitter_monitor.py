@@ -159,32 +159,28 @@ class HeavyHitterMonitor:
         windows, each with all candidates of its windows. Yields the windows with a report, those with heavy items; all
         that is yielded is in the state.
 
-        The counters of many windows are found at once: what does not depend on charges is not done window by window.
-        Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
+        The counters of all windows of a part are found at once: what does not depend on charges is not done window by
+        window. Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
         """
-        for group in _in_groups(parts):
-            yield from self._close_group(group, state)
-
-    def _close_group(self, parts: Sequence[ItemHolders], state: MonitorState) -> list[tuple[int, WindowReport]]:
-        self._check_order((window for part in parts for window, _ in part.by_window()), state)
-        counters = HolderCounters.of(parts, state.budgets)
-        found = []
-        first_row = 0
         for part in parts:
-            for window, cells in part.by_window():
-                candidates = part.select_range(cells)
-                next_row = first_row + len(candidates.holders)
-                report = self._close(window, candidates, counters.of_rows(first_row, next_row), state)
-                first_row = next_row
-                if report is not None:
-                    found.append((window, report))
+            yield from self._close_part(part, state)
+
+    def _close_part(self, part: ItemHolders, state: MonitorState) -> list[tuple[int, WindowReport]]:
+        self._check_order(part, state)
+        counters = HolderCounters.of(part, state.budgets)
+        found = []
+        for window, cells in part.by_window():
+            rows = slice(part.splits[cells.start], part.splits[cells.stop])
+            report = self._close(window, part.select_range(cells), counters.of_rows(rows), state)
+            if report is not None:
+                found.append((window, report))
         counters.charge(state.budgets)
         return found
 
-    def _check_order(self, windows: Iterable[int], state: MonitorState) -> None:
-        """Before anything is charged."""
+    def _check_order(self, part: ItemHolders, state: MonitorState) -> None:
+        """Before anything of the part is charged."""
         next_window, horizon = state.next_window, self._plan.schedule.horizon
-        for window in windows:
+        for window, _ in part.by_window():
             if not next_window <= window < horizon:
                 raise ValueError(
                     f"window {window} cannot be closed: the open windows are {next_window} .. {horizon - 1}."
@@ -223,20 +219,6 @@ class HeavyHitterMonitor:
             delta=plan.delta,
             epsilon_spent=epsilon_spent(plan, state.hit_bound),
         )
-
-
-def _in_groups(parts: Iterable[ItemHolders]) -> Iterator[list[ItemHolders]]:
-    """So many parts at a time that it costs little to go through all counters once for each group."""
-    group: list[ItemHolders] = []
-    rows = 0
-    for part in parts:
-        if group and rows + len(part.holders) > _ROWS_AT_ONCE:
-            yield group
-            group, rows = [], 0
-        group.append(part)
-        rows += len(part.holders)
-    if group:
-        yield group
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:

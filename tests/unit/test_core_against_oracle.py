@@ -232,7 +232,7 @@ def asked(chosen, kinds):
     keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), ContributionCounters()
     paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
     budgets.add(Hits(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32)))
-    counters = HolderCounters.of([held], budgets)
+    counters = HolderCounters.of(held, budgets)
     noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
 
     def draw(item, active, holders):
