@@ -301,7 +301,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
             return []
         columns = [ItemHolders.from_bytes(blob) for blob in candidates]
         stored = list(counters.read())
-        before = [*map(Hits.from_bytes, stored), *self._part.entries(Kind.BUDGETS)]
+        before = [*map(Hits.from_bytes, stored), *self._part.entries(Kind.HITS)]
         state = MonitorState(first, now.hit_bound, ContributionCounters(before))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
         now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
@@ -311,7 +311,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
 
     def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
         """What a part of a replay hands to the next: all counters of its users, and the bound."""
-        cells = [(Kind.HIT_BOUND, hit_bound_chunk(now.hit_bound)), *((Kind.BUDGETS, blob) for blob in counters.read())]
+        cells = [(Kind.HIT_BOUND, hit_bound_chunk(now.hit_bound)), *((Kind.HITS, blob) for blob in counters.read())]
         return (beam.pvalue.TaggedOutput(STATE, packed) for packed in pack_by_bucket(cells))
 
 

@@ -30,33 +30,33 @@ Entries = BudgetEntries | Hits | FollowedItems
 
 
 class Kind(enum.StrEnum):
-    """purses: `BudgetEntries`; where tests come in rounds, those of round 0, and then of the others. budgets: the
-    `Hits` that users have paid. known: `FollowedItems`. hit_bound: of `MonitorState`, one number."""
+    """Of what a chunk is: `BudgetEntries`, where tests come in rounds those of round 0, and then of the others; `Hits`;
+    `FollowedItems`; and the hit bound of `MonitorState`, one number. The numbers and values are stored."""
 
-    PURSES = "purses"
-    PURSES_1 = "purses_1"
-    PURSES_2 = "purses_2"
-    PURSES_3 = "purses_3"
-    BUDGETS = "budgets"
-    KNOWN = "known"
+    USER_BUDGETS = "purses"
+    USER_BUDGETS_1 = "purses_1"
+    USER_BUDGETS_2 = "purses_2"
+    USER_BUDGETS_3 = "purses_3"
+    HITS = "budgets"
+    FOLLOWED = "known"
     HIT_BOUND = "hit_bound"
-    PURSES_4 = "purses_4"
+    USER_BUDGETS_4 = "purses_4"
 
     @classmethod
-    def purses_of_round(cls, number: int) -> Kind:
-        return (cls.PURSES, cls.PURSES_1, cls.PURSES_2, cls.PURSES_3, cls.PURSES_4)[number]
+    def budgets_of_round(cls, number: int) -> Kind:
+        return cls(f"purses_{number}" if number else "purses")
 
     @property
     def is_of_items(self) -> bool:
         """Whether its entries are forgotten in time."""
-        return self is Kind.KNOWN
+        return self is Kind.FOLLOWED
 
 
 _KINDS = tuple(Kind)
 _TABLES: dict[Kind, type[BudgetEntries | Hits | FollowedItems]] = {
-    **{Kind.purses_of_round(number): BudgetEntries for number in range(MOST_ROUNDS + 1)},
-    Kind.BUDGETS: Hits,
-    Kind.KNOWN: FollowedItems,
+    **{Kind.budgets_of_round(number): BudgetEntries for number in range(MOST_ROUNDS + 1)},
+    Kind.HITS: Hits,
+    Kind.FOLLOWED: FollowedItems,
 }
 
 

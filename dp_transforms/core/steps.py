@@ -173,7 +173,7 @@ class SpendBudgets(_WeighingStep):
     state is what each user has left."""
 
     TAKES: ClassVar[type[Columns]] = UserContributions
-    KIND = Kind.PURSES
+    KIND = Kind.USER_BUDGETS
 
     def restore(self, entries: Sequence[Any], first: int) -> UserBudgets:
         return UserBudgets(self.plan, self.keys, entries, first, self.plan.units_of_rounds[self.round])
@@ -221,7 +221,7 @@ class NameItems(Step):
     items all, else those that were named lately, which are the state."""
 
     TAKES = ItemSums
-    KIND = Kind.KNOWN
+    KIND = Kind.FOLLOWED
 
     def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
         super().__init__(plan, keys, public_items, number)
@@ -301,7 +301,7 @@ class WeighRound(_RoundStep, SpendBudgets):
 
     @property
     def state_kind(self) -> Kind:
-        return Kind.purses_of_round(self.round)
+        return Kind.budgets_of_round(self.round)
 
     def weigh(  # type: ignore[override]
         self, state: UserBudgets, columns: ItemContributions, span: Span, *earlier_names: Messages

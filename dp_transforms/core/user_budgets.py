@@ -111,20 +111,20 @@ class BudgetEntries(ByUser):
     `merge` keeps the newest entry of each user: the one with the least left. A test costs at least one unit, so from
     entry to entry less is left, and tests rise.
 
-    users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    tests were paid; in the last of several rounds in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of
+    users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. tests: uint32[u], how many
+    were paid; in the last of several rounds in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of
     the first one.
     """
 
     users: npt.NDArray[np.uint64]
     left: npt.NDArray[np.int64]
-    looks: npt.NDArray[np.uint32]
+    tests: npt.NDArray[np.uint32]
     first_windows: npt.NDArray[np.uint32]
 
     SCHEMA: ClassVar = {
         "users": Column(),
         "left": Column(WHOLE, join=LEAST),
-        "looks": Column(WORDS, join=MOST),
+        "tests": Column(WORDS, join=MOST),
         "first_windows": Column(WORDS, join=LEAST),
     }
     ROWS_OF_CELL = 400_000
@@ -183,5 +183,5 @@ class UserBudgets(EntriesByUser[BudgetEntries]):
         found = self.of_users(users)
         at = np.searchsorted(users, found.users)
         left, tests, firsts = (np.full(len(users), value) for value in (self._full, 0, window))
-        left[at], tests[at], firsts[at] = found.left, found.looks, found.first_windows
+        left[at], tests[at], firsts[at] = found.left, found.tests, found.first_windows
         return left, tests, firsts

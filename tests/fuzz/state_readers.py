@@ -212,7 +212,10 @@ def _run_state_samples() -> list[Sample]:
         window = int(pairs.windows[0])
         purses.spend(pairs.select(pairs.windows == window), window)
     entries = BudgetEntries.from_bytes(purses.delta()[0])
-    cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(5)), *((Kind.PURSES, *cell) for cell in chunks_by_bucket(entries))]
+    cells = [
+        (Kind.HIT_BOUND, 0, hit_bound_chunk(5)),
+        *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries)),
+    ]
     samples = []
     with tempfile.TemporaryDirectory() as folder:
         for name, of_run, held in (

@@ -252,7 +252,7 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     assert (again.spend(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
     after = BudgetEntries.of_messages(again.chunks())
     assert np.array_equal(after.users, everybody)
-    assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
+    assert (set(after.tests.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
     assert (after.left < chosen.looks.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
 
 

@@ -321,9 +321,9 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
         np.array([0], dtype=np.uint32),
     )
     for number, is_sound in enumerate((True, False, True, True)):
-        part = state_of(tmp_path / str(number), [(Kind.purses_of_round(number), entries.to_bytes())], 4, WINDOWS)
+        part = state_of(tmp_path / str(number), [(Kind.budgets_of_round(number), entries.to_bytes())], 4, WINDOWS)
         weigh = WeighRound(trial, trial.stream_keys(SECRET), None, number)
-        entries_of_part = part.entries(Kind.purses_of_round(number))
+        entries_of_part = part.entries(Kind.budgets_of_round(number))
         if is_sound:
             weigh.restore(entries_of_part, 4)
             continue

@@ -65,10 +65,10 @@ def written(path, header=HEADER):
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
-        *((Kind.BUDGETS, *cell) for cell in chunks_by_bucket(Hits(entries.users, entries.looks))),
+        *((Kind.HITS, *cell) for cell in chunks_by_bucket(Hits(entries.users, entries.tests))),
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
-        *((Kind.KNOWN, *cell) for cell in chunks_by_bucket(known)),
-        *((Kind.PURSES, *cell) for cell in chunks_by_bucket(entries)),
+        *((Kind.FOLLOWED, *cell) for cell in chunks_by_bucket(known)),
+        *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries)),
     ]
     write_state(path, header, cells, KEY)
     return entries, known
@@ -88,12 +88,12 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
     assert part.hit_bound == 7
     for shard in range(shards):
         held = entries.users % np.uint64(shards) == shard
-        found = BudgetEntries.merge(part.entries(Kind.PURSES, shard, shards))
+        found = BudgetEntries.merge(part.entries(Kind.USER_BUDGETS, shard, shards))
         assert found.users.tolist() == entries.users[held].tolist()
         assert found.left.tolist() == entries.left[held].tolist()
-        stored = Hits.merge(part.entries(Kind.BUDGETS, shard, shards))
-        assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
-    found = [FollowedItems.merge(part.entries(Kind.KNOWN, shard, shards)) for shard in range(shards)]
+        stored = Hits.merge(part.entries(Kind.HITS, shard, shards))
+        assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.tests[held].tolist())
+    found = [FollowedItems.merge(part.entries(Kind.FOLLOWED, shard, shards)) for shard in range(shards)]
     labels = {
         label: last for one in found for label, last in zip(one.table.labels.to_pylist(), one.last_named, strict=False)
     }
@@ -118,7 +118,7 @@ def small(tmp_path_factory):
     path = tmp_path_factory.mktemp("small") / "state"
     cells = [
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
-        *((Kind.PURSES, *cell) for cell in chunks_by_bucket(entries_of([3, 4]))),
+        *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries_of([3, 4]))),
     ]
     write_state(path, HEADER, cells, KEY)
     return path, path.read_bytes(), content_of(StateFile(path))
@@ -249,9 +249,9 @@ def hits_of(part):
 
 
 JOINS = {  # how entries are made of numbers by user or item, which number stays, and how they are read
-    Kind.PURSES: (purses_of, min, lambda found: (found.users, found.left)),
-    Kind.BUDGETS: (hits_of, max, lambda found: (found.users, found.hits)),
-    Kind.KNOWN: (
+    Kind.USER_BUDGETS: (purses_of, min, lambda found: (found.users, found.left)),
+    Kind.HITS: (hits_of, max, lambda found: (found.users, found.hits)),
+    Kind.FOLLOWED: (
         lambda part: known_of([str(item) for item in part], list(part.values())),
         max,
         lambda found: (np.array(found.table.labels.to_pylist(), dtype=np.uint64), found.last_named),
@@ -282,7 +282,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
 def test_items_that_were_named_long_ago_are_forgotten():
     cells = [cell for _, cell in chunks_by_bucket(known_of(["a", "b", "c"], [3, 4, 5]))]
     for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
-        found = FollowedItems.of_messages(join_chunks(Kind.KNOWN, cells, named_from=named_from))
+        found = FollowedItems.of_messages(join_chunks(Kind.FOLLOWED, cells, named_from=named_from))
         assert set(found.table.labels.to_pylist()) == kept
 
 
@@ -311,7 +311,7 @@ def test_a_chunk_of_another_bucket_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
     known = known_of(["a", "b"], [1, 2])
-    chunks = {Kind.PURSES: entries, Kind.BUDGETS: Hits(entries.users, entries.looks), Kind.KNOWN: known}
+    chunks = {Kind.USER_BUDGETS: entries, Kind.HITS: Hits(entries.users, entries.tests), Kind.FOLLOWED: known}
     for kind, table in chunks.items():
         bucket, chunk = next(chunks_by_bucket(table))
         for place in (bucket, (bucket + 1) % BUCKETS):
@@ -328,7 +328,7 @@ def test_a_chunk_of_another_bucket_is_refused(tmp_path):
 def test_a_part_without_a_state_carries_nothing():
     part = RunPart.whole(small_plan().schedule)
     assert (part.first, part.end, part.windows) == (0, 12, 12)
-    assert [part.entries(kind) for kind in (Kind.PURSES, Kind.BUDGETS, Kind.KNOWN)] == [[], [], []]
+    assert [part.entries(kind) for kind in (Kind.USER_BUDGETS, Kind.HITS, Kind.FOLLOWED)] == [[], [], []]
     assert part.hit_bound == 0
 
 
