@@ -16,14 +16,13 @@ import numpy.typing as npt
 from benchmarks import found_names, peers_histograms, peers_pipeline_dp, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS,
-    "looks, rounds": {"usual_contributions": (1, 1000), "rounds": True},
+    "looks, rounds": {"usual_contributions": (1, 1000)},
     "hits": {"charge": "hits", "hits_per_user": 3},
     "hits-with-counts": {"charge": "hits", "counts": True, "hits_per_user": 10},
 }

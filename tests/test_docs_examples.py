@@ -217,7 +217,10 @@ def test_the_table_of_budgets_is_what_plans_say():
     assert len(of_names) == 3
     for epsilon, *found in of_names[:1] + of_names[2:3]:
         plan = Plan.for_contributions(
-            epsilon=float(epsilon), delta=1e-9, schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600)
+            epsilon=float(epsilon),
+            delta=1e-9,
+            schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600),
+            use="stream",
         )
         assert plan.looks is not None
         assert [plan.found_from(pairs) for pairs in (1, 10, 100, 1000)] == [int(users) for users in found]

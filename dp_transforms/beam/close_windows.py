@@ -8,7 +8,7 @@ Bounded input is in the GlobalWindow, and complete at its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
@@ -45,24 +45,19 @@ class InClosingWindows(beam.PTransform):
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         schedule = self._schedule
         windows = FixedWindows(Duration(seconds=schedule.slide_seconds), closing_time(schedule, 0))
-        stamped = packed | "Stamp" >> beam.ParDo(_StampDoFn(schedule))
+        stamped = packed | "Stamp" >> beam.Map(_stamped, schedule)
         stamped.element_type = packed.element_type
         return stamped | "InClosingWindows" >> beam.WindowInto(windows)
 
 
-class _StampDoFn(beam.DoFn):
-    def __init__(self, schedule: WindowSchedule) -> None:
-        self._schedule = schedule
-
-    def process(
-        self, packed: tuple[Any, bytes], timestamp: Timestamp = beam.DoFn.TimestampParam
-    ) -> Iterator[TimestampedValue]:
-        """With the timestamp that it has, or the nearest one in the closing window."""
-        (*_, window, _), _ = packed
-        end = closing_time(self._schedule, window).micros
-        first = end - self._schedule.slide_seconds * 1_000_000
-        stamp = min(max(timestamp.micros, first), end - _MILLISECOND)
-        yield TimestampedValue(packed, Timestamp(micros=stamp))
+def _stamped(
+    packed: tuple[Any, bytes], schedule: WindowSchedule, timestamp: Timestamp = beam.DoFn.TimestampParam
+) -> TimestampedValue:
+    """With the timestamp that it has, or the nearest one in the closing window."""
+    (*_, window, _), _ = packed
+    end = closing_time(schedule, window).micros
+    first = end - schedule.slide_seconds * 1_000_000
+    return TimestampedValue(packed, Timestamp(micros=min(max(timestamp.micros, first), end - _MILLISECOND)))
 
 
 class GroupOnce(beam.PTransform):
@@ -81,20 +76,13 @@ class GroupOnce(beam.PTransform):
 
     def expand(self, pairs: beam.PCollection) -> beam.PCollection:
         groups = pairs | "Group" >> beam.GroupByKey()
-        once = groups | "Once" >> beam.ParDo(_FirstPaneDoFn(self._are_started))
+        once = groups | "Once" >> beam.Filter(_is_whole, self._are_started)
         once.element_type = groups.element_type
         return once
 
 
-class _FirstPaneDoFn(beam.DoFn):
-    def __init__(self, are_started: bool) -> None:
-        self._are_started = are_started
-        self._late = operator_counter(LATE_BATCHES)
-
-    def process(
-        self, group: tuple[Any, Iterable[bytes]], pane: Any = beam.DoFn.PaneInfoParam
-    ) -> Iterator[tuple[Any, Iterable[bytes]]]:
-        if pane.index or (self._are_started and not any(len(blob) == 0 for blob in group[1])):
-            self._late.inc()
-        else:
-            yield group
+def _is_whole(group: tuple[Any, Iterable[bytes]], are_started: bool, pane: Any = beam.DoFn.PaneInfoParam) -> bool:
+    is_late = bool(pane.index) or (are_started and not any(len(blob) == 0 for blob in group[1]))
+    if is_late:
+        operator_counter(LATE_BATCHES).inc()
+    return not is_late

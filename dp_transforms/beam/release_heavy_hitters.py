@@ -87,9 +87,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream are in time").
 
     Where users pay for contributions, bounded input and a stream give different reports: a stream does not know what a
-    user will do later, so each spends its budget at its own pace (`core.user_budgets`), as in `MonitorStream`. A plan
-    with
-    ``rounds=True`` names far more in bounded input; a stream refuses it.
+    user will do later, so each spends its budget at its own pace (`core.user_budgets`), as in `MonitorStream`. Plans
+    with rounds are for bounded input; a stream refuses them (``use="stream"``).
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
     the operator, once for each of its windows. Raises ValueError for other windows, and without a usable key.

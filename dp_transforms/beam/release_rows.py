@@ -24,8 +24,7 @@ from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_re
 from dp_transforms.checks import shown
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs import EventFields
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.reports.report_records import in_file_order
 from dp_transforms.stores.local_files import read_regular
@@ -89,7 +88,8 @@ class HeavyHitterRows(beam.PTransform):
     epsilon, delta: numbers, or the text of numbers: ``1e-9`` is text to a reader of YAML.
     start, end: as in `WindowSchedule.sliding`. Declare them; never take them from the data. window, slide: ``1h`` and
         the like, or seconds. slide defaults to window.
-    charge: ``contributions``, the default, or ``hits``; counts: with hits.
+    charge: ``contributions``, the default, or ``hits``; counts: with hits. use: with contributions, ``replay``, the
+        default, or ``stream``: which unbounded input needs.
     user, item: names of fields; several of the item, as a list, make one label of their values. time: the field with
         the event time, for bounded input; None: the element's timestamp. time_unit: ``s``, ``ms`` or ``us`` for times
         that are numbers; see `EventFields`.
@@ -113,6 +113,7 @@ class HeavyHitterRows(beam.PTransform):
         slide: str | int | None = None,
         charge: str | None = None,
         counts: bool = False,
+        use: str | None = None,
         user: str = "user",
         item: str | list[str] = "item",
         time: str | None = None,
@@ -126,7 +127,7 @@ class HeavyHitterRows(beam.PTransform):
         if run_id is not None:
             raise ValueError(_NO_RUN_ID)
         declared: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "start": start, "end": end, "window": window}
-        declared |= {"slide": slide, "charge": charge, "counts": counts or None}
+        declared |= {"slide": slide, "charge": charge, "counts": counts or None, "use": use}
         self.plan = _plan_of(**declared) if plan is None else _read(plan, declared)
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._release = ShiftingHeavyHitters(
@@ -170,7 +171,7 @@ def _check_fields(fields: EventFields, element_type: Any) -> None:
         raise ValueError(f"the field {fields.time!r} has numbers: give time_unit, one of s, ms, us.")
 
 
-def _plan_of(slide: str | int | None, charge: str | None, counts: bool | None, **budget: Any) -> Plan:
+def _plan_of(slide: str | int | None, charge: str | None, counts: bool | None, use: str | None, **budget: Any) -> Plan:
     if missing := [name for name, value in budget.items() if value is None]:
         raise ValueError(f"{', '.join(missing)} must be given. {_WAYS}")
     for name in ("epsilon", "delta"):
@@ -178,7 +179,7 @@ def _plan_of(slide: str | int | None, charge: str | None, counts: bool | None, *
             budget[name] = float(budget[name]) if isinstance(budget[name], str) else budget[name]
     epsilon, delta, start, end, window = budget.values()
     schedule = WindowSchedule.sliding(start, end, window, window if slide is None else slide)
-    return plan_for(charge, epsilon=epsilon, delta=delta, schedule=schedule, counts=counts)
+    return plan_for(charge, epsilon=epsilon, delta=delta, schedule=schedule, counts=counts, use=use)
 
 
 def _read(path: str | os.PathLike[str], others: dict[str, Any]) -> Plan:

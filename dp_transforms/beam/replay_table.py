@@ -34,8 +34,7 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
@@ -132,8 +131,6 @@ class BudgetWords(TypedDict, total=False):
     forget_after: int | None
     false_name_error: float | None
     size_error: float | None
-    rounds: bool | tuple[int, ...] | None
-    block_seconds: int | None
     counts: bool
     noise: str
     hits_per_user: int | None

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import uuid
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.utils.shared import Shared
 
 from dp_transforms.beam import coders  # noqa: F401  (registers that of reports)
 from dp_transforms.core.window_report import RunEnded, WindowReport
@@ -73,6 +73,10 @@ def _encode_ended(ended: RunEnded) -> bytes:
     return _ENDED + json.dumps(list(ended)).encode()
 
 
+def _decoded(encoded: bytes) -> WindowReport | RunEnded:
+    return RunEnded(*json.loads(encoded[1:])) if encoded.startswith(_ENDED) else decode_report(encoded[1:])
+
+
 class _SharedWriter:
     """The one writer of a step of a pipeline in this process.
 
@@ -80,19 +84,11 @@ class _SharedWriter:
     would shut out the others.
     """
 
-    _by_step: ClassVar[dict[str, _SharedWriter]] = {}
-    _by_step_lock = threading.Lock()
-
     def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
         self._sink = sink
         self._header = header
         self._lock = threading.Lock()
         self._writer: ReportWriter | None = None
-
-    @classmethod
-    def of_step(cls, step: str, sink: ReportSink, header: ReportHeader) -> _SharedWriter:
-        with cls._by_step_lock:
-            return cls._by_step.setdefault(step, cls(sink, header))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[ReportWriter]:
@@ -118,25 +114,23 @@ class _SharedWriter:
 
 class _WriteStreamDoFn(beam.DoFn):
     """Writes at the end of each bundle: the reports in the order of arrival, then the end of the run; and commits. An
-    empty element only opens the sink."""
+    empty element only opens the sink.
 
-    # Never set. A DoFn with state gets all elements of one key, which is all of them, on one worker at a time.
-    ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())
+    Stateful, since a DoFn with state gets all elements of one key, which is all of them, on one worker at a time.
+    """
+
+    ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())  # never set
 
     def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
-        self._sink = sink
-        self._header = header
-        self._reports: list[WindowReport] = []
-        self._ended: list[RunEnded] = []
-        self._begins = False
-        self._step = uuid.uuid4().hex  # the same in all copies, which come from one job graph
-        self._shared: _SharedWriter
+        self._sink, self._header = sink, header
+        self._in_process = Shared()  # the same in all copies, which come from one job graph
+        self._bundle: list[WindowReport | RunEnded | None] = []
 
     def setup(self) -> None:
-        self._shared = _SharedWriter.of_step(self._step, self._sink, self._header)
+        self._shared = self._in_process.acquire(lambda: _SharedWriter(self._sink, self._header))
 
     def start_bundle(self) -> None:
-        self._reports, self._ended, self._begins = [], [], False
+        self._bundle = []
 
     def process(
         self,
@@ -144,23 +138,21 @@ class _WriteStreamDoFn(beam.DoFn):
         one_worker: Any = beam.DoFn.StateParam(ONE_WORKER),
     ) -> Iterator[str]:
         encoded = element[1]
-        if not encoded:
-            self._begins = True
-        elif encoded.startswith(_ENDED):
-            self._ended.append(RunEnded(*json.loads(encoded[1:])))
-            yield key_of(self._ended[-1])
-        else:
-            self._reports.append(decode_report(encoded[1:]))
-            yield key_of(self._reports[-1])
+        found = _decoded(encoded) if encoded else None
+        self._bundle.append(found)
+        if found is not None:
+            yield key_of(found)
 
     def finish_bundle(self) -> None:
-        if not (self._reports or self._ended or self._begins):
+        if not self._bundle:
             return
         with self._shared.opened() as writer:
-            for report in self._reports:
-                writer.write(report)
-            for ended in self._ended:
-                writer.end(ended)
+            for report in self._bundle:
+                if isinstance(report, WindowReport):
+                    writer.write(report)
+            for ended in self._bundle:
+                if isinstance(ended, RunEnded):
+                    writer.end(ended)
             writer.commit()
 
     def teardown(self) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from dp_transforms.cli.options import OUTPUT, filled_by, nested, opt, switch
+from dp_transforms.cli.options import BUDGET, OUTPUT, filled_by, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import CHARGE_RULES, PlanOptions, plan_from_options
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.rounds import REPLAY, USES
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
 
@@ -21,6 +22,14 @@ class PlanCommand:
     """The command line of ``shh plan``."""
 
     plan: PlanOptions = nested(PlanOptions)
+    use: str = opt(
+        BUDGET,
+        "Whether the plan is for one replay of the whole run, for parts of it or for a stream. Replays and parts test "
+        "contributions in rounds where a block of windows has six: a day, or the run where windows are days.",
+        brief="replay (default), parts or stream.",
+        type=click.Choice(USES),
+        default=REPLAY,
+    )
     output: str | None = opt(
         OUTPUT,
         "Write the chosen plan to this file, as JSON; it must not exist.",
@@ -39,23 +48,23 @@ def command(options: PlanCommand) -> None:
         --end 2017-10-17
     """
     check_output(options.output)
-    plan = plan_from_options(options.plan)
+    plan = plan_from_options(options.plan, options.use)
     found = found_from(plan, CONTRIBUTIONS)
     choices = alternatives(plan) if plan.looks is None else []
     if options.output is not None:
         write_output(options.output, plan.to_json() + "\n")
     if options.as_json:
-        click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
+        click.echo(json.dumps(_as_json(plan, options.use, found, choices), indent=2))
         return
-    print_plan(plan, found, choices)
+    print_plan(plan, options.use, found, choices)
     if options.output is not None:
         click.echo(f"Plan written to {options.output}.")
 
 
-def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:
+def _as_json(plan: Plan, use: str, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
-        **({"why": reason} if (reason := why(plan)) else {}),
+        **({"why": why(plan, use)} if plan.looks is not None else {}),
         "found_from": found,
         "plans": [as_record(choice, plan) for choice in choices],
         "chosen": json.loads(plan.to_json()),

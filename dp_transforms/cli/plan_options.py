@@ -18,7 +18,6 @@ from dp_transforms.cli.options import (
     DURATION,
     INPUT,
     UTC_TIME,
-    ParsedText,
     Rule,
     flag,
     flags,
@@ -29,9 +28,8 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.errors import UserError
 from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.charges import CHARGES, choices_of, plan_for
-from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, Plan
-from dp_transforms.plan.rounds import units_of_shares
+from dp_transforms.plan.plan import CHARGES, DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, HITS, Plan, choices_of, plan_for
+from dp_transforms.plan.rounds import REPLAY
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
@@ -45,15 +43,9 @@ _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 
 
-def _percents(text: str) -> tuple[int, ...]:
-    shares = tuple(int(each) if each.strip().isdecimal() else 0 for each in text.split(","))
-    units_of_shares(shares)
-    return shares
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StreamPlanOptions:
-    """What defines a release plan of a stream; None for what was not given, so that ``--plan FILE`` can replace it."""
+class PlanOptions:
+    """What defines a release plan; None for what was not given, so that ``--plan FILE`` can replace it."""
 
     epsilon: float | None = opt(
         BUDGET,
@@ -151,41 +143,15 @@ class StreamPlanOptions:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanOptions(StreamPlanOptions):
-    """The same of a replay, which knows all events."""
-
-    rounds: bool = switch(
-        BUDGET,
-        "With contributions: test in rounds. The first tests the items of each block of windows, such as a day, the "
-        "others the windows of those that were named. They name more of what many users hold in several windows of a "
-        "block; an item of one window alone needs more users, and sizes of hundreds are lower where users have many "
-        "contributions.",
-        brief="Finds more where a day has many windows.",
-    )
-    block: int | None = opt(
-        ADVANCED,
-        "Test in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
-        type=DURATION,
-    )
-    round_shares: tuple[int, ...] | None = opt(
-        ADVANCED,
-        "Test in rounds, which pay with these percents of what is left of a user budget. Default: 10,5,20,100.",
-        type=ParsedText("percents", _percents),
-        metavar="N,N,...",
-    )
-
-
 PLAN_OPTIONS = names_of(PlanOptions)
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-_CHOICES = {"block": "block_seconds"}  # in `Plan.for_contributions`
 
 
 def _charge_rule(charge: str) -> Rule:
     """Options of this charge alone."""
     others = frozenset().union(*(choices_of(other) for other in CHARGES if other != charge))
     own = choices_of(charge) - others
-    options = [name for name in PLAN_OPTIONS if _CHOICES.get(name, name) in own]
+    options = [name for name in PLAN_OPTIONS if name in own]
     return Rule(flags(options), needs=f"--charge {charge}", is_usage=True)
 
 
@@ -201,7 +167,7 @@ PLAN_RULES = (
 )
 
 
-def schedule_from_options(options: StreamPlanOptions) -> WindowSchedule:
+def schedule_from_options(options: PlanOptions) -> WindowSchedule:
     """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
     _require(options, ("window", "start", "end"))
     start, end, window = (int(each) for each in (options.start, options.end, options.window) if each is not None)
@@ -211,17 +177,15 @@ def schedule_from_options(options: StreamPlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: StreamPlanOptions) -> Plan:
-    """The calibrated plan.
+def plan_from_options(options: PlanOptions, use: str = REPLAY) -> Plan:
+    """The calibrated plan. use: as in `Plan.for_contributions`.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
     choices = dataclasses.asdict(options)
-    choices["block_seconds"] = block = choices.pop("block", None)
-    shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
-    choices["rounds"] = shares or has_rounds or block is not None or None
+    choices["use"] = use if options.charge != HITS else None
     choices["counts"] = options.counts or None
     for name in ("window", "slide", "start", "end"):
         del choices[name]
@@ -271,13 +235,13 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def plan_of_command(options: StreamPlanOptions, plan_file: str | None) -> Plan:
-    """The plan of ``--plan FILE`` or of the budget options (`plan_from_options`).
+def plan_of_command(options: PlanOptions, plan_file: str | None, use: str) -> Plan:
+    """The plan of ``--plan FILE``, or of the budget options for this use (`plan_from_options`).
 
     Whether the list of public items belongs to the plan is checked when it is read.
     """
     if plan_file is None:
-        return plan_from_options(options)
+        return plan_from_options(options, use)
     plan = read_plan(plan_file)
     if options.public_items is None and plan.domain_size:
         raise UserError(f"the plan has {plan.domain_size:,} public items. Give the list of them with --public-items.")
@@ -298,7 +262,7 @@ def read_public_items(path: str | None) -> PublicItems | None:
 
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
-    message = re.sub(r"\b(window|slide|start|end|block)_seconds\b", r"--\1", str(error))
+    message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)
@@ -308,7 +272,7 @@ def option_error(error: ValueError) -> UserError:
     )
 
 
-def _require(options: StreamPlanOptions, names: tuple[str, ...]) -> None:
+def _require(options: PlanOptions, names: tuple[str, ...]) -> None:
     missing = [flag(name) for name in names if getattr(options, name) is None]
     if missing:
         raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))

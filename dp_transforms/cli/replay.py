@@ -42,12 +42,13 @@ from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
+from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.remote_files import full_name
-from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
+from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
@@ -220,12 +221,13 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     if path is not None:
         inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
         check_state_file(path, {"--output": options.output, **others, **inputs})
-    plan = plan_of_command(options.plan, options.plan_file)
+    use = REPLAY if path is None else PARTS
+    plan = plan_of_command(options.plan, options.plan_file, use)
     fields = options.fields.fields()
-    if plan.rounds is not None and (options.plan_file is None or options.dry_run):
-        tell(rounds_in_words(plan))
+    if plan.looks is not None and (options.plan_file is None or options.dry_run):
+        tell(why(plan, use))
     if options.block_output and plan.rounds is None:
-        raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
+        raise UserError("--block-output needs a plan with rounds, and this one has none. Leave it out.")
     if path is None or not os.path.lexists(path):
         # A state is of a run that has paid, or is refused.
         account.check_fits(plan, options.stream, options.run_id)

@@ -22,7 +22,7 @@ from dp_transforms.cli.options import (
     opt,
     switch,
 )
-from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
+from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import (
     ACCOUNT_RULES,
     AccountOptions,
@@ -178,7 +178,7 @@ class StreamOptions:
     source: SourceOptions = nested(SourceOptions)
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
-    plan: StreamPlanOptions = nested(StreamPlanOptions)
+    plan: PlanOptions = nested(PlanOptions)
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)

@@ -37,6 +37,7 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.rounds import STREAM
 from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.reports.report_writer import check_same_run
 from dp_transforms.stores.kafka_client import have_same_servers, topic_of
@@ -92,7 +93,7 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
         job = StreamJob(
             source=source,
             clock=_clock(options.clock, source),
-            plan=plan_of_command(options.plan, options.plan_file),
+            plan=plan_of_command(options.plan, options.plan_file, STREAM),
             noise_key=noise_key,
             run_id=run_id,
             stream=options.stream,
@@ -212,8 +213,8 @@ def _check_files(options: StreamOptions, *, is_here: bool) -> None:
 def _check_release(plan: Plan) -> None:
     if plan.rounds is not None:
         raise UserError(
-            "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one without,"
-            " or use `shh replay`."
+            "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
+            " again. Make one with `shh plan --use stream`."
         )
 
 

@@ -75,8 +75,8 @@ def stages_of(
     items: type[Step]
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
-            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"
-            " without them."
+            "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
+            " it with use='stream'."
         )
     if run.plan.looks is None:
         users, items = BoundUsers, FindCandidates

@@ -4,15 +4,10 @@ log.
 Read `plan` and `records` first. Each module below imports only those above it.
 
 - `window_schedule`: `WindowSchedule`, the declared windows.
-- `stored`: records as JSON and back, and their schema, from the annotations of their fields alone.
+- `stored`: records as JSON and back, from the annotations of their fields alone.
 - `records`: what a plan is made of; a choice that was not made has no record.
-- `plan_checks`: whether a plan keeps its promise; asked whenever one is built or read.
-- `rounds`: looks in rounds: their purses, thresholds and stated sizes.
+- `rounds`: whether contributions are tested in rounds, and the thresholds and stated sizes of these.
 - `calibration`: the search for the records of a plan.
-- `plan`: `Plan`; calibrates it, and reads it as hostile input.
-- `charges`: plans by the name of what users pay for.
+- `plan`: `Plan`; calibrates it, checks that it keeps its promise, and reads it as hostile input.
 - `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
-
-A new choice touches its record, its calibration and its option (`cli.plan_options`). docs/plan.schema.json, which says
-what each field means, is made from the docstrings of the records.
 """

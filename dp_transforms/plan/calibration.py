@@ -6,7 +6,6 @@ Guarantee: none of its own. `Plan` checks all that is found here again, as it do
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 from dp_transforms.accounting.calibration import (
@@ -29,14 +28,13 @@ from dp_transforms.accounting.purse_search import (
 )
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
-from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_most_looks
+from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import (
     Budget,
-    Domain,
     Hits,
     Known,
     Looks,
-    PublicList,
+    Rounds,
     Shares,
     WideNoise,
     check_hits,
@@ -45,12 +43,8 @@ from dp_transforms.plan.rounds import (
     LOOKS_OF_ROUNDS,
     SPACING_IN_ROUNDS,
     amounts_of_rounds,
-    block_rounds,
-    check_choices,
     with_rounds,
 )
-from dp_transforms.plan.stored import as_float
-from dp_transforms.plan.window_schedule import WindowSchedule
 
 EXACT, PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
 DEFAULT_MAX_ITEMS_PER_USER = 3
@@ -60,26 +54,6 @@ DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 DEFAULT_FALSE_NAME_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
-
-
-def checked_budget(
-    epsilon: float,
-    delta: float,
-    schedule: WindowSchedule,
-    public_items: PublicList | None,
-    max_users: int,
-    max_items: int,
-) -> Budget:
-    """Checked. Raises ValueError."""
-    epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
-    check_budget(epsilon, delta, schedule)
-    check_declared_ids(max_users, max_items)
-    if public_items is not None and not isinstance(public_items, PublicList):
-        raise ValueError(
-            f"public_items must be PublicItems, got a {type(public_items).__name__}. Use PublicItems.read(path)."
-        )
-    domain = None if public_items is None else Domain(public_items.size, public_items.fingerprint)
-    return Budget(epsilon, delta, schedule, domain, max_users, max_items)
 
 
 def stored_mode(noise: str, *, counts: bool) -> str:
@@ -138,36 +112,40 @@ def calibrate_hits(
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
 
 
-def calibrate_looks(budget: Budget, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The records of the plan that finds most for users with the usual contributions. given: the choices of
-    `Plan.for_contributions`; None stands for the default."""
-    check_choices(budget, given)
-    rounds = block_rounds(budget.schedule, given)
-    units = () if rounds is None else rounds.units
-    forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_FALSE_NAME_ERROR)
-    usual_looks, most_looks = _looks(given)
-    if units:
-        most_looks *= LOOKS_OF_ROUNDS
-        check_most_looks(most_looks)
+def calibrate_contributions(
+    budget: Budget,
+    usual_contributions: tuple[int, int],
+    most_contributions: int,
+    *,
+    forget_after: int | None = None,
+    false_name_error: float | None = None,
+    size_error: float | None = None,
+    rounds: Rounds | None = None,
+) -> dict[str, Any]:
+    """The records of the plan that finds most for users with the usual contributions. Numbers as in
+    `Plan.for_contributions`, the first two from `checked_contributions`."""
+    forget_after, name_error = _followed(budget, forget_after, false_name_error)
+    if rounds is not None:
+        forget_after, most_contributions = 0, check_most_looks(most_contributions * LOOKS_OF_ROUNDS)
     hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
-    variation = most_looks * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
+    variation = most_contributions * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
     choice = _choose(
         budget.epsilon,
         delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
-        usual_looks=usual_looks,
-        most_looks=most_looks,
-        level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
-        known_error=known_error if budget.domain else None,
-        amounts=amounts_of_rounds(units, most_looks) if units else None,
+        usual_looks=usual_contributions,
+        most_looks=most_contributions,
+        level_spacing=LEVEL_SPACING if rounds is None else SPACING_IN_ROUNDS,
+        known_error=name_error if budget.domain else None,
+        amounts=None if rounds is None else amounts_of_rounds(rounds.units, most_contributions),
     )
-    if units:
-        choice = with_rounds(choice, units)
+    if rounds is not None:
+        choice = with_rounds(choice, rounds.units)
     return {
         "threshold": choice.threshold,
-        "looks": looks_of(choice.prices, usual_looks, given["size_error"]),
-        "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
+        "looks": looks_of(choice.prices, usual_contributions, size_error),
+        "known": known_of(choice.prices, choice.threshold, name_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
             paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
@@ -196,27 +174,20 @@ def known_of(prices: PriceList, threshold: int, known_error: float, forget_after
     return Known(threshold=min(threshold, prices.noise.smallest_margin(known_error)), forget_after=forget_after)
 
 
-def _looks(given: Mapping[str, Any]) -> tuple[tuple[int, int], int]:
-    """The usual looks, and the most."""
-    usual_looks, most_looks = given["usual_contributions"], given["most_contributions"]
-    if most_looks is None:
-        most_looks = max(DEFAULT_MOST_LOOKS, _largest(usual_looks))
-    check_most_looks(most_looks)
-    if usual_looks is None:
-        usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
-    return check_usual_looks(usual_looks, most_looks), most_looks
+def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tuple[tuple[int, int], int]:
+    """The usual contributions of a user, and the most; None stands for the default. Raises ValueError."""
+    if most is None:
+        largest = max([1, *map(int, filter(is_whole, usual))]) if isinstance(usual, tuple) else 1
+        most = max(DEFAULT_MOST_LOOKS, largest)
+    check_most_looks(most)
+    if usual is None:
+        usual = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most))
+    return check_usual_looks(usual, most), most
 
 
-def _largest(usual_looks: object) -> int:
-    """Of a pair that is not checked yet; 1 where it is not a pair of numbers, as the check will say."""
-    if not isinstance(usual_looks, tuple):
-        return 1
-    return max([1, *(int(looks) for looks in usual_looks if is_whole(looks))])
-
-
-def _known(budget: Budget, given: Mapping[str, Any]) -> tuple[int, float]:
+def _followed(budget: Budget, forget_after: int | None, error: float | None) -> tuple[int, float]:
     """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
-    horizon, forget_after, error = budget.schedule.horizon, given["forget_after"], given["false_name_error"]
+    horizon = budget.schedule.horizon
     if forget_after is not None and budget.domain:
         raise ValueError("forget_after cannot be used with public items, which are all followed. Leave it out.")
     if forget_after is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 from fractions import Fraction
 from typing import Any
@@ -18,31 +19,35 @@ import numpy as np
 
 from dp_transforms.accounting.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.checks import exact, html_table
-from dp_transforms.plan.calibration import EXACT, PRINTED, calibrate_hits, calibrate_looks, checked_budget, stored_mode
-from dp_transforms.plan.plan_checks import check_plan
-from dp_transforms.plan.records import Domain, Hits, Known, Looks, PublicList, Rounds, Shares
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_of_round
-from dp_transforms.plan.stored import (
-    Record,
-    as_fields,
-    fingerprint_of,
-    flat,
-    read_record,
-    sealed,
-    sealed_schema,
-    unsealed,
+from dp_transforms.checks import exact, html_table, nearest, shown
+from dp_transforms.plan.calibration import (
+    EXACT,
+    calibrate_contributions,
+    calibrate_hits,
+    checked_contributions,
+    stored_mode,
 )
+from dp_transforms.plan.plan_checks import check_plan
+from dp_transforms.plan.records import Budget, Domain, Hits, Known, Looks, PublicList, Rounds, Shares
+from dp_transforms.plan.rounds import (
+    REPLAY,
+    RoundTerms,
+    found_in_rounds,
+    rounds_of,
+    second_terms,
+    terms_of_round,
+    why_one_round,
+)
+from dp_transforms.plan.stored import FORMAT_VERSION, as_fields, fingerprint_of, read_record, sealed, unsealed
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
-FORMAT_VERSION = 4
-CONTRIBUTIONS, HITS = "contributions", "hits"
+CHARGES = CONTRIBUTIONS, HITS = "contributions", "hits"  # the first one by default
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(Record):
+class Plan(Budget):
     """One calibrated run: what is promised, and the numbers that keep the promise. Build it with `for_contributions` or
     `for_hits`.
 
@@ -59,12 +64,6 @@ class Plan(Record):
     shares: how delta was split.
     """
 
-    epsilon: float
-    delta: float
-    schedule: WindowSchedule
-    domain: Domain | None = None
-    max_users: int
-    max_items: int
     threshold: int
     looks: Looks | None = None
     hits: Hits | None = None
@@ -91,40 +90,41 @@ class Plan(Record):
         forget_after: int | None = None,
         false_name_error: float | None = None,
         size_error: float | None = None,
-        rounds: bool | tuple[int, ...] | None = None,
-        block_seconds: int | None = None,
+        use: str = REPLAY,
     ) -> Plan:
         """Users pay for each contribution, an item that one has in a window. The plan that finds most for this budget.
+
+        Tests come in rounds, of blocks of windows and then of the windows of what was named, where a block (a day, or
+        the run where windows are a day or longer) has six windows and users have three contributions, as declared, but
+        for streams, public items, followed items, and parts of a run with windows of a day or longer.
 
         public_items: all items, `PublicItems`; None where any may come.
         usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to
             most_contributions if that is less. The noise is chosen for them; other users are served too.
         most_contributions: a user's further ones do not count, 3,000 by default.
-        forget_after: items that were named are followed down to a lower threshold, until they were not named for so
-            many windows, 168 by default; 0: no item is followed.
+        forget_after: without rounds items that were named are followed down to a lower threshold, until they were not
+            named for so many windows, 168 by default; 0: no item is followed.
         false_name_error: the probability with which noise alone names a followed item in a window, 1e-5 by default; a
             public item with one as small as 0.05 false names in the whole run need.
         size_error: the probability that any size that the run states is too large, 0.01 by default.
-        rounds: tests come in rounds, which find more: first of the items of each day, then of those of its windows
-            that were named. For replays, without followed or public items. By default False: an item of a single
-            window needs more users. In place of True, which percent of what is left of a user budget each round pays
-            with: (10, 5, 20, 100).
-        block_seconds: with rounds; the first tests the items of blocks of so many seconds. By default a day, or the
-            whole run where windows are a day or longer.
+        use: ``replay`` of the whole run at once, ``parts`` of it, one after the other, or ``stream``.
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        budget = checked_budget(epsilon, delta, schedule, public_items, max_users, max_items)
-        given = {
-            "usual_contributions": usual_contributions,
-            "most_contributions": most_contributions,
-            "forget_after": forget_after,
-            "false_name_error": false_name_error,
-            "size_error": size_error,
-            "rounds": rounds,
-            "block_seconds": block_seconds,
-        }
-        return cls(**budget._asdict(), **calibrate_looks(budget, given))
+        bounds = {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=Domain.of(public_items), **bounds)
+        contributions = checked_contributions(usual_contributions, most_contributions)
+        is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
+        one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
+        found = calibrate_contributions(
+            budget,
+            *contributions,
+            forget_after=forget_after,
+            false_name_error=false_name_error,
+            size_error=size_error,
+            rounds=None if one else rounds_of(schedule),
+        )
+        return cls(**vars(budget), **found)
 
     @classmethod
     def for_hits(
@@ -159,23 +159,10 @@ class Plan(Record):
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
         mode = stored_mode(noise, counts=counts)
-        budget = checked_budget(epsilon, delta, schedule, public_items, max_users, max_items)
+        bounds = {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=Domain.of(public_items), **bounds)
         found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
-        return cls(**budget._asdict(), **found)
-
-    def again(self, **choices: Any) -> Plan | None:
-        """A plan of the same budget, schedule, charge and public items, and of as many keys, with other choices, named
-        as where it was made. None if the budget is too small for it."""
-        same: dict[str, Any] = {"public_items": self.domain, "max_users": self.max_users, "max_items": self.max_items}
-        if self.hits is not None:
-            noise = EXACT if self.hits.wide is None else PRINTED
-            same |= {"counts": self.counts, "noise": noise, "most_keys": self.most_keys}
-        same |= {"epsilon": self.epsilon, "delta": self.delta, "schedule": self.schedule}
-        make = Plan.for_contributions if self.hits is None else Plan.for_hits
-        try:
-            return make(**{**same, **choices})
-        except ValueError:
-            return None
+        return cls(**vars(budget), **found)
 
     @property
     def charge(self) -> str:
@@ -211,7 +198,7 @@ class Plan(Record):
     def paid_rounds(self) -> Rounds:
         """`rounds`. Raises ValueError for a plan without them."""
         if self.rounds is None:
-            raise ValueError("the plan has no rounds. Make one with rounds.")
+            raise ValueError("the plan has no rounds: docs/choose_a_budget.md says which plans have them.")
         return self.rounds
 
     @property
@@ -228,11 +215,6 @@ class Plan(Record):
     def most_keys(self) -> int:
         """The promise is for users with events under at most so many keys (docs/guarantee.md, "Keys")."""
         return 1 if self.hits is None else self.hits.keys
-
-    @property
-    def domain_size(self) -> int:
-        """How many public items there are; 0 without."""
-        return 0 if self.domain is None else self.domain.size
 
     @property
     def known_threshold(self) -> int:
@@ -368,25 +350,40 @@ class Plan(Record):
 
         A file is hostile input: an error shows one line and little.
         """
-        return read_record(cls, unsealed(text, FORMAT_VERSION), "the plan")
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """The JSON schema of `to_json`, made from the records."""
-        return sealed_schema(cls, FORMAT_VERSION)
+        return read_record(cls, unsealed(text), "the plan")
 
     def _fields(self) -> dict[str, Any]:
         return {"format_version": FORMAT_VERSION, **as_fields(self)}
 
     def _repr_html_(self) -> str:
         """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
-        schedule = self.schedule
-        declared = [
-            ("charge", self.charge_in_words),
-            ("start", format_utc(schedule.start_seconds * MICROS_PER_SECOND)),
-            ("end", format_utc(schedule.end_seconds * MICROS_PER_SECOND)),
-            ("window", f"{schedule.window_seconds:,} s"),
-            ("slide", f"{schedule.slide_seconds:,} s"),
-        ]
-        fields = {name: value for name, value in as_fields(self).items() if name != "schedule"}
-        return html_table(self.guarantee, (), [*declared, *flat(fields)])
+        schedule, rows = as_fields(self.schedule), [("charge", self.charge_in_words)]
+        rows += [(name, format_utc(schedule[f"{name}_seconds"] * MICROS_PER_SECOND)) for name in ("start", "end")]
+        rows += [(name, f"{schedule[f'{name}_seconds']:,} s") for name in ("window", "slide")]
+        for name, value in as_fields(self).items():
+            inner = {f"{name}: {each}": of for each, of in value.items()} if isinstance(value, dict) else {name: value}
+            rows += [row for row in inner.items() if name != "schedule" and not isinstance(row[1], tuple)]
+        return html_table(self.guarantee, (), rows)
+
+
+def plan_for(charge: str | None = None, **choices: Any) -> Plan:
+    """`Plan.for_contributions` or `Plan.for_hits`, by the name of what users pay for. None stands for a default.
+
+    Raises ValueError also for a choice that belongs to the other charge, and TypeError for one of none.
+    """
+    charge = CONTRIBUTIONS if charge is None else charge
+    taken = choices_of(charge)
+    given = {name: value for name, value in choices.items() if value is not None}
+    for name in given.keys() - taken:
+        other = next((other for other in CHARGES if name in choices_of(other)), None)
+        if other is None:
+            raise TypeError(f"a plan of {charge} has no argument {name!r}{nearest(name, taken)}")
+        raise ValueError(f"{name} cannot be used with charge {charge!r}: it belongs to {other}. Leave it out.")
+    return (Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits)(**given)
+
+
+def choices_of(charge: str) -> frozenset[str]:
+    """The arguments that a plan of this charge is made of. Raises ValueError for another name."""
+    if not isinstance(charge, str) or charge not in CHARGES:
+        raise ValueError(f"charge must be one of {', '.join(CHARGES)}, got {shown(charge)}.")
+    return frozenset(inspect.signature(Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits).parameters)

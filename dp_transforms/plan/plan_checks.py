@@ -10,29 +10,23 @@ import math
 from typing import TYPE_CHECKING
 
 from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
-from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.purse_search import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
-from dp_transforms.checks import check_whole, shown
-from dp_transforms.plan.records import Hits, Looks
-from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.checks import check_whole
+from dp_transforms.plan.records import MOST_LOOKS_OF_PLAN, Hits, Looks
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
 
-MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 # Public items that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
 # An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
 _MOST_NAMED_AGAIN = 0.5
-_LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
 
 def check_plan(plan: Plan) -> None:
     """Raises ValueError unless the plan keeps its promise."""
-    check_budget(plan.epsilon, plan.delta, plan.schedule)
-    check_declared_ids(plan.max_users, plan.max_items)
     check_whole("threshold", plan.threshold, 1)
     if plan.domain is not None and plan.domain.size > plan.max_items:
         raise ValueError(
@@ -46,25 +40,9 @@ def check_plan(plan: Plan) -> None:
         _check_looks(plan, plan.looks)
 
 
-def check_declared_ids(max_users: int, max_items: int) -> None:
-    check_whole("max_users", max_users, 1)
-    check_whole("max_items", max_items, 1)
-
-
-def check_budget(epsilon: float, delta: float, schedule: WindowSchedule) -> None:
-    if not 0 < epsilon <= _LARGEST_EPSILON:
-        raise ValueError(
-            f"epsilon must be > 0 and at most {_LARGEST_EPSILON:g}, got {epsilon!r}. Usual values are 0.1 to 10."
-        )
-    check_delta(delta)
-    if not isinstance(schedule, WindowSchedule):
-        raise ValueError(f"schedule must be a WindowSchedule, got {shown(schedule)}.")
-    check_whole("the horizon, the number of windows,", schedule.horizon, 1)
-
-
-def check_most_looks(most_looks: int) -> None:
-    """Raises ValueError for more looks than a plan may have."""
-    check_whole("most_contributions", most_looks, 1, MOST_LOOKS_OF_PLAN)
+def check_most_looks(most_looks: int) -> int:
+    """Raises ValueError for more tests of a user than a plan may have."""
+    return check_whole("most_contributions", most_looks, 1, MOST_LOOKS_OF_PLAN)
 
 
 def _check_records(plan: Plan) -> None:

@@ -10,8 +10,9 @@ import dataclasses
 import functools
 import itertools
 import re
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
@@ -22,6 +23,8 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
+MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
+_LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 
@@ -52,19 +55,39 @@ class Domain(Record):
         if not re.fullmatch("[0-9a-f]{64}", self.fingerprint):
             raise ValueError("the fingerprint of public items must be the hex SHA-256 of their list.")
 
+    @classmethod
+    def of(cls, public_items: object) -> Domain | None:
+        if public_items is None:
+            return None
+        if not isinstance(public_items, PublicList):
+            got = type(public_items).__name__
+            raise ValueError(f"public_items must be PublicItems, got a {got}. Use PublicItems.read(path).")
+        return cls(public_items.size, public_items.fingerprint)
 
-class Budget(NamedTuple):
-    """What every plan is calibrated for; already checked. Names as in `Plan`."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget(Record):
+    """What a plan is calibrated for: the fields that every `Plan` begins with."""
 
     epsilon: float
     delta: float
     schedule: WindowSchedule
-    domain: Domain | None
+    domain: Domain | None = None
     max_users: int
     max_items: int
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.epsilon <= _LARGEST_EPSILON:
+            wanted = f"> 0 and at most {_LARGEST_EPSILON:g}"
+            raise ValueError(f"epsilon must be {wanted}, got {self.epsilon!r}. Usual values are 0.1 to 10.")
+        check_delta(self.delta)
+        check_whole("max_users", self.max_users, 1)
+        check_whole("max_items", self.max_items, 1)
+
     @property
     def domain_size(self) -> int:
+        """How many public items there are; 0 without."""
         return 0 if self.domain is None else self.domain.size
 
 

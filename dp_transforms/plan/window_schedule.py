@@ -91,10 +91,9 @@ class WindowSchedule:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"{name} must be a whole number of seconds, got {shown(value)}.")
-        if self.window_seconds < 1:
-            raise ValueError(f"window_seconds must be >= 1, got {self.window_seconds}. Use 3600 for hours.")
-        if self.slide_seconds < 1:
-            raise ValueError(f"slide_seconds must be >= 1, got {self.slide_seconds}.")
+        for name in ("window_seconds", "slide_seconds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}. Use 3600 for hours.")
         if self.window_seconds % self.slide_seconds:
             raise ValueError(
                 f"slide_seconds must divide window_seconds, got {self.slide_seconds} and {self.window_seconds}."

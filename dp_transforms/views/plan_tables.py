@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from dp_transforms.views.plan_words import FOLLOWED, FOUND, NEW, FoundFrom, in_a
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
+_OF_ALL = ("epsilon", "delta", "schedule", "counts", "max_users", "max_items", "most_keys")
 _TITLES = {NEW: "new item", FOLLOWED: "followed item"}
 
 
@@ -27,9 +29,15 @@ def alternatives(chosen: Plan) -> list[Plan]:
             if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.charged_hits.max_items_per_user):
                 plans.append(chosen)
                 continue
-            other = chosen.again(hits_per_user=hits, max_items_per_user=max_items_per_user)
-            if other is not None:
-                plans.append(other)
+            with contextlib.suppress(ValueError):
+                plans.append(
+                    Plan.for_hits(
+                        **{name: getattr(chosen, name) for name in _OF_ALL},
+                        public_items=chosen.domain,
+                        hits_per_user=hits,
+                        max_items_per_user=max_items_per_user,
+                    )
+                )
     return plans
 
 
@@ -69,7 +77,7 @@ def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     return table
 
 
-def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
+def print_plan(plan: Plan, use: str, found: FoundFrom, choices: list[Plan]) -> None:
     """What it finds in a sentence, for who reads no table; a table of it, and the plan's numbers.
 
     choices: a charging plan among its alternatives; empty for another one.
@@ -77,8 +85,8 @@ def print_plan(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
     console = Console(highlight=False)
     whole = not console.is_terminal  # lines for programs are not cut
     console.print(in_a_sentence(plan), style="bold", soft_wrap=whole)
-    if reason := why(plan):
-        console.print(f"\n{reason}", soft_wrap=whole)
+    if plan.looks is not None:
+        console.print(f"\n{why(plan, use)}", soft_wrap=whole)
     console.print()
     if plan.looks is None:
         console.print(choices_table(plan, choices))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import found_in_block, rounds_suit
+from dp_transforms.plan.rounds import found_in_block, why_one_round
 from dp_transforms.views.report_words import counted
 
 FOUND = 0.95  # with this probability
@@ -14,7 +14,6 @@ CONTRIBUTIONS = (1, 10, 100, 1000)  # of each holder in the whole run
 NEW, FOLLOWED = "new_item", "followed_item"
 FoundFrom = dict[str, dict[int, int]]
 
-MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -48,15 +47,13 @@ def found_from(plan: Plan, contributions: Iterable[int]) -> FoundFrom:
     return found
 
 
-def why(plan: Plan) -> str:
-    """What rounds do, or that they would find more; empty for another plan."""
-    if plan.looks is None:
-        return ""
+def why(plan: Plan, use: str) -> str:
+    """Of a plan of contributions: whether they are tested in rounds, and why."""
     if plan.rounds is not None:
-        parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
-        return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each user's budget."
-    given = {"usual_contributions": plan.looks.usual_looks}
-    return MORE_BY_ROUNDS if rounds_suit(plan.schedule, given, has_domain=plan.domain is not None) else ""
+        return rounds_in_words(plan)
+    looks, is_public = plan.paid_looks, plan.domain is not None
+    reason = why_one_round(plan.schedule, looks.usual_looks, looks.most_looks, use, has_public_items=is_public)
+    return f"Contributions are tested in one round: {reason or 'so it was declared, by --forget-after or --use'}."
 
 
 def rounds_in_words(plan: Plan) -> str:
@@ -64,9 +61,8 @@ def rounds_in_words(plan: Plan) -> str:
     few, _ = _usual(plan)
     return (
         f"Contributions are tested in rounds: first the items of {_duration(_block_seconds(plan))} together, then the"
-        " windows of those that many users have. That usually finds more; but an item of one window"
-        f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
-        f" {counted(few, 'item')} in the run. Where users have many, sizes of hundreds are lower."
+        " windows of those that many users have. That usually finds more where items stay for several windows; an item"
+        f" of one window alone is found from about {plan.found_from(few, FOUND):,} users on."
     )
 
 

@@ -20,7 +20,7 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.plan.charges import plan_for
+from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
 from tests.helpers.oracle import oracle_reports
@@ -121,8 +121,8 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
     """Elements, and in windows, counts, blocks and rows all that is stamped."""
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
     made = {
-        "looks": {},
-        "rounds": {"rounds": True, "block_seconds": 86_400, "usual_contributions": (1, 10), "most_contributions": 20},
+        "looks": {"use": "stream"},
+        "rounds": {"usual_contributions": (1, 10), "most_contributions": 20},
         "hits": {"charge": "hits"},
         "hits-with-counts": {"charge": "hits", "counts": True},
     }

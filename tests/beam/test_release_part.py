@@ -2,7 +2,6 @@
 
 import pytest
 
-from dp_transforms import Plan
 from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.run_stages import ReleasePart
@@ -16,6 +15,7 @@ from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
+from tests.helpers.modes import plan_in_rounds
 from tests.helpers.parts import Parts
 from tests.helpers.small_runs import MICROS, START, ordered_log
 from tests.helpers.stream_runs import CLOCK
@@ -64,9 +64,7 @@ def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
-    rounds = Plan.for_contributions(
-        epsilon=2, delta=1e-6, schedule=plan.schedule, usual_contributions=(1, 10), rounds=True
-    )
+    rounds = plan_in_rounds(plan.schedule, delta=1e-6, usual_contributions=(1, 10))
     for in_order in (
         lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=CLOCK, run_id="r", noise_key="k"),
         lambda: stages_of(PlannedRun(plan=rounds, stream="events", run_id="r"), None),

@@ -20,7 +20,7 @@ BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits"),
 ]
-IN_ROUNDS = [*BUDGET[:-2], "--rounds"]
+IN_ROUNDS = [word.replace("T02:00:00Z", "T12:00:00Z") for word in BUDGET[:-2]]
 IN_PROCESS = ["--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--input", "logs", "--dead-letter", "bad"]
 KAFKA = ["stream", "--input", "kafka://localhost:9/t", *BUDGET]

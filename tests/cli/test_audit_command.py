@@ -16,7 +16,7 @@ from dp_transforms.cli.audit import command, finish
 from dp_transforms.cli.audit_report import HitsReport, LooksReport
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.errors import UserError
-from dp_transforms.plan.charges import choices_of, plan_for
+from dp_transforms.plan.plan import choices_of, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 from tests.helpers.shh_here import shh
@@ -195,7 +195,7 @@ IN_ROUNDS = "other counts and weights in rounds"
 LIMITS = dict.fromkeys(
     ("usual_contributions", "most_contributions", "forget_after", "false_name_error", "size_error"), ""
 )
-LIMITS |= {"block_seconds": "", "rounds": IN_ROUNDS}
+LIMITS |= {"use": IN_ROUNDS}
 
 
 def test_each_option_is_tried_or_in_the_list():
@@ -206,9 +206,11 @@ def test_each_option_is_tried_or_in_the_list():
     assert own == of_hits - of_contributions
 
 
-@pytest.mark.parametrize(("option", "value"), [("forget_after", 0), ("rounds", True)])
+@pytest.mark.parametrize(("option", "value"), [("forget_after", 0), ("use", "replay")])
 def test_the_list_names_what_an_option_leaves_untried(option, value):
-    lists = [" ".join(_looks_limits(_plan(most_contributions=20, **more))) for more in ({}, {option: value})]
+    lists = [
+        " ".join(_looks_limits(_plan(most_contributions=20, **more))) for more in ({"use": "stream"}, {option: value})
+    ]
     for fragment in filter(None, LIMITS.values()):
         assert fragment not in lists[0]
         assert (fragment in lists[1]) == (fragment == LIMITS[option])

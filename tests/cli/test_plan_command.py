@@ -41,14 +41,14 @@ def _numbers(line):
 
 
 def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
-    sentence, _, rest = _planned()[0].partition("\n")
+    sentence, _, rest = _planned("--use", "stream")[0].partition("\n")
     assert sentence == (
         "An hour's item (a story, a search, an error) is found from about 101 users on, if each of them has 30 items in"
         " these 16 days; from 501 if each has 1,000."
     )
     rows = {row[0]: row[1:] for row in map(_numbers, [line for line in rest.splitlines() if line.startswith("│")])}
     assert rows == {1: [36, 27], 10: [68, 51], 100: [170, 126], 1000: [501, 372]}
-    assert "A replay of a whole run names more by --rounds." in rest.partition("│")[0]
+    assert "Contributions are tested in one round: a stream cannot go over its windows again." in rest.partition("│")[0]
     for part in ("contributions, for users with 1 to 1,000", "at most 3,000 of a user", "for 168 windows after a name"):
         assert part in rest
     assert "(2, 1e-09)-differentially private" in rest

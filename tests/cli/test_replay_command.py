@@ -22,7 +22,8 @@ from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
 
 LOOKS = ("--usual-contributions", 1, 10, "--most-contributions", 20)
-IN_LOOKS = (*BUDGET[: BUDGET.index("--charge")], *LOOKS)
+IN_ROUNDS = (*BUDGET[: BUDGET.index("--charge")], *LOOKS)
+IN_LOOKS = (*IN_ROUNDS, "--forget-after", 6)
 HEAVY = [hour for hour in range(HOURS) if hour not in (2, 4)]
 EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 
@@ -107,9 +108,9 @@ def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path):
 
 def test_rounds_are_for_replays(folder):
     """Of a whole run, or in parts. A stream refuses them."""
-    planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
+    planned = shh("plan", *IN_ROUNDS, "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
-    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each user's budget." in planned.stdout
+    assert "Contributions are tested in rounds: first the items of 6 hours together" in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
     rounds, looks = plan.paid_rounds, plan.paid_looks
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
@@ -128,7 +129,7 @@ def test_rounds_are_for_replays(folder):
         assert found
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--input", ".", *given, "--output", "o", cwd=folder)
-    assert "--plan cannot be one with --rounds" in stream.stderr
+    assert "--plan is for a replay" in stream.stderr
 
 
 def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder):
@@ -260,7 +261,7 @@ ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number
 @pytest.mark.parametrize("mode", ["hits", "looks"])
 def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     (folder / "items.txt").write_text("\n".join(ITEMS))
-    words = (*IN_LOOKS, *words_of_mode(mode)) if mode == "looks" else (*BUDGET, "--threshold", 75)
+    words = (*IN_ROUNDS, *words_of_mode(mode)) if mode == "looks" else (*BUDGET, "--threshold", 75)
     header, records, _, said = replayed(folder, *words, "--public-items", "items.txt")
     # An item that nobody holds is named in about one run of twenty; these three hours never fail.
     found = items_by_window(records)

@@ -65,7 +65,7 @@ ALLOWED = {
     """,
     "plan": """
         --threshold 5 --charge hits
-        --rounds --block 6h --round-shares 10,100
+        --use stream --charge hits
     """,
     "show": "--last 3 --html a.html --force",
 }

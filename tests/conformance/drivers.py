@@ -40,7 +40,7 @@ TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts
 
 _LOOKS, _HITS = (TOLD[mode].choices for mode in ("looks", "hits"))
 _NOISE = {**_LOOKS, "forget_after": 4, "false_name_error": 0.12}  # names known items in windows where nobody holds them
-_ROUNDS = {"usual_contributions": (1, 16), "most_contributions": 40, "rounds": True}
+_ROUNDS = {"usual_contributions": (1, 16), "most_contributions": 40, "use": "replay"}
 _KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
@@ -90,7 +90,7 @@ class Case(NamedTuple):
     def expected(self, *, in_order: bool = False) -> list[WindowReport]:
         """The same for all cuts that differ in order, pieces and copies alone."""
         ends = self.ends if self.plan.rounds is not None else ()
-        in_order &= self.mode.mode == "looks" and "rounds" not in self.mode.choices
+        in_order &= self.mode.mode == "looks" and self.mode.choices.get("use") != "replay"
         case = repr((self.mode, self.cut.hours, in_order, ends))
         if case not in _expected:
             domain = DOMAIN if self.mode.domain else ()

@@ -234,7 +234,7 @@ class Stream:
         assert not self._engine.waiting(), "state is freed"
 
 
-IN_ORDER_MODES = [name for name, mode in MODES.items() if "rounds" not in mode.choices]
+IN_ORDER_MODES = [name for name, mode in MODES.items() if mode.choices.get("use") != "replay"]
 
 
 # Each mode has a life, by turns with state in few pieces and in many.

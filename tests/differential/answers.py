@@ -38,6 +38,7 @@ from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, Span, StateChunk, packed_by_group
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.logs import JoinedChunks, read_joined
+from tests.helpers.modes import plan_in_rounds
 
 START, HOUR, MICROS = 1_767_225_600, 3600, 1_000_000
 SECRET = bytes(range(40))
@@ -90,7 +91,9 @@ def plan_of(number: int) -> tuple[Plan, list[str]]:
     mode = choices.pop("mode")
     if mode == "looks":
         choices = {_NEW_NAMES.get(name, name): choice for name, choice in choices.items()}
-        return Plan.for_contributions(schedule=schedule, **choices), items
+        if choices.pop("rounds", False):  # whatever the rule says
+            return plan_in_rounds(schedule, **{name: each for name, each in choices.items() if name != _PUBLIC}), items
+        return Plan.for_contributions(schedule=schedule, use="stream", **choices), items
     return Plan.for_hits(schedule=schedule, counts=mode == "hits-with-counts", **choices), items
 
 

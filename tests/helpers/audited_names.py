@@ -13,6 +13,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import run_trial
 from tests.audit.scenes import Trial
 from tests.audit.statistics import NamedPValue
+from tests.helpers import modes
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
@@ -40,7 +41,7 @@ def plan_in_rounds(most_looks: int = 20) -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
     budget = {"epsilon": 2, "delta": 1e-4, "schedule": schedule, "max_users": 100_000}
-    return Plan.for_contributions(**budget, most_contributions=most_looks, rounds=True)
+    return modes.plan_in_rounds(**budget, most_contributions=most_looks)
 
 
 def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:

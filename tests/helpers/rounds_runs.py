@@ -7,6 +7,7 @@ import functools
 import itertools
 import random
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,9 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.columns import Cells
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.plan.charges import plan_for
 from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
+from tests.helpers.modes import plan_in_rounds
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import SECRET
@@ -29,9 +30,9 @@ SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
 
 
 @functools.cache
-def calibrated(**choices: object) -> Plan:
+def calibrated(**choices: Any) -> Plan:
     """With rounds over blocks."""
-    return plan_for(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=True, **choices)
+    return plan_in_rounds(SCHEDULE, **choices)
 
 
 def at(window: int) -> int:

@@ -139,7 +139,7 @@ def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
 
 def test_blocks_of_a_plan_with_rounds_have_a_report_of_their_own(folder: pathlib.Path) -> None:
     schedule = WindowSchedule(START, START + 3600 * HOURS, 3600, 3600)
-    plan = Plan.for_contributions(epsilon=16, delta=1e-4, schedule=schedule, usual_contributions=(1, 20), rounds=True)
+    plan = Plan.for_contributions(epsilon=16, delta=1e-4, schedule=schedule, usual_contributions=(1, 20))
     (folder / "plan.json").write_text(plan.to_json())
     before = {path.name for path in folder.iterdir()}
     script(REPLAY).run([*LOG, "--block-output", "blocks.jsonl"])

@@ -10,8 +10,7 @@ import scipy.stats
 
 from dp_transforms.accounting.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
-from dp_transforms.plan.charges import plan_for
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, KMS21, LABELS, looks_plan, short_looks_plan
 from tests.helpers.plan_files import with_changes
@@ -208,8 +207,8 @@ def test_a_run_names_no_more_than_can_be_drawn():
 
 def test_users_pay_for_contributions_by_default():
     small = {"usual_contributions": (1, 10), "most_contributions": 20}
-    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan()
-    assert plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, charge=None, rounds=None, **small) == short_looks_plan()
+    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan(use="replay")
+    assert plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, charge=None, use="stream", **small) == short_looks_plan()
     plans = (LABELS, COUNTS, KMS21, short_looks_plan())
     assert [(plan.charge, plan.counts) for plan in plans] == [
         *(("hits", False), ("hits", True), ("hits", False), ("contributions", False)),
@@ -221,5 +220,5 @@ def test_users_pay_for_contributions_by_default():
         _ = LABELS.paid_looks
     with pytest.raises(ValueError, match="a plan of contributions charges no hits"):
         _ = short_looks_plan().charged_hits
-    with pytest.raises(TypeError, match=r"has no argument 'surprise'\. There are: "):
+    with pytest.raises(TypeError, match=r"has no argument 'surprise'\. Do you mean use\?"):
         plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, surprise=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
 from dp_transforms.core.window_report import ABOVE, BETWEEN
-from dp_transforms.plan.charges import plan_for
+from dp_transforms.plan.plan import plan_for
 from dp_transforms.reports import ReportFileError, ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.trends import TrendRule, trends

@@ -28,13 +28,14 @@ from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, u
 from dp_transforms.core.steps import NameRound, WeighRound, block_reports
 from dp_transforms.core.user_budgets import BudgetEntries, BudgetPacing
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
-from dp_transforms.plan.rounds import RoundTerms, units_of_shares
+from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.reports.report_records import checked_report
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.core_runs import START
 from tests.helpers.exact_prices import look_price
+from tests.helpers.modes import units_of_shares
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.rounds_runs import (
@@ -150,7 +151,7 @@ def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
     """Also where round 0 has larger weights than all later ones, so that its first boundaries count for less."""
     larger = 0
     for shares in shapes_of_shares():
-        rounds = Rounds(block_seconds=40, units=units_of_shares((*shares, 100)), false_names=0.5)
+        rounds = Rounds(block_seconds=40, units=units_of_shares(*shares, 100), false_names=0.5)
         trial = dataclasses.replace(trial_with_rounds(), rounds=rounds)
         terms = trial.terms_of_round(0, 0, WINDOWS)
         noisy_sums = np.arange(terms.threshold, 20 * terms.threshold)

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import re
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,11 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
+from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import rounds_suit, terms_of_round
+from dp_transforms.plan.rounds import terms_of_round, why_one_round
+from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
+from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import trial_of
@@ -36,35 +38,15 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
     assert plan.paid_looks.most_looks == 30_000  # of all rounds
     reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
     assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
-    days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
+    days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
     assert days.paid_rounds.block_seconds == 30 * 86_400
+    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE) == plan
 
 
-@pytest.mark.parametrize(
-    ("shares", "words"),
-    [
-        ((10, 5), "the last one 100, got (10, 5)"),
-        ((0, 100), "1 to 100"),
-        ((10, 5.0, 100), "whole percents"),
-        ((100, 100), "leave something for each later round"),
-        ((100,), "2 to 4 percents"),
-        ((10,) * 4 + (100,), "2 to 4 percents"),
-        ("10,100", "2 to 4 percents"),
-    ],
-)
-def test_the_shares_of_rounds_can_be_declared(shares, words):
-    declared = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
-    assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
-    with pytest.raises(ValueError, match=re.escape(words)):
-        Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
-
-
-def test_each_round_pays_for_a_look():
-    assert (
-        calibrated(usual_contributions=(1, 3), most_contributions=3).paid_rounds.units == calibrated().paid_rounds.units
-    )
-    with pytest.raises(ValueError, match="most_contributions must be at least 3 with rounds"):
-        calibrated(usual_contributions=(1, 2), most_contributions=2)
+def test_each_round_pays_for_a_test():
+    least = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, most_contributions=3)
+    assert least.paid_looks.most_looks == 30
+    assert least.paid_rounds.units == calibrated().paid_rounds.units
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
@@ -110,30 +92,48 @@ def test_a_purse_that_is_spent_twice_is_refused():
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
 
 
-@pytest.mark.parametrize("choices", [{"forget_after": 3}, {"forget_after": 0}, {"charge": "hits"}])
-def test_what_rounds_do_not_go_with_yet_is_refused(choices):
-    with pytest.raises(ValueError, match="cannot be used with"):
-        calibrated(**choices)
+@pytest.mark.parametrize(
+    ("schedule", "given", "reason"),
+    [
+        (SCHEDULE, {}, ""),
+        (SCHEDULE, {"use": "parts"}, ""),
+        (SCHEDULE, {"use": "stream"}, "a stream cannot go over its windows again"),
+        (SCHEDULE, {"usual_contributions": (1, 3)}, ""),
+        (SCHEDULE, {"usual_contributions": (1, 2)}, "users have at most 2 contributions"),
+        (SCHEDULE, {"most_contributions": 2}, "users have at most 2 contributions"),
+        (SCHEDULE, {"most_contributions": 10_001}, "too many contributions"),
+        (SCHEDULE, {"has_public_items": True}, "public items"),
+        (SCHEDULE, {"declares_followed": True}, "do not follow named items"),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, ""),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, "a block of windows has only 4 of them"),
+        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, "only 5"),
+        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, ""),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, "only 5"),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, ""),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {"use": "parts"}, "shorter than its blocks"),
+    ],
+)
+def test_declared_numbers_choose_between_rounds_and_one(schedule, given, reason):
+    usual, most = checked_contributions(given.pop("usual_contributions", None), given.pop("most_contributions", None))
+    found = why_one_round(schedule, usual, most, **{"use": "replay", "has_public_items": False, **given})
+    assert reason in found
+    assert bool(found) == bool(reason)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "given", "suit"),
-    [
-        (SCHEDULE, {}, True),
-        (SCHEDULE, {"usual_contributions": (1, 3)}, True),
-        (SCHEDULE, {"usual_contributions": (1, 2)}, False),
-        (SCHEDULE, {"most_contributions": 2}, False),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
-        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
-        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, True),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, False),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
-    ],
+    "choices",
+    [{"use": "stream"}, {"forget_after": 3}, {"forget_after": 0}, {"false_name_error": 1e-5}, {"public_items": DOMAIN}],
 )
-def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(schedule, given, suit):
-    assert rounds_suit(schedule, given, has_domain=False) == suit
-    assert not rounds_suit(schedule, given, has_domain=True)
+def test_a_plan_that_is_for_one_round_has_none(choices):
+    plan = short_looks_plan(**{"use": "replay", **choices})
+    assert plan.rounds is None
+    with pytest.raises(ValueError, match="the plan has no rounds"):
+        plan.paid_rounds  # noqa: B018
+
+
+def test_an_unknown_use_is_refused():
+    with pytest.raises(ValueError, match="use must be one of replay, parts, stream, got 'night'"):
+        Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="night")
 
 
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
@@ -154,9 +154,9 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
 def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last():
     """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out, nor does a round
     with less than a fifth of what the last one has."""
-    choices = {True: {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
+    choices = {(10, 5, 20, 100): {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
     for shares, leaves_out in choices.items():
-        plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+        plan = calibrated(units=units_of_shares(*shares))
         for number in range(len(plan.paid_rounds.units)):
             terms = plan.terms_of_round(number, 1000, 24)
             below = terms.threshold - plan.paid_looks.spacing
@@ -178,10 +178,10 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     assert error(terms.likely_noise) <= looks.size_error / 5 < error(terms.likely_noise - 2)
 
 
-@pytest.mark.parametrize("shares", [True, (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
+@pytest.mark.parametrize("shares", [(10, 5, 20, 100), (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
 @pytest.mark.parametrize("looks", [10, 100])
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
-    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+    plan = calibrated(units=units_of_shares(*shares))
     users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
@@ -194,7 +194,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
-    one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="stream")
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 
