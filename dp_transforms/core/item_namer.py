@@ -24,7 +24,7 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.noise_table import noise_bounds
 from dp_transforms.core.randomness import StreamKeys, Words
-from dp_transforms.core.round_candidates import Candidates
+from dp_transforms.core.round_candidates import OPEN, Candidates
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -138,29 +138,27 @@ class ItemNamer:
         """
         terms = self._terms_of_round(number, candidates.drawn, candidates.windows)
         of_shard, uniforms_of = candidates.of_shard(shard, shards), self._keys.round_uniforms(number)
-        size, positions = len(of_shard.table), of_shard.positions_of(sums.table)[sums.items]
-        at = sums.windows * size + positions  # ascends, as the candidates do
-        found, left_out = [(_NOTHING, _NOTHING, _NOTHING)], np.zeros(len(of_shard.statuses), dtype=np.bool_)
-        done = 0
-        for windows, items, places in of_shard.by_window(_CANDIDATES_AT_ONCE):
-            cells = windows * size + items
-            end = done + int(np.searchsorted(at[done:], cells[-1], side="right")) if len(cells) else done
-            rows = np.searchsorted(cells, at[done:end])
-            if not np.array_equal(cells[rows], at[done:end]):
-                raise ValueError("there is a sum of a pair that is not drawn for.")
-            values, digests = np.zeros(len(cells), dtype=np.int64), np.zeros((len(cells), 2), dtype=np.uint64)
-            values[rows], digests[rows] = sums.sums[done:end], sums.digests[done:end]
+        at = of_shard.places_of(sums.table, sums.windows, sums.items)
+        if (of_shard.statuses_at(at) != OPEN).any():
+            raise ValueError("there is a sum of a pair that is not drawn for.")
+        by_place, found, left_out = np.argsort(at), [(_NOTHING, _NOTHING)], [_NOTHING]
+        for places in of_shard.open_places(_CANDIDATES_AT_ONCE):
+            held = by_place[slice(*np.searchsorted(at, [places[0], places[-1] + 1], sorter=by_place))]
+            rows = np.searchsorted(places, at[held])
+            values, digests = np.zeros(len(places), dtype=np.int64), np.zeros((len(places), 2), dtype=np.uint64)
+            values[rows], digests[rows] = sums.sums[held], sums.digests[held]
+            windows, items = of_shard.cells_of(places)
             uniforms = uniforms_of(windows, of_shard.table.hashes.take(items, axis=0), digests)
             named = np.flatnonzero(self._table.passes(uniforms, terms.threshold - values))
-            found.append((windows[named], items[named], values[named] + self._table.sample(uniforms[named])))
+            found.append((places[named], values[named] + self._table.sample(uniforms[named])))
             if terms.least is not None:
-                left_out[places[~self._table.passes(uniforms, terms.least - values)]] = True
-            done = end
-        if done != len(sums) or (positions < 0).any():
-            raise ValueError("there is a sum of a pair that is not drawn for.")
-        windows, items, noisy_sums = map(np.concatenate, zip(*found, strict=True))
+                left_out.append(places[~self._table.passes(uniforms, terms.least - values)])
+        places, noisy_sums = map(np.concatenate, zip(*found, strict=True))
+        windows, items = of_shard.cells_of(places)
+        order = np.lexsort((items, windows))
+        windows, items, noisy_sums = windows[order], items[order], noisy_sums[order]
         named_now = self._named(windows, items, noisy_sums, terms.threshold, of_shard.table, terms)
-        return NamedItems.merge([named_now, of_shard.left_out(np.flatnonzero(left_out))]).select(slice(None))
+        return NamedItems.merge([named_now, of_shard.left_out(np.concatenate(left_out))]).select(slice(None))
 
     def size(self, named: NamedItems, sums: ItemSums, drawn: int, windows: int) -> tuple[NamedItems, ItemSums]:
         """Sizing, in the last round: the same names, each with the higher one of two levels and sizes, and the other

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -69,12 +68,11 @@ class Candidates:
     @classmethod
     def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
         """in_blocks: what round 0 named. in_windows: what later rounds named or left out, all together."""
-        table, (_, positions) = ItemTable.merge([in_blocks.table, in_windows.table])
         sizes = of_windows.ends(in_blocks.windows) - in_blocks.windows
         statuses = np.full(int(sizes.sum()), OPEN, dtype=np.uint8)
-        found = cls(of_windows, table, in_blocks.windows, in_blocks.items, statuses)
-        places = found._places_of(in_windows.windows, positions[in_windows.items])
-        if (places < 0).any() or len(table) != len(in_blocks.table):
+        found = cls(of_windows, in_blocks.table, in_blocks.windows, in_blocks.items, statuses)
+        places = found.places_of(in_windows.table, in_windows.windows, in_windows.items)
+        if (places < 0).any():
             raise ValueError("a pair was named of an item that was not named in its block.")
         statuses[places[in_windows.levels >= 0]] = NAMED
         bits = -np.minimum(in_windows.levels, 0)
@@ -104,28 +102,26 @@ class Candidates:
         """Those of these contributions that are drawn for. with_sizing: and what is named already,
         `Contributions.split_by_mask`."""
         starts = group_starts(held.windows, held.items)
-        places = self._places_of(held.windows[starts], self.positions_of(held.table)[held.items[starts]])
-        statuses = np.append(self.statuses, np.uint8(LEFT_OUT))[places]  # the last one is for what is no candidate
+        places = self.places_of(held.table, held.windows[starts], held.items[starts])
+        statuses = self.statuses_at(places)
         asked = np.flatnonzero(statuses <= (NAMED if with_sizing else OPEN))
         counts = np.diff(starts, append=len(held))[asked]
         drawn = held.select_users(concatenated_ranges(starts[asked], counts)[0])
         return drawn.split_by_mask(np.repeat(statuses[asked] == NAMED, counts)) if with_sizing else drawn
 
-    def by_window(self, most: int) -> Iterator[tuple[Whole, Whole, Whole]]:
-        """All that is drawn for, windows, items and places, by window and item; about so many at a time."""
-        if not len(self.blocks):
-            return
-        windows = np.arange(self.blocks[0], self.of_windows.ends(self.blocks[-1:])[0])
-        blocks = self.of_windows.of_windows(windows)
-        begins = np.searchsorted(self.blocks, blocks)
-        counts = np.searchsorted(self.blocks, blocks, side="right") - begins
-        parts = np.cumsum(counts) // most
-        for part in np.split(np.arange(len(windows)), np.flatnonzero(np.diff(parts)) + 1):
-            rows, splits = concatenated_ranges(begins[part], counts[part])
-            of_rows = np.repeat(windows[part], np.diff(splits))
-            places = self._firsts[rows] + of_rows - self.blocks[rows]
-            kept = np.flatnonzero(self.statuses[places] == OPEN)
-            yield of_rows[kept], self.items[rows[kept]], places[kept]
+    def open_places(self, most: int) -> list[Whole]:
+        """The places of all that is drawn for, in order; so many at a time, at most."""
+        places = np.flatnonzero(self.statuses == OPEN)
+        return np.array_split(places, -(-len(places) // most)) if len(places) else []
+
+    def cells_of(self, places: Whole) -> tuple[Whole, Whole]:
+        """Their windows and items."""
+        rows = np.searchsorted(self._firsts, places, side="right") - 1
+        return self.blocks[rows] + places - self._firsts[rows], self.items[rows]
+
+    def statuses_at(self, places: Whole) -> npt.NDArray[np.uint8]:
+        """Where there is no candidate, -1, nothing is drawn for either."""
+        return np.append(self.statuses, np.uint8(LEFT_OUT))[places]
 
     def left_out(self, places: Whole) -> NamedItems:
         """That these candidates are left out, as it is told to the next round: one number for the windows of an item,
@@ -140,13 +136,6 @@ class Candidates:
         zeros = np.zeros_like(levels)
         return NamedItems(windows[order], self.items[rows[order]], levels[order], zeros, self.table)
 
-    def positions_of(self, table: ItemTable) -> Whole:
-        """Where the items of this table are in that of the candidates; -1 for another item."""
-        union, (here, asked) = ItemTable.merge([self.table, table])
-        positions = np.full(len(union), -1)
-        positions[here] = np.arange(len(self.table))
-        return positions[asked]
-
     @functools.cached_property
     def _sizes(self) -> Whole:
         """How many windows each of blocks and items has."""
@@ -157,21 +146,21 @@ class Candidates:
         """The place of each of blocks and items in its first window."""
         return np.asarray(np.cumsum(self._sizes) - self._sizes)
 
-    def _places_of(self, windows: Whole, items: Whole) -> Whole:
-        """The places of these items, as `positions_of` has them, in these windows, which ascend: -1 for an item that
-        was not named in the block of the window."""
+    def places_of(self, table: ItemTable, windows: Whole, items: Whole) -> Whole:
+        """The places of these items of a table in these windows, which ascend: -1 for an item that was not named in the
+        block of the window."""
         if (windows[1:] < windows[:-1]).any():
             raise ValueError("windows must ascend.")
+        union, (here, theirs) = ItemTable.merge([self.table, table])
         of_blocks = group_slices(self.blocks)
         blocks = self.blocks[[block.start for block in of_blocks]]
         begins, ends = np.searchsorted(windows, blocks), np.searchsorted(windows, self.of_windows.ends(blocks))
-        places = np.full(len(windows), -1)
-        of_items = np.full(len(self.table) + 1, -1)  # rows in a block; the last one is for items of no block
+        places, of_items = np.full(len(windows), -1), np.full(len(union), -1)  # rows of the items of a block
         for block, begin, end in zip(of_blocks, begins.tolist(), ends.tolist(), strict=True):
             if begin < end:
-                of_items[self.items[block]] = np.arange(block.start, block.stop)
-                rows = of_items[items[begin:end]]
-                of_items[self.items[block]] = -1
+                of_items[here[self.items[block]]] = np.arange(block.start, block.stop)
+                rows = of_items[theirs[items[begin:end]]]
+                of_items[here[self.items[block]]] = -1
                 at = self._firsts[rows] + windows[begin:end] - self.blocks[rows]
                 places[begin:end] = np.where(rows < 0, -1, at)
         return places
