@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from dp_transforms.core.column_kinds import MOST, Column
 from dp_transforms.core.columns import ByUser
-from dp_transforms.core.equal_rows import distinct_hashes, places_of
-from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.equal_rows import places_of
 from dp_transforms.core.packed_arrays import WORDS
 
 _Entries = TypeVar("_Entries", bound=ByUser)
@@ -84,34 +83,3 @@ class ContributionCounters(EntriesByUser[Hits]):
         found, hits = self.of_users(users), np.zeros(len(users), dtype=np.uint32)
         hits[np.searchsorted(users, found.users)] = found.hits
         return hits
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class HolderCounters:
-    """k users, each with a number, and n rows: the holders of some cells, one after the other. The counters of all
-    windows of these cells are found at once, and are added to `ContributionCounters` at once.
-
-    users: uint64[k], keyed hashes, ascending. user_of_row: int64[n], the number of each holder. hits: uint32[k], paid
-    so far; what is charged is added here. paid: uint32[k], hits paid before.
-    """
-
-    users: npt.NDArray[np.uint64]
-    user_of_row: npt.NDArray[np.int64]
-    hits: npt.NDArray[np.uint32]
-    paid: npt.NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, candidates: ItemHolders, counters: ContributionCounters) -> HolderCounters:
-        """Of all holders of these candidates."""
-        users, user_of_row = distinct_hashes(candidates.holders)
-        paid = counters.hits(users)
-        return cls(users, user_of_row, paid.copy(), paid)
-
-    def of_rows(self, rows: slice) -> HolderCounters:
-        """The same counters, for these rows alone."""
-        return dataclasses.replace(self, user_of_row=self.user_of_row[rows])
-
-    def charge(self, counters: ContributionCounters) -> None:
-        """Adds to the counters what was charged here. Once, and to those that these were made of."""
-        changed = np.flatnonzero(self.hits != self.paid)
-        counters.add(Hits(self.users[changed], self.hits[changed]))

@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
-from dp_transforms.core.equal_rows import concatenated_ranges, sort_with_codes
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.equal_rows import concatenated_ranges, distinct_hashes, sort_with_codes
 from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.randomness import StreamKeys
@@ -43,15 +43,16 @@ _ROWS_AT_ONCE = 1 << 20  # some 40 MB
 class WindowQueries:
     """The candidates of one window, and the counters of their holders.
 
-    counters: of exactly the rows of these candidates; `charge` adds to them. Public items are tested even if no
-    holder is active.
+    user_of_row: int64[n], the number of each holder of these candidates. hits: uint32[k], paid so far by each user, by
+    its number; `charge` adds to them. Public items are tested even if no holder is active.
     """
 
     def __init__(
         self,
         window: int,
         candidates: ItemHolders,
-        counters: HolderCounters,
+        user_of_row: npt.NDArray[np.int64],
+        hits: npt.NDArray[np.uint32],
         plan: Plan,
         keys: StreamKeys,
         noise: QueryNoise,
@@ -61,7 +62,7 @@ class WindowQueries:
         self._keys = keys
         self._draw = noise.draws_of(window)
         self._threshold, self._are_public = plan.threshold, plan.domain_size > 0
-        self._user_of_row, self._hits = counters.user_of_row, counters.hits
+        self._user_of_row, self._hits = user_of_row, hits
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(slice(0, len(candidates)))
         self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
@@ -167,14 +168,17 @@ class HeavyHitterMonitor:
 
     def _close_part(self, part: ItemHolders, state: MonitorState) -> list[tuple[int, WindowReport]]:
         self._check_order(part, state)
-        counters = HolderCounters.of(part, state.budgets)
-        found = []
+        users, user_of_row = distinct_hashes(part.holders)
+        paid = state.budgets.hits(users)
+        hits, found = paid.copy(), []
         for window, cells in part.by_window():
-            rows = slice(part.splits[cells.start], part.splits[cells.stop])
-            report = self._close(window, part.select_range(cells), counters.of_rows(rows), state)
+            candidates, rows = part.select_range(cells), slice(part.splits[cells.start], part.splits[cells.stop])
+            queries = WindowQueries(window, candidates, user_of_row[rows], hits, self._plan, self._keys, self._noise)
+            report = self._close(window, candidates, queries, state)
             if report is not None:
                 found.append((window, report))
-        counters.charge(state.budgets)
+        charged = np.flatnonzero(hits != paid)
+        state.budgets.add(Hits(users[charged], hits[charged]))
         return found
 
     def _check_order(self, part: ItemHolders, state: MonitorState) -> None:
@@ -188,11 +192,9 @@ class HeavyHitterMonitor:
             next_window = window + 1
 
     def _close(
-        self, window: int, candidates: ItemHolders, counters: HolderCounters, state: MonitorState
+        self, window: int, candidates: ItemHolders, queries: WindowQueries, state: MonitorState
     ) -> WindowReport | None:
-        """counters: of the holders of these candidates. The caller adds what they are charged to the budgets."""
         state.next_window = window + 1
-        queries = WindowQueries(window, candidates, counters, self._plan, self._keys, self._noise)
         heavy_hitters: list[HeavyHitter] = []
         charged_results = 0
         cell = queries.next_heavy(0)

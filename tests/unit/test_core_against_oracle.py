@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits, HolderCounters
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
 from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
@@ -229,37 +229,35 @@ def widened(keys, users):
 
 def asked(chosen, kinds):
     """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
-    keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), ContributionCounters()
-    paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
-    budgets.add(Hits(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32)))
-    counters = HolderCounters.of(held, budgets)
+    keys, held = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50))
+    users, user_of_row = np.unique(held.holders, return_inverse=True)
+    paid = {user: number % kinds for number, user in enumerate(users.tolist())}
+    hits = np.array(list(paid.values()), dtype=np.uint32)
     noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
 
     def draw(item, active, holders):
         return oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
 
-    return held, paid, budgets, counters, WindowQueries(2, held, counters, chosen, keys, noise), draw
+    return held, paid, hits, WindowQueries(2, held, user_of_row, hits, chosen, keys, noise), draw
 
 
 @pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
 def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
     """Users that have paid all their hits give nothing: neither to the count, nor to the key of the noise."""
     chosen = monitor_settings(threshold=4, hits=2, domain=domain)
-    held, paid, budgets, counters, queries, draw = asked(chosen, 4)  # half of the users have paid two or more
+    held, paid, hits, queries, draw = asked(chosen, 4)  # half of the users have paid two or more
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
         drawn = draw(item, active, holders)
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
         assert queries.noisy_count(cell) == wanted
-    before = budgets.chunks()
-    counters.charge(budgets)
-    assert budgets.chunks() == before, "nothing is charged before an item is published"
+    assert hits.tolist() == list(paid.values()), "nothing is charged before an item is published"
 
 
 def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     """Cell by cell, against counters in a dict: what is outdated is asked again with those that are left."""
     chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
-    held, paid, budgets, counters, queries, draw = asked(chosen, 3)
+    held, paid, hits, queries, draw = asked(chosen, 3)
     before = dict(paid)
     published, kept_out = [], 0
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
@@ -280,8 +278,7 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     assert found == published
     assert len(published) >= 5
     assert kept_out >= 5, "some were excluded by what this window itself charged"
-    counters.charge(budgets)
-    assert budgets.hits(np.array(list(paid), dtype=np.uint64)).tolist() == list(paid.values())
+    assert hits.tolist() == list(paid.values())
 
 
 def test_digests_are_sums_and_an_empty_group_has_none():
