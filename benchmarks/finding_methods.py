@@ -44,20 +44,20 @@ class Chosen(NamedTuple):
 
 def _names_replay(log: LogPairs, _: np.random.Generator) -> Chosen:
     plan = _looks_plan(log)
-    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
+    return Chosen(f"p = {plan.paid_contributions.shape:g}", lambda: found_names.replay(log, plan))
 
 
 def _names_in_stream_order(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
     def choose(log: LogPairs, _: np.random.Generator) -> Chosen:
         plan = _plan(log, mode)
-        return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.stream_order(log, plan))
+        return Chosen(f"p = {plan.paid_contributions.shape:g}", lambda: found_names.stream_order(log, plan))
 
     return choose
 
 
 def _names_in_rounds(log: LogPairs, _: np.random.Generator) -> Chosen:
     plan = _plan(log, "looks, rounds")
-    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
+    return Chosen(f"p = {plan.paid_contributions.shape:g}", lambda: found_names.replay(log, plan))
 
 
 def _nightly(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
@@ -88,7 +88,7 @@ def _weighted_gaussian(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 
 def _weighted_gaussian_known(log: LogPairs, random: np.random.Generator) -> Chosen:
-    numbers = {"known_error": MODES["looks"]["false_name_error"], "forget_after": _looks_plan(log).known_for}
+    numbers = {"known_error": MODES["looks"]["false_name_error"], "forget_after": _looks_plan(log).followed_for}
 
     def run(most: int) -> FoundPairs:
         return peers_set_union.weighted_gaussian_known(log, EPSILON, DELTA, most, random, **numbers)

@@ -59,9 +59,9 @@ def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
 
 def replay_weights(log: LogPairs, plan: Plan) -> np.ndarray:
     """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_looks."""
-    looks = np.minimum(log.looks, plan.paid_looks.most_looks)
-    affordable = np.searchsorted(plan.paid_looks.units, BUDGET_UNITS // looks, side="right") - 1
-    weights = np.array(plan.paid_looks.weights)[affordable] * (looks / log.looks)
+    looks = np.minimum(log.looks, plan.paid_contributions.most_looks)
+    affordable = np.searchsorted(plan.paid_contributions.units, BUDGET_UNITS // looks, side="right") - 1
+    weights = np.array(plan.paid_contributions.weights)[affordable] * (looks / log.looks)
     return weights[log.users]
 
 
@@ -129,7 +129,7 @@ class OrderedStream:
 
     def _name(self, end: int) -> None:
         named = self._namer.name_windows(ItemSums.merge(self._sums), self._known, self._first, end)
-        self._known = self._known.after(named, end, self._settings.known_for)
+        self._known = self._known.after(named, end, self._settings.followed_for)
         items = np.array([self._item_of_label[label] for label in named.table.labels.to_pylist()], dtype=np.int64)
         self._named.append((named.windows, items[named.items]))
         self._sums, self._first = [], end

@@ -58,7 +58,7 @@ def weighted_gaussian_known(
     """
     sigma = gaussian_sigma(epsilon, delta / 2)
     threshold = weighted_gaussian_threshold(epsilon, delta, most_looks)
-    known_threshold = min(threshold, -sigma * float(ndtri(known_error)))
+    followed_threshold = min(threshold, -sigma * float(ndtri(known_error)))
     _, sums = weighted_sums(log, most_looks, random)
     reported = np.zeros(len(sums), dtype=np.bool_)
     last_named = np.full(len(log.labels), -(10**9))
@@ -70,11 +70,11 @@ def weighted_gaussian_known(
         here, counted = items[rows], sums[rows] > 0
         is_known = last_named >= window - forget_after
         noisy = sums[rows] + sigma * random.standard_normal(len(here))
-        reported[rows] = counted & (noisy >= np.where(is_known[here], known_threshold, threshold))
+        reported[rows] = counted & (noisy >= np.where(is_known[here], followed_threshold, threshold))
         is_empty = is_known.copy()
         is_empty[here[counted]] = False
         empty = np.flatnonzero(is_empty)
-        named = empty[sigma * random.standard_normal(len(empty)) >= known_threshold]
+        named = empty[sigma * random.standard_normal(len(empty)) >= followed_threshold]
         is_held = np.isin(named, here)  # held by users who were dropped beyond most_looks
         reported[rows][np.isin(here, named[is_held])] = True
         of_nobody += int((~is_held).sum())

@@ -120,10 +120,12 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     text = " ".join((ROOT / "docs" / "tutorial.md").read_text().split())
     plan = Plan.from_json((tmp_path / "plan.json").read_text())
     assert plan.looks is not None
-    of_one = plan.paid_looks.weights[-1]
+    of_one = plan.paid_contributions.weights[-1]
     assert f"reach {plan.threshold / of_one:.1f} users with one contribution" in text
-    assert f"a lower threshold, {plan.known_threshold / of_one:.1f}." in text
-    of_ten = plan.paid_looks.weights[np.searchsorted(plan.paid_looks.units, BUDGET_UNITS // 10, side="right") - 1]
+    assert f"a lower threshold, {plan.followed_threshold / of_one:.1f}." in text
+    of_ten = plan.paid_contributions.weights[
+        np.searchsorted(plan.paid_contributions.units, BUDGET_UNITS // 10, side="right") - 1
+    ]
     assert f"with 10 contributions each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 

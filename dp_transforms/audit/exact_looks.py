@@ -30,7 +30,7 @@ from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUs
 from dp_transforms.audit.round_looks import RoundLooks, together_in_rounds, worst_in_rounds
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Looks
+from dp_transforms.plan.records import Contributions
 from dp_transforms.plan.rounds import RoundTerms
 
 MOST_FEW = 3  # looks of the adaptive adversary
@@ -260,17 +260,17 @@ def run_violations(plan: Plan, run: PlannedRun) -> Iterator[str]:
             yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
 
 
-def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
+def _wrong_sizes(plan: Plan, looks: Contributions, of_run: Plan) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
     noise."""
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
     horizon = plan.schedule.horizon
-    unheld = plan.domain_size * horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
+    unheld = plan.domain_size * horizon or 2 * plan.followed_for * plan.max_users * looks.most_looks
     if plan.rounds is None:
         numbers = [(weight, mechanism.purse / units) for weight, units in mechanism.looks_list.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     wrong = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
-    of_all: list[Callable[..., RoundTerms]] = [of_run.terms_of_second_looks]
+    of_all: list[Callable[..., RoundTerms]] = [of_run.terms_of_sizing]
     of_all += [functools.partial(of_run.terms_of_round, number) for number in range(1, len(mechanism.purses))]
     return wrong + sum(_wrong_of_all(law, terms_of, horizon, parts=[1, horizon]) for terms_of in of_all)
 

@@ -16,10 +16,10 @@ from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import (
     FEWEST_BESIDE,
-    SECOND_LOOKS,
-    SECOND_PART,
+    SIZING_PART,
+    SIZING_TESTS,
     TO_LEAVE_OUT,
-    most_of_second_look,
+    most_of_sizing_test,
 )
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
@@ -70,7 +70,7 @@ class LooksClaim(Claim):
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksClaim:
-        looks = plan.paid_looks
+        looks = plan.paid_contributions
         return cls(
             epsilon=plan.epsilon,
             delta=plan.delta,
@@ -192,8 +192,8 @@ class PricesOfUser:
 class LooksMechanism:
     """shape, scale: of the noise. looks_list: with a full purse.
 
-    threshold, known_threshold: noisy sums from which an item has level 1, if it is not known and if it is; in rounds,
-    of the first round and of later ones, the highest one that these can have. spacing: from one level to the next.
+    threshold, followed_threshold: noisy sums from which an item has level 1, if it is not followed and if it is; in
+    rounds, of the first round and of later ones, the highest one that these can have. spacing: of levels.
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). rounds: of each round of
     looks, the looks list with its own purse. size_error: with which a size that is stated is wrong in one round, or by
     second looks. most_of_second: units that one of these costs at most.
@@ -203,7 +203,7 @@ class LooksMechanism:
     scale: int
     looks_list: PricesOfUser
     threshold: int
-    known_threshold: int
+    followed_threshold: int
     spacing: int
     tests_lone_items: bool = True
     rounds: tuple[PricesOfUser, ...] = ()
@@ -212,9 +212,9 @@ class LooksMechanism:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
-        looks, known_threshold, horizon = plan.paid_looks, plan.known_threshold, plan.schedule.horizon
+        looks, followed_threshold, horizon = plan.paid_contributions, plan.followed_threshold, plan.schedule.horizon
         if plan.rounds is not None:
-            known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
+            followed_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
         rounds = plan.rounds
         units_of_rounds = () if rounds is None else rounds.units
         return cls(
@@ -222,12 +222,12 @@ class LooksMechanism:
             looks.scale,
             PricesOfUser(looks.weights, looks.units, BUDGET_UNITS),
             plan.threshold,
-            known_threshold,
+            followed_threshold,
             looks.spacing,
             tests_lone_items=plan.domain is None,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
             size_error=looks.size_error / (1 + len(units_of_rounds)),
-            most_of_second=0 if rounds is None else most_of_second_look(rounds),
+            most_of_second=0 if rounds is None else most_of_sizing_test(rounds),
         )
 
     @property
@@ -243,9 +243,9 @@ class LooksMechanism:
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
         of the first, or of the second kind."""
-        purse, parts = self.rounds[-1].purse, SECOND_LOOKS * looks + second
+        purse, parts = self.rounds[-1].purse, SIZING_TESTS * looks + second
         paid = purse // max(1, parts) * parts
-        again = min(paid // max(FEWEST_BESIDE, SECOND_PART * second) if looks else paid // second, self.most_of_second)
+        again = min(paid // max(FEWEST_BESIDE, SIZING_PART * second) if looks else paid // second, self.most_of_second)
         place = self.looks_list.payable(again if is_second else (paid - again * second) // looks)
         return self.looks_list.weights[place or 0]
 
@@ -258,7 +258,7 @@ class LooksMechanism:
     @property
     def highest_margins(self) -> tuple[int, ...]:
         """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
-        return (self.threshold, *[self.known_threshold] * (len(self.purses) - 1))
+        return (self.threshold, *[self.followed_threshold] * (len(self.purses) - 1))
 
     @property
     def units_of_user(self) -> int:

@@ -280,8 +280,8 @@ class LooksReport(AuditReport):
     exact: LooksExactAudit
 
     def plan_text(self) -> str:
-        plan, looks = self.plan, self.plan.paid_looks
-        followed = "all items public" if plan.domain_size else f"{plan.known_threshold:,} for followed items"
+        plan, looks = self.plan, self.plan.paid_contributions
+        followed = "all items public" if plan.domain_size else f"{plan.followed_threshold:,} for followed items"
         further = ""
         if len(plan.units_of_rounds) > 1:
             followed = "in the first round"
@@ -296,7 +296,7 @@ class LooksReport(AuditReport):
 
     def exact_table(self) -> Table:
         plan, exact = self.plan, self.exact
-        title = f"Exact: divergence at order {plan.paid_looks.order:.4g}; delta at epsilon {plan.epsilon:g}"
+        title = f"Exact: divergence at order {plan.paid_contributions.order:.4g}; delta at epsilon {plan.epsilon:g}"
         table = _table_of(title, ("claimed", "attained", "ratio"))
 
         add = functools.partial(_add_claim, table, error=1e-12)

@@ -13,8 +13,8 @@ from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
-from dp_transforms.plan.lifetime_cost import RULES
 from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.lifetime_cost import RULES
 from dp_transforms.runs.records import PartRequest, StateMark
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import json_of, print_balances, print_runs

@@ -182,7 +182,7 @@ def _release_part(
     transform = ReleasePart(request.plan, part.run_part, noise_key=noise_key, **_of_run(request))
     released = batches | "ReleasePart" >> transform
     _ = released.state | "WriteState" >> WriteState(
-        state, part.begun, part.run_part, request.plan.known_for, shown_name, noise_key
+        state, part.begun, part.run_part, request.plan.followed_for, shown_name, noise_key
     )
     return released.reports, released.blocks
 

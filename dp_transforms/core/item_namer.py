@@ -41,15 +41,15 @@ class ItemNamer:
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan = plan
         self._keys = keys
-        self._table = noise_bounds(plan.paid_looks.noise)
+        self._table = noise_bounds(plan.paid_contributions.noise)
         self._uniforms = keys.look_uniforms()
-        self._followed_threshold = plan.known_threshold
+        self._followed_threshold = plan.followed_threshold
         self._terms_of_round = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 
     @property
     def empty_item_tail(self) -> int:
         """``floor(2^128 Pr[Z >= followed threshold])``: an item that nobody holds passes with this probability."""
-        tails = self._plan.paid_looks.noise.upper_tail_integers()
+        tails = self._plan.paid_contributions.noise.upper_tail_integers()
         return tails[self._followed_threshold - 1] if self._followed_threshold <= len(tails) else 0
 
     # In one round
@@ -95,7 +95,7 @@ class ItemNamer:
             followed,
             first,
             end,
-            self._plan.known_for,
+            self._plan.followed_for,
             names_anew=names_anew,
             reaches=lambda cells: table.passes(uniforms[cells], self._followed_threshold - sums.sums[cells]),
             nobody_passes=self._nobody_passes,
@@ -176,7 +176,7 @@ class ItemNamer:
         values, digests = _placed(named, sums.select(is_named))
         uniforms_of = self._keys.round_uniforms(len(self._plan.units_of_rounds) - 1)
         noisy_sums = values + self._table.sample(uniforms_of(named.windows, named.hashes, digests))
-        terms = self._plan.terms_of_second_looks(drawn, windows)
+        terms = self._plan.terms_of_sizing(drawn, windows)
         found = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
         levels, users = (np.where(noisy_sums < terms.threshold, 0, each) for each in found)
         levels, users = np.maximum(named.levels, levels), np.maximum(named.at_least_users, users)
@@ -192,7 +192,7 @@ class ItemNamer:
         terms: RoundTerms | None = None,
     ) -> NamedItems:
         """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
-        terms = terms or self._plan.terms_of_looks
+        terms = terms or self._plan.terms_of_tests
         levels, at_least_users = levels_and_sizes(noisy_sums, thresholds, self._plan, terms)
         return NamedItems(windows, items, levels, at_least_users, table).select(slice(None))
 

@@ -29,7 +29,7 @@ def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, ter
     Weights of early rounds are small: levels count what users would add with the largest of all rounds in windows, so
     that they compare. Where round 0 has larger ones, the first levels of its blocks are one. terms: of the round.
     """
-    spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
+    spacing, largest = plan.paid_contributions.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
     boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
     in_largest = boundaries * largest // terms.largest_weight
     users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)

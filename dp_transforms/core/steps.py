@@ -162,7 +162,7 @@ def replay_weights(contributions: Contributions, plan: Plan, keys: StreamKeys) -
     Guarantee: the tests of a user never cost more than a full budget; its weights depend on its own events alone. That
     they depend on its later events too is no harm: the log is fixed, and nothing in it can react to a report.
     """
-    listed = plan.paid_looks.listed
+    listed = plan.paid_contributions.listed
     tests = np.minimum(contributions.counts, BUDGET_UNITS // listed.units[0])
     weights, _ = listed.largest(BUDGET_UNITS // tests)
     return np.asarray(weights[contributions.codes] * keep_by_hash(contributions, tests, keys))
@@ -232,7 +232,7 @@ class NameItems(Step):
         self.runs_on_empty |= self._are_followed
 
     def restore(self, entries: Sequence[Any], first: int) -> _Followed:
-        items = FollowedItems.merge(entries).since(first - self.plan.known_for)
+        items = FollowedItems.merge(entries).since(first - self.plan.followed_for)
         check_unpacked(bool((items.last_named < first).all() and (items.last_named >= 0).all()))
         return _Followed(items, first)
 
@@ -243,7 +243,7 @@ class NameItems(Step):
             columns = ItemSums.merge([columns, self._empty.without_sums(*dataclasses.astuple(span))])
         named = self._namer.name_windows(columns, state.items, span.first, span.end)
         if self._are_followed:
-            state.items = state.items.after(named, span.end, self.plan.known_for)
+            state.items = state.items.after(named, span.end, self.plan.followed_for)
         return named
 
     def measures(self, state: _Followed) -> dict[str, int]:

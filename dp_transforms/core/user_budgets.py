@@ -24,7 +24,7 @@ from dp_transforms.core.contributions import Contributions, keep_by_hash
 from dp_transforms.core.packed_arrays import WHOLE, WORDS, check_unpacked
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SIZING_PART, SIZING_TESTS, most_of_sizing_test
 
 Whole = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class BudgetPacing:
     """
 
     def __init__(self, plan: Plan) -> None:
-        paid = plan.paid_looks
+        paid = plan.paid_contributions
         if paid.most_looks > MOST_TESTS:
             raise ValueError(
                 f"a user budget must pay for at most {MOST_TESTS:,} contributions, got {paid.most_looks:,}. Make a"
@@ -54,7 +54,7 @@ class BudgetPacing:
             )
         self._listed = paid.listed
         self._horizon = plan.schedule.horizon
-        self._most_of_sizing = 0 if plan.rounds is None else most_of_second_look(plan.rounds)
+        self._most_of_sizing = 0 if plan.rounds is None else most_of_sizing_test(plan.rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
@@ -63,7 +63,7 @@ class BudgetPacing:
     ) -> tuple[Whole, Whole, Whole]:
         """tests: int64[u, 1], of each user in this window, at least 1; in the last round int64[u, 2], with the sizing
         tests of contributions that are named already, together at least 1. left: units in its budget. tests_before:
-        paid in the windows before; in the last round in parts of `SECOND_LOOKS`. first_windows: where it paid its first
+        paid in the windows before; in the last round in parts of `SIZING_TESTS`. first_windows: where it paid its first
         test; this one if it has paid none. All int64[u]. window: the last one of those that are paid together.
 
         Returns the weights, what one test costs, and how many are paid; the other ones do not count. All as tests.
@@ -92,15 +92,15 @@ class BudgetPacing:
     def _with_sizing(self, paid: Whole, tests: Whole, sizing: Whole) -> Whole:
         """What one test and one sizing test may cost, of units that are paid for all of them. Sizing tests get all if
         there are no others."""
-        fewest: Whole = np.where(tests > 0, np.maximum(FEWEST_BESIDE, sizing * SECOND_PART), np.maximum(sizing, 1))
+        fewest: Whole = np.where(tests > 0, np.maximum(FEWEST_BESIDE, sizing * SIZING_PART), np.maximum(sizing, 1))
         of_sizing: Whole = np.minimum(paid // fewest, self._most_of_sizing)
         return np.stack([(paid - of_sizing * sizing) // np.maximum(tests, 1), of_sizing], axis=1)
 
 
 def in_parts(tests: Whole) -> Whole:
-    """How many tests are counted for each user; with sizing tests, of which `SECOND_LOOKS` count as one, in parts.
+    """How many tests are counted for each user; with sizing tests, of which `SIZING_TESTS` count as one, in parts.
     tests: int64[u, 1] or int64[u, 2]."""
-    parts: Whole = tests[:, 0] if tests.shape[1] == 1 else tests[:, 0] * SECOND_LOOKS + tests[:, 1]
+    parts: Whole = tests[:, 0] if tests.shape[1] == 1 else tests[:, 0] * SIZING_TESTS + tests[:, 1]
     return parts
 
 
@@ -112,7 +112,7 @@ class BudgetEntries(ByUser):
     entry to entry less is left, and tests rise.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. tests: uint32[u], how many
-    were paid; in the last of several rounds in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of
+    were paid; in the last of several rounds in parts of `SIZING_TESTS`. first_windows: uint32[u], the window of
     the first one.
     """
 

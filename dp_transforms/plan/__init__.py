@@ -9,5 +9,4 @@ Read `plan` and `records` first. Each module below imports only those above it.
 - `rounds`: whether contributions are tested in rounds, and the thresholds and stated sizes of these.
 - `calibration`: the search for the records of a plan.
 - `plan`: `Plan`; calibrates it, checks that it keeps its promise, and reads it as hostile input.
-- `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 """

@@ -28,20 +28,20 @@ from dp_transforms.accounting.purse_search import (
 )
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
-from dp_transforms.plan.plan_checks import check_most_looks
+from dp_transforms.plan.plan_checks import check_most_contributions
 from dp_transforms.plan.records import (
     Budget,
+    Contributions,
+    Followed,
     Hits,
-    Known,
-    Looks,
     Rounds,
     Shares,
     WideNoise,
     check_hits,
 )
 from dp_transforms.plan.rounds import (
-    LOOKS_OF_ROUNDS,
     SPACING_IN_ROUNDS,
+    TESTS_OF_ROUNDS,
     amounts_of_rounds,
     with_rounds,
 )
@@ -126,7 +126,7 @@ def calibrate_contributions(
     `Plan.for_contributions`, the first two from `checked_contributions`."""
     forget_after, name_error = _followed(budget, forget_after, false_name_error)
     if rounds is not None:
-        forget_after, most_contributions = 0, check_most_looks(most_contributions * LOOKS_OF_ROUNDS)
+        forget_after, most_contributions = 0, check_most_contributions(most_contributions * TESTS_OF_ROUNDS)
     hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
     variation = most_contributions * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
@@ -144,8 +144,8 @@ def calibrate_contributions(
         choice = with_rounds(choice, rounds.units)
     return {
         "threshold": choice.threshold,
-        "looks": looks_of(choice.prices, usual_contributions, size_error),
-        "known": known_of(choice.prices, choice.threshold, name_error, forget_after),
+        "looks": contributions_of(choice.prices, usual_contributions, size_error),
+        "known": followed_of(choice.prices, choice.threshold, name_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
             paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
@@ -153,8 +153,8 @@ def calibrate_contributions(
     }
 
 
-def looks_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> Looks:
-    return Looks(
+def contributions_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> Contributions:
+    return Contributions(
         usual_looks=usual_looks,
         shape=prices.noise.shape,
         scale=prices.noise.scale,
@@ -167,11 +167,11 @@ def looks_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float 
     )
 
 
-def known_of(prices: PriceList, threshold: int, known_error: float, forget_after: int) -> Known | None:
+def followed_of(prices: PriceList, threshold: int, known_error: float, forget_after: int) -> Followed | None:
     """None where items are not followed: forget_after is 0."""
     if not forget_after:
         return None
-    return Known(threshold=min(threshold, prices.noise.smallest_margin(known_error)), forget_after=forget_after)
+    return Followed(threshold=min(threshold, prices.noise.smallest_margin(known_error)), forget_after=forget_after)
 
 
 def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tuple[tuple[int, int], int]:
@@ -179,7 +179,7 @@ def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tu
     if most is None:
         largest = max([1, *map(int, filter(is_whole, usual))]) if isinstance(usual, tuple) else 1
         most = max(DEFAULT_MOST_LOOKS, largest)
-    check_most_looks(most)
+    check_most_contributions(most)
     if usual is None:
         usual = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most))
     return check_usual_looks(usual, most), most

@@ -28,13 +28,13 @@ from dp_transforms.plan.calibration import (
     stored_mode,
 )
 from dp_transforms.plan.plan_checks import check_plan
-from dp_transforms.plan.records import Budget, Domain, Hits, Known, Looks, PublicList, Rounds, Shares
+from dp_transforms.plan.records import Budget, Contributions, DeclaredItems, Followed, Hits, PublicList, Rounds, Shares
 from dp_transforms.plan.rounds import (
     REPLAY,
     RoundTerms,
     found_in_rounds,
     rounds_of,
-    second_terms,
+    sizing_terms,
     terms_of_round,
     why_one_round,
 )
@@ -65,9 +65,9 @@ class Plan(Budget):
     """
 
     threshold: int
-    looks: Looks | None = None
+    looks: Contributions | None = None
     hits: Hits | None = None
-    known: Known | None = None
+    known: Followed | None = None
     rounds: Rounds | None = None
     shares: Shares
 
@@ -112,7 +112,9 @@ class Plan(Budget):
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
         bounds = {"max_users": max_users, "max_items": max_items}
-        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=Domain.of(public_items), **bounds)
+        budget = Budget(
+            epsilon=epsilon, delta=delta, schedule=schedule, domain=DeclaredItems.of(public_items), **bounds
+        )
         contributions = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
         one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
@@ -160,7 +162,9 @@ class Plan(Budget):
         """
         mode = stored_mode(noise, counts=counts)
         bounds = {"max_users": max_users, "max_items": max_items}
-        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=Domain.of(public_items), **bounds)
+        budget = Budget(
+            epsilon=epsilon, delta=delta, schedule=schedule, domain=DeclaredItems.of(public_items), **bounds
+        )
         found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
         return cls(**vars(budget), **found)
 
@@ -181,7 +185,7 @@ class Plan(Budget):
         return f"{self.charge}{' with counts' if self.counts else printed}"
 
     @property
-    def paid_looks(self) -> Looks:
+    def paid_contributions(self) -> Contributions:
         """`looks`. Raises ValueError for a plan without them."""
         if self.looks is None:
             raise ValueError("in a plan of hits no contribution is paid. Make one with Plan.for_contributions.")
@@ -217,7 +221,7 @@ class Plan(Budget):
         return 1 if self.hits is None else self.hits.keys
 
     @property
-    def known_threshold(self) -> int:
+    def followed_threshold(self) -> int:
         """Noisy sums of at least this name a followed item."""
         return self.threshold if self.known is None else self.known.threshold
 
@@ -227,7 +231,7 @@ class Plan(Budget):
         return self.shares.open or 0.0
 
     @property
-    def known_for(self) -> int:
+    def followed_for(self) -> int:
         """For so many windows an item is followed after it was named, a public item for all; 0: no item ever is."""
         if self.known is not None:
             return self.known.forget_after
@@ -253,7 +257,7 @@ class Plan(Budget):
     def false_name_error(self) -> float:
         """The probability with which noise alone names a followed item in a window, rounded up."""
         noise = self.charged_hits.noise if self.looks is None else self.looks.noise
-        return noise.upper_tail(self.known_threshold)
+        return noise.upper_tail(self.followed_threshold)
 
     @property
     def expected_false_reports(self) -> float:
@@ -270,33 +274,33 @@ class Plan(Budget):
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
-        looks = self.paid_looks
+        looks = self.paid_contributions
         return smallest_size_margin(looks.prices, looks.size_error, self.max_users, self._most_unheld)
 
     @property
     def _most_unheld(self) -> int:
         """Sums of 0 that the run draws for, on average."""
-        followed = 2 * self.known_for * self.max_users * self.paid_looks.most_looks
+        followed = 2 * self.followed_for * self.max_users * self.paid_contributions.most_looks
         return self.domain_size * self.schedule.horizon or followed
 
     @property
-    def terms_of_looks(self) -> RoundTerms:
+    def terms_of_tests(self) -> RoundTerms:
         """Of tests in one round, of items that are not followed."""
-        return RoundTerms(self.threshold, self.likely_noise, self.paid_looks.weights[-1])
+        return RoundTerms(self.threshold, self.likely_noise, self.paid_contributions.weights[-1])
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a round over blocks in so many windows; a later one draws for so many items in windows."""
-        looks, rounds, parts = self.paid_looks, self.paid_rounds, Fraction(self.schedule.horizon, windows)
+        looks, rounds, parts = self.paid_contributions, self.paid_rounds, Fraction(self.schedule.horizon, windows)
         return terms_of_round(looks, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
 
-    def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
+    def terms_of_sizing(self, drawn: int, windows: int) -> RoundTerms:
         """Of the sizing round, of so many items in windows that are named already, in so many windows."""
-        return second_terms(self.paid_looks, self.paid_rounds, drawn, Fraction(self.schedule.horizon, windows))
+        return sizing_terms(self.paid_contributions, self.paid_rounds, drawn, Fraction(self.schedule.horizon, windows))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
         """The largest weight that a user can have in each round."""
-        return tuple(self.paid_looks.listed.largest(np.array(self.units_of_rounds))[0].tolist())
+        return tuple(self.paid_contributions.listed.largest(np.array(self.units_of_rounds))[0].tolist())
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
@@ -330,9 +334,9 @@ class Plan(Budget):
         """
         if self.rounds is not None:
             first = None if known else self.threshold
-            return found_in_rounds(self.paid_looks, self.rounds, first, contributions, probability)
-        threshold = self.known_threshold if known else self.threshold
-        prices = self.paid_looks.prices
+            return found_in_rounds(self.paid_contributions, self.rounds, first, contributions, probability)
+        threshold = self.followed_threshold if known else self.threshold
+        prices = self.paid_contributions.prices
         return max(1, found_from(prices, threshold, contributions, probability))
 
     @functools.cached_property

@@ -13,7 +13,7 @@ from dp_transforms.accounting.calibration import charged_sampling_delta, hash_de
 from dp_transforms.accounting.purse_search import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole
-from dp_transforms.plan.records import MOST_LOOKS_OF_PLAN, Hits, Looks
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Hits
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
@@ -40,9 +40,9 @@ def check_plan(plan: Plan) -> None:
         _check_looks(plan, plan.looks)
 
 
-def check_most_looks(most_looks: int) -> int:
+def check_most_contributions(most_looks: int) -> int:
     """Raises ValueError for more tests of a user than a plan may have."""
-    return check_whole("most_contributions", most_looks, 1, MOST_LOOKS_OF_PLAN)
+    return check_whole("most_contributions", most_looks, 1, MOST_CONTRIBUTIONS)
 
 
 def _check_records(plan: Plan) -> None:
@@ -106,8 +106,8 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
     _check_share("sampling", plan.shares.sampling, needed)
 
 
-def _check_looks(plan: Plan, looks: Looks) -> None:
-    check_most_looks(looks.most_looks)
+def _check_looks(plan: Plan, looks: Contributions) -> None:
+    check_most_contributions(looks.most_looks)
     _check_known(plan)
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
     variation = looks.most_looks * looks.noise.sampling_total_variation

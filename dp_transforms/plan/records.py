@@ -23,7 +23,7 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
-MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
+MOST_CONTRIBUTIONS = 100_000  # prices for more take minutes
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 MOST_ROUNDS = 4  # for each a state has a kind of purses
 
@@ -40,7 +40,7 @@ class PublicList(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Domain(Record):
+class DeclaredItems(Record):
     """The public items, a list of all that count.
 
     size: how many there are. fingerprint: the hex SHA-256 of the list.
@@ -56,7 +56,7 @@ class Domain(Record):
             raise ValueError("the fingerprint of public items must be the hex SHA-256 of their list.")
 
     @classmethod
-    def of(cls, public_items: object) -> Domain | None:
+    def of(cls, public_items: object) -> DeclaredItems | None:
         if public_items is None:
             return None
         if not isinstance(public_items, PublicList):
@@ -72,7 +72,7 @@ class Budget(Record):
     epsilon: float
     delta: float
     schedule: WindowSchedule
-    domain: Domain | None = None
+    domain: DeclaredItems | None = None
     max_users: int
     max_items: int
 
@@ -179,7 +179,7 @@ class Hits(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Looks(Record):
+class Contributions(Record):
     """Users pay for contributions, each with one test, called a look here, out of a budget, the purse of a user.
 
     usual_looks: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
@@ -244,7 +244,7 @@ class Looks(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Known(Record):
+class Followed(Record):
     """Items that were named are followed: noisy sums of at least `threshold` name them again.
 
     forget_after: until they were not named for so many windows.

@@ -21,19 +21,19 @@ from dp_transforms.accounting.open_threshold import found_from, size_margin, sma
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.accounting.purse_search import PurseChoice
 from dp_transforms.checks import shown
-from dp_transforms.plan.records import MOST_LOOKS_OF_PLAN, Looks, Rounds
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
-LOOKS_OF_ROUNDS = 10  # times the most tests of a user: as many as the first round can pay, with a tenth of a budget
+TESTS_OF_ROUNDS = 10  # times the most tests of a user: as many as the first round can pay, with a tenth of a budget
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 FALSE_NAMES = 0.65  # of each later round, in the whole run
 UNITS = tuple(BUDGET_UNITS * each // 1000 for each in (100, 45, 171, 684))  # 10, 5, 20 and 100 % of what is left
 TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
 # The sizing round, of what is named already in the last round.
-SECOND_LOOKS = 100  # so many weigh as much as another test where tests to come are foreseen
-SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other tests all cost at most such a part of what is paid, each such a one
-FEWEST_SECOND = 64  # that the budget of the round pays for: so nobody adds far more
+SIZING_TESTS = 100  # so many weigh as much as another test where tests to come are foreseen
+SIZING_PART, FEWEST_BESIDE = 10, 150  # beside other tests all cost at most such a part of what is paid, each such a one
+FEWEST_SIZED = 64  # that the budget of the round pays for: so nobody adds far more
 LIKELY_DRAWN = 10**6  # items in windows, in a run
 _DAY = 86_400
 _FEWEST_WINDOWS = 6  # of a block, and
@@ -71,7 +71,7 @@ def why_one_round(
         return f"a block of windows has only {windows} of them"
     if usual_contributions[1] < _FEWEST_USUAL:
         return f"users have at most {usual_contributions[1]} contributions"
-    if most_contributions * LOOKS_OF_ROUNDS > MOST_LOOKS_OF_PLAN:
+    if most_contributions * TESTS_OF_ROUNDS > MOST_CONTRIBUTIONS:
         return "users may have too many contributions for rounds"
     return ""
 
@@ -96,7 +96,14 @@ class RoundTerms(NamedTuple):
 
 
 def terms_of_round(
-    looks: Looks, rounds: Rounds, number: int, drawn: int, users: int, *, threshold: int, parts: Fraction = Fraction(1)
+    looks: Contributions,
+    rounds: Rounds,
+    number: int,
+    drawn: int,
+    users: int,
+    *,
+    threshold: int,
+    parts: Fraction = Fraction(1),
 ) -> RoundTerms:
     """A function of what was named before, and of the plan.
 
@@ -122,40 +129,42 @@ def leaves_out(rounds: Rounds, number: int) -> bool:
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
-def second_terms(looks: Looks, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
+def sizing_terms(looks: Contributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the sizing round, for so many items in windows that are named already. threshold: from where on a size is
     stated. parts: as of `terms_of_round`."""
-    largest = _largest_weight(looks, max(looks.units[0], most_of_second_look(rounds)))
+    largest = _largest_weight(looks, max(looks.units[0], most_of_sizing_test(rounds)))
     likely_noise = _likely_noise(looks, rounds, math.ceil(drawn * parts))
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
-def most_of_second_look(rounds: Rounds) -> int:
+def most_of_sizing_test(rounds: Rounds) -> int:
     """What a test of the sizing round costs at most."""
-    return rounds.units[-1] // FEWEST_SECOND
+    return rounds.units[-1] // FEWEST_SIZED
 
 
-def _size_error(looks: Looks, rounds: Rounds) -> float:
+def _size_error(looks: Contributions, rounds: Rounds) -> float:
     """Of each round, and of the sizing round."""
     return looks.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(looks: Looks, rounds: Rounds, drawn: int) -> int:
+def _likely_noise(looks: Contributions, rounds: Rounds, drawn: int) -> int:
     """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
     most."""
     return looks.noise.smallest_margin(_size_error(looks, rounds) / max(1, drawn)) - 1
 
 
-def _largest_weight(looks: Looks, units: int) -> int:
+def _largest_weight(looks: Contributions, units: int) -> int:
     return int(looks.listed.largest(np.array([units]))[0][0])
 
 
-def threshold_of_round(looks: Looks, rounds: Rounds, drawn: int) -> int:
+def threshold_of_round(looks: Contributions, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
     return looks.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
 
 
-def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number: int, probability: float) -> int:
+def found_in_rounds(
+    looks: Contributions, rounds: Rounds, threshold: int | None, number: int, probability: float
+) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
     for a million."""
@@ -171,12 +180,12 @@ def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number:
     return max(users, *(_found_from(looks, units, at, number, of_each) for units, at in asked))
 
 
-def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+def found_in_block(looks: Contributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
     """The same of an item in a block, if each user has so many items in blocks."""
     return _found_from(looks, rounds.units[0], threshold, number, probability)
 
 
-def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
+def _found_from(looks: Contributions, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(looks.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.plan.rounds import FEWEST_SECOND
+from dp_transforms.plan.rounds import FEWEST_SIZED
 
 NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"
 _MORE = 1.5  # times the smaller size is the least larger one that is called a trend
@@ -183,7 +183,7 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
             cut = plan.get("rounds") or {"units": looks["units"][-1:]}
             # The smallest purse of a round, of blocks too, and what a second look costs at most: no user adds more than
             # the largest weight that this pays for.
-            second = cut["units"][-1] // (FEWEST_SECOND if len(cut["units"]) > 1 else 1)
+            second = cut["units"][-1] // (FEWEST_SIZED if len(cut["units"]) > 1 else 1)
             paid = bisect.bisect_right(looks["units"], min(*cut["units"], max(looks["units"][0], second)))
             least = _STEPS * looks["spacing"] / looks["weights"][:paid][-1]
         elif plan["hits"]["mode"] == "hits-with-counts":

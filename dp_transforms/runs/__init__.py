@@ -5,6 +5,7 @@ A run covers the whole declared range of a plan. It may be taken in parts, one a
 ``first .. end - 1``, where ``first`` is the end of the part before. What windows pass on to later ones travels in a
 state file: what each user has left, what is known, how far the run is closed, and which run it is.
 
+    lifetime_cost  what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to
     records        what a ledger is asked, stores and answers; what a part is to its run, and why it is refused
     state_header   StateHeader, PartRecord: which run, how far, what was meant to be published next
     judge          may this part run? By the state, and by the ledger

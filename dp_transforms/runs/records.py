@@ -11,9 +11,9 @@ from typing import Any
 
 from dp_transforms.checks import check_names, check_whole
 from dp_transforms.errors import UserError
-from dp_transforms.plan.lifetime_cost import BudgetRule, LifetimeCost, Price, from_delta_units, from_epsilon_units
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.runs.lifetime_cost import BudgetRule, LifetimeCost, Price, from_delta_units, from_epsilon_units
 
 USER = "user"
 _SHOWN_DIGITS = 6

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.plan.lifetime_cost import from_delta_units, from_epsilon_units
+from dp_transforms.runs.lifetime_cost import from_delta_units, from_epsilon_units
 from dp_transforms.runs.records import Balance, Part, Run, Status, amount
 from dp_transforms.views.report_words import is_ascii_only, label_text
 

@@ -51,7 +51,7 @@ def why(plan: Plan, use: str) -> str:
     """Of a plan of contributions: whether they are tested in rounds, and why."""
     if plan.rounds is not None:
         return rounds_in_words(plan)
-    looks, is_public = plan.paid_looks, plan.domain is not None
+    looks, is_public = plan.paid_contributions, plan.domain is not None
     reason = why_one_round(plan.schedule, looks.usual_looks, looks.most_looks, use, has_public_items=is_public)
     return f"Contributions are tested in one round: {reason or 'so it was declared, by --forget-after or --use'}."
 
@@ -75,13 +75,13 @@ def _found_from(plan: Plan, contributions: int) -> tuple[int, str]:
     """With rounds of a block, and then of its windows, in words."""
     if plan.rounds is None:
         return plan.found_from(contributions, FOUND), ""
-    in_block = found_in_block(plan.paid_looks, plan.rounds, plan.threshold, contributions, FOUND)
+    in_block = found_in_block(plan.paid_contributions, plan.rounds, plan.threshold, contributions, FOUND)
     return in_block, f" (and then in its windows from {plan.found_from(contributions, FOUND, known=True):,} on)"
 
 
 def _usual(plan: Plan) -> tuple[int, int]:
     """Two of the usual numbers of contributions: the middle one, by powers, as a round number, and the largest."""
-    first, last = plan.paid_looks.usual_looks
+    first, last = plan.paid_contributions.usual_looks
     middle = round(math.sqrt(first * last))
     return min(max(round(middle, 1 - len(str(middle))), first), last), last
 

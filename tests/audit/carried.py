@@ -63,7 +63,7 @@ class Carried:
         header = StateHeader("plan", *run, user_field="user", item_field="item", parts=parts)
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "state")
-            write_state(path, header, self._joined(span.first - plan.known_for), _KEY)
+            write_state(path, header, self._joined(span.first - plan.followed_for), _KEY)
             part = StoredPart(span.first, span.end, state_path=path, state_fingerprint=StateFile(path).fingerprint)
             kind = self.step.state_kind
             entries = [] if kind is None else part.entries(kind, span.shard, span.shards)

@@ -26,7 +26,7 @@ from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.stage import Span, Step
 from dp_transforms.core.steps import NameRound, WeighRound, stages_of
-from dp_transforms.plan.records import Domain, Known
+from dp_transforms.plan.records import DeclaredItems, Followed
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
@@ -76,8 +76,8 @@ def trial_of_scene(run: TrialPlan, scene: Scene, copies: int) -> TrialPlan:
         run_id=f"{run.run_id}, {scene.name}",
         schedule=WindowSchedule.fixed(0, scene.windows * slide, slide),
         threshold=scene.threshold,
-        known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
-        domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
+        known=Followed(threshold=scene.followed_threshold, forget_after=scene.forget_after) if is_followed else None,
+        domain=DeclaredItems(copies * scene.items, "0" * 64) if scene.is_domain else None,
         rounds=rounds,
     )
 
@@ -97,8 +97,10 @@ def _run_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool) -
 
 def _sizes_fit(scene: Scene, plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     fits = (levels == 0) & (sizes == 0)
-    for first in (scene.threshold, scene.known_threshold):
-        of_levels = stated_users(first + (levels - 1) * scene.spacing, plan.likely_noise, plan.paid_looks.weights[-1])
+    for first in (scene.threshold, scene.followed_threshold):
+        of_levels = stated_users(
+            first + (levels - 1) * scene.spacing, plan.likely_noise, plan.paid_contributions.weights[-1]
+        )
         fits |= (levels > 0) & (sizes == of_levels)
     return bool(fits.all())
 
@@ -149,7 +151,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
         terms = plan.terms_of_round(number, int(drawn.sum()), windows)
         fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
         if number == last:
-            terms = plan.terms_of_second_looks(int(named.sum()), windows)
+            terms = plan.terms_of_sizing(int(named.sum()), windows)
             fits &= _sizes_of_terms(mechanism, terms, np.where(named, of_round, 0), np.where(named, stated, 0))
         if number:
             named = named | (of_round > 0)

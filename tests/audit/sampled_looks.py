@@ -40,7 +40,7 @@ def new_items(mechanism: LooksMechanism) -> Scene:
 def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
     """Once as a replay and once as a stream."""
     known, held = max(1, law.smallest_margin(_PASS)), min(_HELD, mechanism.most_paid)
-    threshold = known + mechanism.threshold - mechanism.known_threshold
+    threshold = known + mechanism.threshold - mechanism.followed_threshold
     for kind in ("replay", "stream"):
         scene = scene_of(f"known items in a {kind}", [Cell(4, 0, 1)], mechanism, known=known, threshold=threshold)
         scene = dataclasses.replace(scene, in_order=kind == "stream", forget_after=min(1, forget_after))

@@ -50,7 +50,7 @@ class Scene:
     name: str
     cells: tuple[Cell, ...]
     threshold: int
-    known_threshold: int
+    followed_threshold: int
     spacing: int
     forget_after: int = 0
     in_order: bool = False
@@ -197,7 +197,7 @@ def _masses(scene: Scene, law: NoiseLaw, total: int, is_known: bool) -> Values:
     """The probabilities of no level, level 1, 2, ..., of an item with this sum of weights."""
     if not is_known and not total:
         return np.eye(1, _LEVELS, dtype=np.float64).reshape(-1)  # not drawn
-    first = scene.known_threshold if is_known else scene.threshold
+    first = scene.followed_threshold if is_known else scene.threshold
     tails = np.exp(law.log_tail(first - total + scene.spacing * np.arange(_LEVELS - 1)))
     return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
@@ -218,7 +218,7 @@ def scene_of(
     name: str, cells: Iterable[Cell], mechanism: LooksMechanism, *, threshold: int, known: int | None = None
 ) -> Scene:
     """A scene with the rules of a mechanism. known: the threshold of known items; None: as far below as in the plan."""
-    gap = mechanism.threshold - mechanism.known_threshold
+    gap = mechanism.threshold - mechanism.followed_threshold
     is_domain = not mechanism.tests_lone_items
     return Scene(
         name,

@@ -30,7 +30,7 @@ RUNS = 2_000
 def _found(plan, real=None):
     """Of all scenes. real: what runs, if it is not the plan."""
     mechanism, _ = mechanism_and_claim(plan)
-    trials = looks_trials(mechanism, law_of(mechanism), plan.known_for, plan.schedule.slide_seconds, RUNS)
+    trials = looks_trials(mechanism, law_of(mechanism), plan.followed_for, plan.schedule.slide_seconds, RUNS)
     tests = p_values_of(trials, real or run_settings(plan))
     assert len(tests) > 20
     return smallest(tests)
@@ -61,18 +61,18 @@ def test_the_scenes_show_what_they_are_made_for():
     plan = audited_plan()
     mechanism, _ = mechanism_and_claim(plan)
     law = law_of(mechanism)
-    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.known_for, 3600)
+    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.followed_for, 3600)
     assert (replay.in_order, stream.in_order) == (False, True)
     for scene in (replay, stream):
         assert [cell.others > 0 for cell in scene.cells] == [True, False, True, False, False]
         assert all(cell.by_user for cell in scene.cells)
-        assert scene.threshold - scene.known_threshold == plan.threshold - plan.known_threshold
+        assert scene.threshold - scene.followed_threshold == plan.threshold - plan.followed_threshold
         weights = SceneWeights.of_scene(scene, mechanism, 3600)
         crowd = weights.sum_of(scene.cells[0], with_user=False)
         assert law.tail(scene.threshold - crowd) > 0.999
-    assert levels.spacing == plan.paid_looks.spacing
+    assert levels.spacing == plan.paid_contributions.spacing
     sums = [SceneWeights.of_scene(levels, mechanism, 3600).sum_of(cell, with_user=False) for cell in levels.cells]
-    margins = [levels.threshold + n * plan.paid_looks.spacing - total for n, total in enumerate(sums)]
+    margins = [levels.threshold + n * plan.paid_contributions.spacing - total for n, total in enumerate(sums)]
     assert max(map(abs, margins)) <= mechanism.looks_list.weights[-1]
 
 

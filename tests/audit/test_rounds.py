@@ -40,10 +40,12 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained():
     plan = plan_in_rounds()
     audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=30)
     assert audit.violations == ()
-    assert audit.most_looks <= plan.paid_looks.most_looks
+    assert audit.most_looks <= plan.paid_contributions.most_looks
     assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
     assert 0.99 < audit.lone_delta / plan.delta_open <= 1
-    assert audit.lone_looks == plan.paid_rounds.units[0] // plan.paid_looks.units[0]  # no later round has lone looks
+    assert (
+        audit.lone_looks == plan.paid_rounds.units[0] // plan.paid_contributions.units[0]
+    )  # no later round has lone looks
     assert audit.few == ()  # they would have a whole purse in one round
     assert [each.pairs for each in audit.in_rounds] == [1, 3, 9]  # round 1 pays for 9
     assert [each.looks for each in audit.static] == [10, 30]
@@ -207,8 +209,8 @@ def test_the_real_code_overdraws_no_purse():
 
 def test_half_the_noise_is_found():
     plan = trial_of(plan_in_rounds())
-    less = ExponentialPower(plan.paid_looks.shape, plan.paid_looks.scale // 2)
-    real = dataclasses.replace(plan, looks=dataclasses.replace(plan.paid_looks, scale=less.scale))
+    less = ExponentialPower(plan.paid_contributions.shape, plan.paid_contributions.scale // 2)
+    real = dataclasses.replace(plan, looks=dataclasses.replace(plan.paid_contributions, scale=less.scale))
     assert _found(real)[0] < FALSE_ALARM
 
 

@@ -91,10 +91,10 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path):
     """Its delta is large, for a test."""
     plan = audited_plan()
     parts = (
-        f"price of a test, worst of {len(plan.paid_looks.weights)}",
+        f"price of a test, worst of {len(plan.paid_contributions.weights)}",
         "delta of a full budget",
         "3 adaptive tests",
-        f"items the user holds alone, {plan.paid_looks.most_looks} tests",
+        f"items the user holds alone, {plan.paid_contributions.most_looks} tests",
         "both together",
         "PASSED",
     )
@@ -103,7 +103,7 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path):
     exact = record["exact"]
     price = exact["worst_price"]
     assert 0.9999 < price["attained_divergence"] / price["claimed_divergence"] <= 1
-    assert exact["prices_compared"] == len(plan.paid_looks.weights)
+    assert exact["prices_compared"] == len(plan.paid_contributions.weights)
     assert exact["full_purse"]["delta_at_claimed_epsilon"] == pytest.approx(plan.shares.paid)
     assert [each["looks"] for each in exact["adaptive_looks"]] == [1, 2, 3]
     assert [each["looks"] for each in exact["equal_looks"]] == [1, 3, 10, 20]

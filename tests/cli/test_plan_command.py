@@ -58,7 +58,11 @@ def test_the_numbers_in_json():
     record = _record(*LOOKS, "--usual-contributions", "1", "4", "--most-contributions", "5", "--forget-after", "0")
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.looks is not None
-    assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
+    assert (plan.paid_contributions.usual_looks, plan.paid_contributions.most_looks, plan.followed_for) == (
+        (1, 4),
+        5,
+        0,
+    )
     assert record["found_from"] == {"new_item": {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}}
     assert record["summary"].startswith(
         f"An hour's item (a story, a search, an error) is found from about {plan.found_from(2)}"

@@ -112,7 +112,7 @@ def test_rounds_are_for_replays(folder):
     assert planned.returncode == 0, planned.stderr
     assert "Contributions are tested in rounds: first the items of 6 hours together" in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
-    rounds, looks = plan.paid_rounds, plan.paid_looks
+    rounds, looks = plan.paid_rounds, plan.paid_contributions
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
     words = " ".join(planned.stdout.split())
     assert f"threshold of blocks {plan.threshold / first:.1f} users with one contribution" in words

@@ -36,7 +36,7 @@ def test_what_every_window_takes_out_of_purses_and_what_is_known_changes_later_r
     expected = case.expected
     reports = expected.reports
     assert len(reports) == case.plan.schedule.horizon
-    assert sum(wallet.left < case.plan.paid_looks.units[0] for wallet in expected.wallets.values()) >= 50
+    assert sum(wallet.left < case.plan.paid_contributions.units[0] for wallet in expected.wallets.values()) >= 50
     assert sum(entry.was_known for entry in expected.named) >= 50
     assert any(entry.nobody for entry in expected.named)
     for window in windows:

@@ -165,7 +165,7 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
 @functools.cache
 def _naming_samples() -> list[Sample]:
     """What a stream of names keeps, and what its steps send."""
-    settings = changed(settings_of(small_looks_plan()), threshold=1, known_threshold=1)
+    settings = changed(settings_of(small_looks_plan()), threshold=1, followed_threshold=1)
     keys = settings.stream_keys(SECRET)
     purses, parts, schedule = UserBudgets(settings, keys), [], small_plan().schedule
     for window, _, pairs in contributions_of_events(batch_of(_LOG), schedule, keys, windows_per_range=1, shards=1):

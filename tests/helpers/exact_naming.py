@@ -77,7 +77,7 @@ def law_of(
     """The probability of every transcript. domain: at most one item. transcripts: by how many empty items are drawn in
     each window."""
     assert len(domain) == settings.domain_size <= 1
-    empty = _cut(binomial_integers(1, _tail(settings, settings.known_threshold))) if domain else [(0, ONE - 1)]
+    empty = _cut(binomial_integers(1, _tail(settings, settings.followed_threshold))) if domain else [(0, ONE - 1)]
     law: dict[Any, Fraction] = {}
     for drawn in itertools.product(*[empty] * settings.schedule.horizon):
         for transcript, probability in transcripts(drawn):
@@ -185,13 +185,13 @@ def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int
 def _ranges(settings: TrialPlan, total: int) -> list[Range]:
     """Ranges of the uniform of one look, by all results that it can have, known or not; drawn given a pass, too."""
     reach = len(settings.looks.noise.upper_tail_integers())
-    starts = (settings.threshold, settings.known_threshold)
+    starts = (settings.threshold, settings.followed_threshold)
     boundaries = {
         start + step * settings.looks.spacing
         for start in starts
         for step in range(2 + 2 * reach // settings.looks.spacing)
     }
-    passing = _tail(settings, settings.known_threshold)
+    passing = _tail(settings, settings.followed_threshold)
     given_pass = [-(-_tail(settings, boundary) * ONE // passing) for boundary in boundaries] if total == 0 else []
     return _cut([*(_tail(settings, boundary - total) for boundary in boundaries), *given_pass])
 

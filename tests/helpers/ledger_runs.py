@@ -6,9 +6,9 @@ import os
 import pathlib
 from typing import Any
 
-from dp_transforms.plan.lifetime_cost import LifetimeCost, delta_units, epsilon_units
 from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.ledger.book import Actor
+from dp_transforms.runs.lifetime_cost import LifetimeCost, delta_units, epsilon_units
 from dp_transforms.runs.records import Caps, PartRequest
 
 PLAN, KEY = "a" * 64, "b" * 64

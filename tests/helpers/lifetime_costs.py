@@ -10,9 +10,9 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.plan.lifetime_cost import NOTHING, BudgetRule, LifetimeCost
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.runs.lifetime_cost import NOTHING, BudgetRule, LifetimeCost
 from tests.helpers.modes import plan_of_mode
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)

@@ -10,9 +10,9 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.price_list import make_price_list, order_budget
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.plan.calibration import LEVEL_SPACING, known_of, looks_of
+from dp_transforms.plan.calibration import LEVEL_SPACING, contributions_of, followed_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Shares
+from dp_transforms.plan.records import DeclaredItems, Shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
@@ -57,18 +57,18 @@ def looks_plan_of(
     delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     budget, spacing = order_budget(order, epsilon, delta_looks), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
     prices = make_price_list(_NOISE, order, budget, most_looks, spacing=spacing)
-    known_threshold = _NOISE.smallest_margin(known_error)
+    followed_threshold = _NOISE.smallest_margin(known_error)
     safe = 0 if known else smallest_open_threshold(prices, delta_open)
-    threshold = max(known_threshold, safe)
+    threshold = max(followed_threshold, safe)
     return Plan(
         epsilon=epsilon,
         delta=delta,
         schedule=schedule,
-        domain=Domain(known.size, known.fingerprint) if known else None,
+        domain=DeclaredItems(known.size, known.fingerprint) if known else None,
         max_users=most_ids,
         max_items=most_ids,
         threshold=threshold,
-        looks=looks_of(prices, (1, most_looks), size_error=0.01),
-        known=None if known else known_of(prices, threshold, known_error, forget_after),
+        looks=contributions_of(prices, (1, most_looks), size_error=0.01),
+        known=None if known else followed_of(prices, threshold, known_error, forget_after),
         shares=Shares(paid=delta_looks, open=delta_open or None, sampling=sampling, hash=delta_hash),
     )

@@ -131,12 +131,12 @@ def oracle_names(
     for window in range(settings.schedule.horizon):
         if window == forgotten_at:
             last_named.clear()
-        known = {item for item, last in last_named.items() if window - last <= settings.known_for} | set(domain)
-        drawn = empty_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
+        known = {item for item, last in last_named.items() if window - last <= settings.followed_for} | set(domain)
+        drawn = empty_items(window, domain, item_hash, tail(settings.followed_threshold), keys) if domain else set()
         of_window = {item for at, item in weights if at == window}
         for item in sorted(known | of_window):
             of_cell = weights.get((window, item), {})
-            threshold = settings.known_threshold if item in known else settings.threshold
+            threshold = settings.followed_threshold if item in known else settings.threshold
             uniform = uniform_of(window, item, of_cell)
             if domain and not of_cell:
                 if item not in drawn:

@@ -77,4 +77,4 @@ class Parts:
 
     @property
     def _forget_after(self) -> int:
-        return self.plan.known_for
+        return self.plan.followed_for

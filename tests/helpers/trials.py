@@ -8,7 +8,7 @@ from typing import Any
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Hits, Known, Looks, Shares, WideNoise
+from dp_transforms.plan.records import Contributions, DeclaredItems, Followed, Hits, Shares, WideNoise
 from tests.helpers.trial_plan import TrialPlan
 
 _SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
@@ -61,13 +61,13 @@ def looks_trial(
     noise: ExponentialPower,
     spacing: int,
     threshold: int,
-    known_threshold: int,
+    followed_threshold: int,
     forget_after: int = 0,
     domain_size: int = 0,
     **others: Any,
 ) -> TrialPlan:
     """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
-    looks = Looks(
+    looks = Contributions(
         usual_looks=(1, 1),
         shape=noise.shape,
         scale=noise.scale,
@@ -81,8 +81,8 @@ def looks_trial(
     is_followed = forget_after > 0 and not domain_size
     return _trial(
         looks=looks,
-        known=Known(threshold=known_threshold, forget_after=forget_after) if is_followed else None,
-        threshold=known_threshold if domain_size else threshold,
+        known=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
+        threshold=followed_threshold if domain_size else threshold,
         domain_size=domain_size,
         **others,
     )
@@ -91,7 +91,7 @@ def looks_trial(
 def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, domain_size: int = 0, **others: Any) -> TrialPlan:
     names = {"stream": "events", "run_id": "run-1", "fingerprint": "plan"}
     bounds = {"max_users": 1000, "max_items": 1000, "shares": _SHARES}
-    domain = Domain(domain_size, "0" * 64) if domain_size else None
+    domain = DeclaredItems(domain_size, "0" * 64) if domain_size else None
     return TrialPlan(epsilon=epsilon, delta=delta, domain=domain, **{**names, **bounds, **others})
 
 
@@ -112,4 +112,4 @@ def _flat(trial: TrialPlan) -> dict[str, Any]:
         names = ("mode", "max_items_per_user", "epsilon_per_query", "zone_width")
         return flat | of_noise | {name: getattr(hits, name) for name in names}
     flat |= {name: getattr(trial.looks, name) for name in ("weights", "units", "noise", "spacing")}
-    return flat | {"known_threshold": trial.known_threshold, "forget_after": trial.known_for}
+    return flat | {"followed_threshold": trial.followed_threshold, "forget_after": trial.followed_for}

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from dp_transforms.plan.lifetime_cost import LifetimeCost
+from dp_transforms.runs.lifetime_cost import LifetimeCost
 from dp_transforms.runs.records import LedgerDamagedError
 from tests.helpers.killed_nights import PLAN, WINDOWS, Lines, NightFolder, in_a_process
 

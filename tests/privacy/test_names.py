@@ -35,7 +35,7 @@ def prices() -> PriceList:
 
 
 def settings_of(
-    windows: int, *, known_threshold: int | None = None, forget_after: int = 2, domain_size: int = 0
+    windows: int, *, followed_threshold: int | None = None, forget_after: int = 2, domain_size: int = 0
 ) -> TrialPlan:
     """The smallest thresholds that the claim allows; any known threshold is allowed, and this one is low."""
     threshold = smallest_open_threshold(prices(), DELTA_OPEN)
@@ -51,7 +51,7 @@ def settings_of(
         weights=prices().weights,
         units=prices().units,
         noise=prices().noise,
-        known_threshold=known_threshold or threshold // 3,
+        followed_threshold=followed_threshold or threshold // 3,
         forget_after=forget_after,
         spacing=prices().spacing,
         likely_noise=30,
@@ -121,7 +121,7 @@ def excess_of_scenario(name: str, share: int) -> tuple[float, float]:
     """share: the known threshold is the other one divided by it."""
     windows, held = scenarios()[name]
     settings = settings_of(windows)
-    return excess_of(held, changed(settings, known_threshold=settings.threshold // share))
+    return excess_of(held, changed(settings, followed_threshold=settings.threshold // share))
 
 
 @pytest.mark.parametrize("share", [3, 1])
@@ -166,11 +166,11 @@ def test_an_item_of_one_user_is_named_with_the_probability_of_the_tail() -> None
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known_threshold", [1, 12])
+@pytest.mark.parametrize("followed_threshold", [1, 12])
 @pytest.mark.parametrize("pairs", [[(0, "a"), (1, "a")], [(1, "a")]])
-def test_every_transcript_of_a_known_domain(known_threshold: int, pairs: list[tuple[int, str]]) -> None:
+def test_every_transcript_of_a_known_domain(followed_threshold: int, pairs: list[tuple[int, str]]) -> None:
     """Nothing is set aside there for items of one user, and no threshold is too low."""
-    settings = settings_of(2, known_threshold=known_threshold, domain_size=1)
+    settings = settings_of(2, followed_threshold=followed_threshold, domain_size=1)
     for held in ({TARGET: pairs}, {TARGET: pairs, **others({(0, "a"): 2, (1, "a"): 1})}):
         excess, ratio = excess_of(held, settings, ("a",))
         assert excess <= 1e-12
@@ -179,7 +179,7 @@ def test_every_transcript_of_a_known_domain(known_threshold: int, pairs: list[tu
 
 def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
     """In one window: not named, or named with a level that is drawn given that it is named."""
-    settings = settings_of(1, known_threshold=5, domain_size=1)
+    settings = settings_of(1, followed_threshold=5, domain_size=1)
     law = law_of_replay({}, settings, domain=("a",))
     tails = settings.looks.noise.upper_tail_integers()
     named = {level: share for transcript, share in law.items() for _, _, level, _ in transcript}
@@ -197,5 +197,5 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
 
 def test_enumeration_finds_a_known_threshold_for_items_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(3)
-    low = changed(settings, threshold=settings.known_threshold)
+    low = changed(settings, threshold=settings.followed_threshold)
     assert excess_of({TARGET: every_window(3)}, low)[0] > 0.05

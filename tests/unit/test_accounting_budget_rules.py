@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.papers.mixed_charging import delta_from_divergences
-from dp_transforms.plan.lifetime_cost import (
+from dp_transforms.runs.lifetime_cost import (
     BASIC,
     NOTHING,
     RENYI,

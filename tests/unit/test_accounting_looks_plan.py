@@ -32,7 +32,7 @@ def test_hourly_example():
     assert plan.schedule.horizon == 384
     assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
     assert [plan.found_from(looks, known=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
-    assert plan.known_for == 168
+    assert plan.followed_for == 168
     assert BUDGET_UNITS // plan.looks.units[0] == plan.looks.most_looks
     assert plan.looks.spacing >= 5.5 * plan.looks.noise.standard_deviation
 
@@ -83,27 +83,31 @@ def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that
 
 def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
     plan = short_looks_plan()
-    assert tail(plan.looks.noise, plan.known_threshold) <= 1e-5 < tail(plan.looks.noise, plan.known_threshold - 1)
-    assert plan.known_threshold < plan.threshold
-    assert plan.false_name_error == pytest.approx(float(tail(plan.looks.noise, plan.known_threshold)))
+    assert tail(plan.looks.noise, plan.followed_threshold) <= 1e-5 < tail(plan.looks.noise, plan.followed_threshold - 1)
+    assert plan.followed_threshold < plan.threshold
+    assert plan.false_name_error == pytest.approx(float(tail(plan.looks.noise, plan.followed_threshold)))
     rarer = short_looks_plan(false_name_error=1e-9)
-    assert tail(rarer.looks.noise, rarer.known_threshold) <= 1e-9 < tail(rarer.looks.noise, rarer.known_threshold - 1)
+    assert (
+        tail(rarer.looks.noise, rarer.followed_threshold)
+        <= 1e-9
+        < tail(rarer.looks.noise, rarer.followed_threshold - 1)
+    )
     never_above = short_looks_plan(false_name_error=1e-25)
-    assert never_above.known_threshold == never_above.threshold
+    assert never_above.followed_threshold == never_above.threshold
 
 
 def test_known_items_can_be_turned_off():
     plan = short_looks_plan(forget_after=0)
-    assert (plan.known_for, plan.known_threshold) == (0, plan.threshold)
+    assert (plan.followed_for, plan.followed_threshold) == (0, plan.threshold)
     assert plan.threshold == short_looks_plan().threshold
     assert plan.found_from(5, known=True) == plan.found_from(5)
 
 
 def test_items_are_forgotten_within_the_horizon():
-    assert short_looks_plan(forget_after=384).known_for == 384
-    assert short_looks_plan(forget_after=1).known_for == 1
+    assert short_looks_plan(forget_after=384).followed_for == 384
+    assert short_looks_plan(forget_after=1).followed_for == 1
     day = WindowSchedule.fixed(0, 86_400, 3600)
-    assert short_looks_plan(schedule=day).known_for == 24
+    assert short_looks_plan(schedule=day).followed_for == 24
 
 
 def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
@@ -111,7 +115,7 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
     tests = 1000 * 384
     assert (plan.domain_size, plan.domain.fingerprint) == (1000, DOMAIN.fingerprint)
     assert tests * tail(plan.looks.noise, plan.threshold) <= 0.05 < tests * tail(plan.looks.noise, plan.threshold - 1)
-    assert (plan.known_threshold, plan.known_for) == (plan.threshold, 384)
+    assert (plan.followed_threshold, plan.followed_for) == (plan.threshold, 384)
     assert plan.expected_false_reports == pytest.approx(float(tests * tail(plan.looks.noise, plan.threshold)))
     assert short_looks_plan().expected_false_reports == 0
     assert plan.found_from(5) < short_looks_plan().found_from(5), "nothing of delta goes to items with one holder"
@@ -134,7 +138,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     plan = short_looks_plan(**changes)
     largest, each_user = plan.looks.weights[-1], zip(plan.looks.weights, plan.looks.units, strict=True)
     looks = [(weight, Fraction(BUDGET_UNITS, units)) for weight, units in each_user]
-    most_unheld = 384 * plan.domain_size or 2 * plan.known_for * plan.max_users * plan.looks.most_looks
+    most_unheld = 384 * plan.domain_size or 2 * plan.followed_for * plan.max_users * plan.looks.most_looks
 
     def wrong(allowed):
         worst = max(
@@ -152,7 +156,7 @@ def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error
     """Exact: the purses of all users, spent on items of n users that weigh w, for the n and w with most wrong sizes."""
     plan = short_looks_plan(size_error=0.05)
     wrong_before = mpmath.mpf(0)
-    for threshold in (plan.threshold, plan.known_threshold):
+    for threshold in (plan.threshold, plan.followed_threshold):
         boundaries = threshold + plan.looks.spacing * np.arange(40)
         stated = stated_users(boundaries, plan.likely_noise, plan.looks.weights[-1])
         before = -(-(boundaries - plan.looks.noise.smallest_margin(0.05) + 1) // plan.looks.weights[-1])
@@ -192,7 +196,7 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
 
 def test_a_small_epsilon_has_a_finer_grid():
     plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_contributions=3000)
-    assert plan.looks.scale > short_looks_plan().paid_looks.scale
+    assert plan.looks.scale > short_looks_plan().paid_contributions.scale
     assert plan.looks.weights[0] >= 8
     with pytest.raises(ValueError, match=r"cannot pay for most_contributions = 100000 .* lower most_contributions"):
         short_looks_plan(epsilon=0.02, delta=1e-6, most_contributions=100_000)
@@ -217,7 +221,7 @@ def test_users_pay_for_contributions_by_default():
         *("hits", "hits with counts", "hits, noise as printed", "contributions"),
     ]
     with pytest.raises(ValueError, match="in a plan of hits no contribution is paid"):
-        _ = LABELS.paid_looks
+        _ = LABELS.paid_contributions
     with pytest.raises(ValueError, match="a plan of contributions charges no hits"):
         _ = short_looks_plan().charged_hits
     with pytest.raises(TypeError, match=r"has no argument 'surprise'\. Do you mean use\?"):

@@ -139,12 +139,12 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
     assert 0.9999 < audit.worst_price.ratio <= 1
     assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
     assert 0.3 < audit.worst_delta / plan.shares.paid <= 1
-    assert audit.most_looks == plan.paid_looks.most_looks
+    assert audit.most_looks == plan.paid_contributions.most_looks
     if plan.domain_size:
         assert (audit.lone_delta, audit.lone_looks) == (0.0, 0)
     else:
         assert 0.9 < audit.lone_delta / plan.delta_open <= 1
-        assert audit.lone_looks == plan.paid_looks.most_looks
+        assert audit.lone_looks == plan.paid_contributions.most_looks
         assert max(audit.worst_delta, audit.lone_delta) <= audit.together_delta <= plan.delta
 
 

@@ -72,7 +72,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
             known = FollowedItems.merge(
                 [
                     FollowedItems.from_bytes(cell)
-                    for cell in shuffled(known.after(named, end, chosen.known_for).to_cells(), order)
+                    for cell in shuffled(known.after(named, end, chosen.followed_for).to_cells(), order)
                 ]
             )
             parts.append(NamedItems.from_bytes(named.to_bytes()))
@@ -103,7 +103,7 @@ def test_columns_equal_the_oracle(
         WINDOWS,
         most_looks=most_looks,
         threshold=threshold,
-        known_threshold=1 + int((threshold - 1) * known_share),
+        followed_threshold=1 + int((threshold - 1) * known_share),
         forget_after=forget_after,
         spacing=spacing,
         sliding=sliding,
@@ -133,7 +133,7 @@ def expected(log, chosen, domain=()):
 @pytest.mark.parametrize(("seed", "forget_after"), enumerate([0, 1, 5, 40]))
 def test_columns_equal_the_oracle_on_busy_logs(seed, forget_after):
     chosen = naming_settings(
-        40, most_looks=12, threshold=60, known_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
+        40, most_looks=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
     )
     log = busy_log(seed, 40, busy)
     found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
@@ -145,7 +145,7 @@ def test_busy_logs_exercise_what_they_are_for():
     named, again = [], 0
     for seed in range(4):
         chosen = naming_settings(
-            40, most_looks=12, threshold=60, known_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
+            40, most_looks=12, threshold=60, followed_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
         )
         log = busy_log(seed, 40, busy)
         of_run = oracle_of(log, chosen)
@@ -203,7 +203,7 @@ def table_of(labels):
     return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
 
 
-def known_of(known):
+def followed_of(known):
     return dict(zip(known.table.labels.to_pylist(), known.last_named.tolist(), strict=True))
 
 
@@ -216,7 +216,7 @@ def test_known_items_fit_in_cells_under_10_mb():
     assert len(cells) > 1
     assert max(map(len, cells)) < 10_000_000
     again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in reversed(cells)])
-    assert known_of(again) == dict(zip(labels, range(len(labels)), strict=True))
+    assert followed_of(again) == dict(zip(labels, range(len(labels)), strict=True))
     assert (np.diff(again.table.hashes[:, 0].astype(object)) >= 0).all()
 
 
@@ -237,7 +237,7 @@ def names_of(cells, chosen, first=0, end=None):
 
 def test_levels_and_sizes_of_sums_far_above_the_noise():
     """|Z| <= 236: a sum of 10,000 lies between levels that are known beforehand."""
-    chosen = naming_settings(3, threshold=1000, known_threshold=300, spacing=600, likely_noise=40)
+    chosen = naming_settings(3, threshold=1000, followed_threshold=300, spacing=600, likely_noise=40)
     named = names_of([(0, "a", 10_000), (1, "a", 10_000), (2, "b", 5 * 10**11)], chosen)
     assert named.windows.tolist() == [0, 1, 2]
     new, known, huge = named.levels.tolist()
@@ -252,7 +252,7 @@ def test_levels_and_sizes_of_sums_far_above_the_noise():
 
 
 def test_a_size_of_fewer_than_5_users_is_not_stated():
-    chosen = naming_settings(1, threshold=1000, known_threshold=300, spacing=600)
+    chosen = naming_settings(1, threshold=1000, followed_threshold=300, spacing=600)
     largest = chosen.looks.weights[-1]
     for likely_noise, size in ((50_000, 0), (1000 - 4 * largest, 0), (999 - 4 * largest, 5)):
         chosen = changed(chosen, likely_noise=likely_noise)
@@ -261,7 +261,7 @@ def test_a_size_of_fewer_than_5_users_is_not_stated():
 
 def test_two_items_whose_hashes_share_a_word_are_two_items():
     """A tie of the high word is settled by the low one, in every order and in known items."""
-    chosen = naming_settings(3, threshold=500, known_threshold=300)
+    chosen = naming_settings(3, threshold=500, followed_threshold=300)
     keys = chosen.stream_keys(SECRET)
     hashes = np.array([[5, 1], [5, 9], [6, 1]], dtype=np.uint64)
     table = ItemTable.with_labels(hashes, pa.array(["low", "high", "other"]))
@@ -275,7 +275,7 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
     assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
     first = namer.name_windows(sums.select(slice(0, 3)), FollowedItems.none(), 0, 2)
-    known = FollowedItems.none().after(first, 2, chosen.known_for)
+    known = FollowedItems.none().after(first, 2, chosen.followed_for)
     assert known.table.labels.to_pylist() == ["low", "high", "other"]
     again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in known.to_cells()[::-1]])
     second = namer.name_windows(sums.select(slice(3, 5)), again, 2, 3)
@@ -297,8 +297,10 @@ def test_known_items_over_very_many_windows_take_linear_time():
     """10^5 windows in which 20 items are named now and then, and by noise too. Each is drawn for at most once."""
     windows = 100_000
     cells = [(window, f"i{window // 50 % 20}", 10_000) for window in range(0, windows, 50)]
-    for forget_after, known_threshold in ((0, 250), (168, 70), (windows, 80)):
-        chosen = naming_settings(windows, threshold=250, known_threshold=known_threshold, forget_after=forget_after)
+    for forget_after, followed_threshold in ((0, 250), (168, 70), (windows, 80)):
+        chosen = naming_settings(
+            windows, threshold=250, followed_threshold=followed_threshold, forget_after=forget_after
+        )
         begun = time.process_time()
         named = names_of(cells, chosen)
         assert time.process_time() - begun < 20

@@ -44,7 +44,7 @@ from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sp
 from dp_transforms.papers.synthetic_data import SmallDatabase, small_database_records_needed
 from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
-from dp_transforms.plan.lifetime_cost import delta_units, epsilon_units
+from dp_transforms.runs.lifetime_cost import delta_units, epsilon_units
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
 from tests.helpers.charging_bounds import OptimalComposition
 from tests.helpers.refusals import (

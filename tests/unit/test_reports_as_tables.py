@@ -216,16 +216,16 @@ def test_ranks_and_changes_by_hand():
 
 
 def test_the_least_change_is_what_the_plan_makes_of_its_noise():
-    looks = HOURLY_20.paid_looks
+    looks = HOURLY_20.paid_contributions
     assert 1.5 * looks.spacing <= LEAST * looks.weights[-1] < 1.5 * looks.spacing + looks.weights[-1]
     # A difference of two Laplace counts has a standard deviation of 2 scales.
     counts = TrendRule.of(json.loads(COUNTS.to_json())).least_change
     assert 6 * COUNTS.charged_hits.noise.scale <= counts < 6 * COUNTS.charged_hits.noise.scale + 1
     in_rounds = plan_in_rounds()
-    (smallest,), _ = in_rounds.paid_looks.listed.largest(np.array([in_rounds.paid_rounds.units[-1] // 64]))
+    (smallest,), _ = in_rounds.paid_contributions.listed.largest(np.array([in_rounds.paid_rounds.units[-1] // 64]))
     assert smallest < min(in_rounds.largest_in_rounds), "a second look has the least noise that a size allows for"
     found = TrendRule.of(json.loads(in_rounds.to_json())).least_change
-    assert (found - 1) * smallest < 1.5 * in_rounds.paid_looks.spacing <= found * smallest
+    assert (found - 1) * smallest < 1.5 * in_rounds.paid_contributions.spacing <= found * smallest
     units = list(in_rounds.paid_rounds.units)
     swapped = {**json.loads(in_rounds.to_json()), "rounds": {"units": [units[1], units[0], *units[2:]]}}
     assert TrendRule.of(swapped).least_change == found, "blocks have sizes too, of the first round"

@@ -69,7 +69,7 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
         noise=noise,
         spacing=1000,
         threshold=90,
-        known_threshold=60,
+        followed_threshold=60,
     )
 
     def weight(items, purse):
@@ -234,7 +234,7 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not():
 class _AnySize(TrialPlan):
     """A size is stated from a noisy sum of 1 on."""
 
-    def terms_of_second_looks(self, drawn, windows):
+    def terms_of_sizing(self, drawn, windows):
         return RoundTerms(1, -9, 1)
 
 

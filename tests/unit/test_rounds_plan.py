@@ -35,9 +35,9 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
         block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.65
     )
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.paid_looks.most_looks == 30_000  # of all rounds
-    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
-    assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
+    assert plan.paid_contributions.most_looks == 30_000  # of all rounds
+    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_contributions.shape]
+    assert plan.threshold / plan.paid_contributions.scale == pytest.approx(reference["T"], rel=1e-3)
     days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
     assert days.paid_rounds.block_seconds == 30 * 86_400
     assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE) == plan
@@ -45,18 +45,18 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
 
 def test_each_round_pays_for_a_test():
     least = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, most_contributions=3)
-    assert least.paid_looks.most_looks == 30
+    assert least.paid_contributions.most_looks == 30
     assert least.paid_rounds.units == calibrated().paid_rounds.units
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
     """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
     plan = calibrated()
-    prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
+    prices, units = plan.paid_contributions.prices, plan.paid_rounds.units[0]
     delta_open = plan.delta_open / units
     for weight, paid in zip(prices.weights, prices.units, strict=True):
         if paid <= units:
-            assert plan.paid_looks.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
+            assert plan.paid_contributions.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
     assert plan.threshold < smallest_open_threshold(prices, plan.delta_open)
     with pytest.raises(ValueError, match=f"threshold must be >= {plan.threshold}"):
         dataclasses.replace(plan, threshold=plan.threshold - 1)
@@ -72,7 +72,7 @@ def test_the_numbers_of_the_reference(row):
     assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
     found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)
     assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
-    looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
+    looks = dataclasses.replace(calibrated().paid_contributions, shape=row["p"])
     rounds = dataclasses.replace(calibrated().paid_rounds, false_names=0.5)
     for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
         found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
@@ -85,7 +85,7 @@ def test_a_purse_that_is_spent_twice_is_refused():
     units[1] += 1
     with pytest.raises(ValueError, match="the rounds must cost at most a user budget together"):
         dataclasses.replace(plan.paid_rounds, units=tuple(units))
-    small = (plan.paid_looks.units[0] - 1, *units[2:])
+    small = (plan.paid_contributions.units[0] - 1, *units[2:])
     with pytest.raises(ValueError, match="each round must pay for a test"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
     with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
@@ -141,8 +141,8 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
     """The bound of docs/guarantee.md, "Rounds": of all that is drawn for, and as if all parts drew as much. A fifth of
     the error: four rounds, and second looks."""
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
-    looks, most = plan.paid_looks, plan.paid_looks.size_error / 5
-    second = plan.terms_of_second_looks(drawn, windows)
+    looks, most = plan.paid_contributions, plan.paid_contributions.size_error / 5
+    second = plan.terms_of_sizing(drawn, windows)
     assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:3]).tolist() == [0, 5]
     for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 64)):
         listed = zip(looks.weights, looks.units, strict=True)
@@ -159,14 +159,14 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
         plan = calibrated(units=units_of_shares(*shares))
         for number in range(len(plan.paid_rounds.units)):
             terms = plan.terms_of_round(number, 1000, 24)
-            below = terms.threshold - plan.paid_looks.spacing
+            below = terms.threshold - plan.paid_contributions.spacing
             assert terms.least == (below if number in leaves_out else None)
 
 
 def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     """It is not known how many items are held, so the looks of users pay for wrong sizes."""
     plan = calibrated()
-    looks, paid, terms = plan.paid_looks, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
+    looks, paid, terms = plan.paid_contributions, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
     payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
     assert payable[-1][0] == terms.largest_weight
 
@@ -182,11 +182,11 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
 @pytest.mark.parametrize("looks", [10, 100])
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = calibrated(units=units_of_shares(*shares))
-    users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
+    users, tail = plan.found_from(looks, known=True), plan.paid_contributions.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
         terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
-        weight = int(plan.paid_looks.listed.largest(np.array([units // looks]))[0][0])
+        weight = int(plan.paid_contributions.listed.largest(np.array([units // looks]))[0][0])
         named = tail(terms.threshold - users * weight)
         found += is_left * named
         is_left *= (1 if terms.least is None else tail(terms.least - users * weight)) - named
@@ -274,7 +274,7 @@ def test_a_block_that_two_parts_share_is_a_block_of_each():
 
 def test_all_parts_together_have_the_false_names_of_one_run():
     plan = calibrated()
-    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
+    horizon, noise = plan.schedule.horizon, plan.paid_contributions.noise
     for drawn in (1000, 10**6):
         whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
         assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold

@@ -53,7 +53,7 @@ def entries_of(users):
     return BudgetEntries(users, draws.integers(0, 1000, size), looks, last)
 
 
-def known_of(labels, last_named):
+def followed_of(labels, last_named):
     table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
     ordered = np.empty(len(table), dtype=np.int64)
     ordered[positions] = last_named
@@ -63,7 +63,7 @@ def known_of(labels, last_named):
 def written(path, header=HEADER):
     """A state with cells of each kind."""
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
-    entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
+    entries, known = entries_of(users), followed_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
         *((Kind.HITS, *cell) for cell in chunks_by_bucket(Hits(entries.users, entries.tests))),
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
@@ -252,7 +252,7 @@ JOINS = {  # how entries are made of numbers by user or item, which number stays
     Kind.USER_BUDGETS: (purses_of, min, lambda found: (found.users, found.left)),
     Kind.HITS: (hits_of, max, lambda found: (found.users, found.hits)),
     Kind.FOLLOWED: (
-        lambda part: known_of([str(item) for item in part], list(part.values())),
+        lambda part: followed_of([str(item) for item in part], list(part.values())),
         max,
         lambda found: (np.array(found.table.labels.to_pylist(), dtype=np.uint64), found.last_named),
     ),
@@ -280,7 +280,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
 
 
 def test_items_that_were_named_long_ago_are_forgotten():
-    cells = [cell for _, cell in chunks_by_bucket(known_of(["a", "b", "c"], [3, 4, 5]))]
+    cells = [cell for _, cell in chunks_by_bucket(followed_of(["a", "b", "c"], [3, 4, 5]))]
     for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
         found = FollowedItems.of_messages(join_chunks(Kind.FOLLOWED, cells, named_from=named_from))
         assert set(found.table.labels.to_pylist()) == kept
@@ -310,7 +310,7 @@ def test_cells_stay_below_ten_megabytes():
 def test_a_chunk_of_another_bucket_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
-    known = known_of(["a", "b"], [1, 2])
+    known = followed_of(["a", "b"], [1, 2])
     chunks = {Kind.USER_BUDGETS: entries, Kind.HITS: Hits(entries.users, entries.tests), Kind.FOLLOWED: known}
     for kind, table in chunks.items():
         bucket, chunk = next(chunks_by_bucket(table))
@@ -334,7 +334,7 @@ def test_a_part_without_a_state_carries_nothing():
 
 def test_items_that_were_named_in_later_windows_are_refused():
     step = NameItems(small_looks_plan(12, forget_after=4), KEYS)
-    assert len(step.restore([known_of(["a", "b"], [1, 2])], 3).items) == 2
+    assert len(step.restore([followed_of(["a", "b"], [1, 2])], 3).items) == 2
     for last_named in ([1, 3], [-1, 2]):
         with pytest.raises(ValueError, match="damaged"):
-            step.restore([known_of(["a", "b"], last_named)], 3)
+            step.restore([followed_of(["a", "b"], last_named)], 3)

@@ -1,7 +1,7 @@
 """The ledger: which runs drew on the budget of which users, for ever; in an SQLite file.
 
 Guarantee: of all runs of one population only those were allowed to draw whose prices add up to at most its caps, by the
-`BudgetRule` that was fixed when it was declared (`plan.lifetime_cost`, docs/guarantee.md, "Many runs"). A run is
+`BudgetRule` that was fixed when it was declared (`runs.lifetime_cost`, docs/guarantee.md, "Many runs"). A run is
 charged when it is reserved, before it reads its events, and the charge stays whatever happens to it; only a run without
 a start record can be released. For each run id a window is handled by at most one part with one input.
 

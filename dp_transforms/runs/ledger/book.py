@@ -24,7 +24,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from dp_transforms.plan.lifetime_cost import NOTHING
+from dp_transforms.runs.lifetime_cost import NOTHING
 from dp_transforms.runs.records import Balance, LedgerDamagedError, LedgerError, Part, Population, Run, Status
 
 # Who writes into a ledger, and whether the process that wrote still lives.

@@ -11,11 +11,11 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.plan.lifetime_cost import BudgetRule, Price
 from dp_transforms.runs.judge import check_place
 from dp_transforms.runs.ledger.book import Actor, Book, Entry, Transaction, is_gone
 from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.reserving import ended
+from dp_transforms.runs.lifetime_cost import BudgetRule, Price
 from dp_transforms.runs.records import (
     Balance,
     LedgerDamagedError,

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dp_transforms.checks import check_whole
-from dp_transforms.plan.lifetime_cost import NOTHING
 from dp_transforms.runs.judge import check_open_run, part_by_ledger
 from dp_transforms.runs.ledger.book import Actor, Book, Transaction, is_gone
 from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
 from dp_transforms.runs.ledger.reserving import charge_run, check_fits, declared_population, ended, give_part
+from dp_transforms.runs.lifetime_cost import NOTHING
 from dp_transforms.runs.records import (
     Balance,
     Caps,

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dp_transforms.plan.lifetime_cost import NOTHING, BudgetRule, Price, cap_units, from_delta_units, from_epsilon_units
 from dp_transforms.runs.judge import Decision
 from dp_transforms.runs.ledger.book import Book, Transaction
+from dp_transforms.runs.lifetime_cost import NOTHING, BudgetRule, Price, cap_units, from_delta_units, from_epsilon_units
 from dp_transforms.runs.records import (
     USER,
     Balance,
