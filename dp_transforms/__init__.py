@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows
-    from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.core.event_batch import EventBatch
     from dp_transforms.core.public_items import PublicItems
     from dp_transforms.core.window_report import HeavyHitter, WindowReport
+    from dp_transforms.local.replay_table import replay
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
     from dp_transforms.logs.streams.kafka_topic import KafkaTopic
@@ -100,7 +100,7 @@ _HOME = {
     "WriteReportStream": "beam.write_report_stream",
     "find_log_chunks": "logs",
     "read_report": "reports",
-    "replay": "beam.replay_table",
+    "replay": "local.replay_table",
 }
 
 __all__ = [

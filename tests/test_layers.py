@@ -12,7 +12,6 @@ from collections.abc import Set
 
 import pytest
 
-from dp_transforms.cli.home_workers import LIBRARIES
 from tests.helpers.report_samples import written
 
 pytestmark = pytest.mark.xdist_group("sources")  # one process parses them
@@ -231,7 +230,7 @@ def test_a_replay_loads_no_engine_and_no_solver_before_it_begins_to_read():
 
 
 def test_worker_processes_of_a_replay_load_no_engine():
-    code = f"import dp_transforms.local.worker, {', '.join(LIBRARIES)}, sys; print(*sorted(sys.modules))"
+    code = "import dp_transforms.local.libraries, sys; print(*sorted(sys.modules))"
     loaded = set(_run(code).split())
     assert "pyarrow.parquet" in loaded
     assert not loaded & {"apache_beam", "click", "rich", "scipy"}

@@ -7,17 +7,15 @@ users pay for contributions. The way of an event:
 
 read_events            a log, or elements of any kind -> batches of events
 assign_windows         batches -> pairs (user, item) by window and shard of users
-run_stages             pairs -> reports, through the stages of `dp_transforms.core`; `ReleasePart`: events -> reports
-                       of one part of a run; write_state: what the next part needs
+run_stages             pairs -> reports, through the stages of `dp_transforms.core`
 write_files            reports -> one file, and its name when all is done; rejected rows -> another file, for the
                        operator
-release_heavy_hitters  `ShiftingHeavyHitters`, which joins these steps; `ReleaseLog`, by worker processes
+release_heavy_hitters  `ShiftingHeavyHitters`, which joins these steps
 release_rows           `HeavyHitterRows`, declared by plain values: rows -> rows with a schema, in order
 
 What belongs to a window is complete:
 
-at_once                at the end of bounded input; stages run on the workers of an engine, or in processes of this
-                       machine
+at_once                at the end of bounded input
 close_windows          when the watermark passes its end: for any source of Beam's
 in_order               when all that was announced for it has come (turns): for the partitions of `MonitorStream`, which
                        poll_partitions reads, and for what close_windows has closed where users pay for contributions;

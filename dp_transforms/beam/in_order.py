@@ -249,7 +249,7 @@ class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
         self._late.inc(waiting.dropped)
         if not windows:
             return
-        now, stream, through = Progress.of(progress.read(), self._part), self._run.stream, windows[-1][0]
+        now, stream, through = Progress.of(progress.read()), self._run.stream, windows[-1][0]
         candidates = [blob for _, of_window in windows for blob in of_window]
         for (_, report), stamp in self.close(stream, candidates, through, counters, now):
             yield TimestampedValue[WindowReport](report, stamp)

@@ -13,8 +13,7 @@ from apache_beam.options.pipeline_options import DirectOptions
 
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
-from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
-from dp_transforms.runs.records import StateError
+from dp_transforms.runs.fingerprints import MAKE_ONE, read_key_file
 
 try:
     from apache_beam.utils.secret import RawSecret
@@ -38,30 +37,17 @@ class KeyFile(beam.Secret):
         self.fingerprint = fingerprint
 
     def get_secret_bytes(self) -> bytes:
-        """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random, and
-        StateError if it holds another key than that of the run.
-
-        A pipe is refused: it can be read only once, and every worker needs the key.
-        """
-        secret = read_key_file(self.path)
-        if self.fingerprint is not None and key_fingerprint(secret) != self.fingerprint:
-            raise StateError(
-                f"the noise key file {self.path} holds another key than that of the run. Put the key of the run back,"
-                " for all workers, and give the same command again."
-            )
-        return secret
+        """Raises as `read_key_file` does."""
+        return read_key_file(self.path, self.fingerprint)
 
 
 class FreshKey(beam.Secret):
-    """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it.
+    """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it."""
 
-    secret: a key that this process has already; None: a new one.
-    """
-
-    def __init__(self, secret: bytes | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._token = secrets.token_hex(8)
-        _FRESH_KEYS[self._token] = secret or secrets.token_bytes(32)
+        _FRESH_KEYS[self._token] = secrets.token_bytes(32)
 
     def get_secret_bytes(self) -> bytes:
         """Raises RuntimeError in any other process."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -29,38 +28,6 @@ _MAX_BATCH = 100_000
 REJECTED = "rejected"  # tag of the second output of whatever reads
 
 Getter = Callable[[Any], Any]
-
-
-class ReplayProgress:
-    """Counts what a replay does while the block runs, for a progress bar: what was read, and then the groups that went
-    through a step, of so many. What other processes do is counted where this one waits for it."""
-
-    _live: ClassVar[ReplayProgress | None] = None
-    _lock = threading.Lock()
-
-    def __init__(self) -> None:
-        self.rows = self.bytes = self.groups = self.of_groups = 0
-
-    @classmethod
-    def advance(cls, rows: int, size: int) -> None:
-        """So much more was read."""
-        with cls._lock:
-            if (live := cls._live) is not None:
-                live.rows, live.bytes = live.rows + rows, live.bytes + size
-
-    @classmethod
-    def pass_groups(cls, groups: int = 0, *, of: int = 0) -> None:
-        """So many more are done, of so many more that there may be."""
-        with cls._lock:
-            if (live := cls._live) is not None:
-                live.groups, live.of_groups = live.groups + groups, live.of_groups + of
-
-    def __enter__(self) -> ReplayProgress:
-        ReplayProgress._live = self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        ReplayProgress._live = None
 
 
 class ReadEvents(beam.PTransform):
@@ -100,7 +67,6 @@ def _read_chunks(joined: JoinedChunks, fields: EventFields) -> Iterator[object]:
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
         if len(block.batch):
             yield block.batch
-        ReplayProgress.advance(block.rows, block.bytes)
 
 
 def _batches_and_rejected(

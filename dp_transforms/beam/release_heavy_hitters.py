@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
 from apache_beam.typehints import typehints
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
-from dp_transforms.beam.assign_windows import PACKED, assign_windows, check_window, check_windowing, in_global_window
-from dp_transforms.beam.at_once import RunInPoolDoFn
+from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing, in_global_window
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
 from dp_transforms.beam.metrics import display_of
-from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
+from dp_transforms.beam.read_events import CollectEvents, Getter
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
@@ -31,9 +29,6 @@ from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding
 from dp_transforms.core.steps import stages_of
-from dp_transforms.local import ProcessPool
-from dp_transforms.local.read_contributions import ReadContributionsStep
-from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan
@@ -130,7 +125,6 @@ class ShiftingHeavyHitters(beam.PTransform):
             _ = plan.paid_rounds  # raises without rounds
         self._with_blocks = with_blocks
         self._domain = PublicItemsSource.of_plan(public_items, plan)
-        self._pool: str | None = None
         self._plan = plan
         self._user = user
         self._item = item
@@ -170,7 +164,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
         cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
         packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
-        release = ReleaseHits(run, noise_key, cut, self._domain, pool=self._pool)
+        release = ReleaseHits(run, noise_key, cut, self._domain)
         return ReleaseOutput((packed | "Release" >> release).reports, rejected)
 
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
@@ -178,7 +172,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         step = PackContributions(run.plan.schedule, cuts.users, by_item=True)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain, is_replay=True)
-        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
+        release = ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)
         released = packed | "Release" >> release
         return ReleaseOutput(released.reports, rejected, released.blocks)
 
@@ -242,34 +236,6 @@ def fields_of(element_type: Any) -> dict[str, Any] | None:
     """Names and types of the fields of elements with a schema; None for others."""
     row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
     return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
-
-
-class ReleaseLog(ShiftingHeavyHitters):
-    """PCollection of `JoinedChunks` -> the same as `ShiftingHeavyHitters` makes of the events of the log.
-
-    The steps that need most time are done by the processes of ``pool``, in this process remains what is left. What they
-    hand to each other does not pass through Beam, whose shuffle would copy it four times.
-
-    public_items: the file of a plan with public items. of_run: as in `ShiftingHeavyHitters`, with a noise_key that is a
-    `beam.Secret` of the key that the pool has.
-    """
-
-    def __init__(
-        self, plan: Plan, fields: EventFields, pool: ProcessPool, *, public_items: str | None, **of_run: Any
-    ) -> None:
-        super().__init__(plan, public_items=public_items, **of_run)
-        self._fields = fields
-        self._pool = pool.token
-
-    def _packed(
-        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
-    ) -> tuple[beam.PCollection, beam.PCollection]:
-        reading = ReadContributionsStep(step, self._fields, self._domain)
-        assert self._pool is not None
-        do_fn = RunInPoolDoFn(reading, self._pool)
-        outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
-        outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
-        return outputs.packed, outputs[REJECTED]
 
 
 def _getter(field: str | Getter) -> Getter:

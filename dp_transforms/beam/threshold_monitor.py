@@ -15,7 +15,6 @@ from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
@@ -26,7 +25,6 @@ from dp_transforms.beam.metrics import display_of, operator_counter, operator_ga
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import store
-from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.event_ids import id_of_value
@@ -36,16 +34,13 @@ from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES,
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
-from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 KeyedReport = tuple[str, WindowReport]
-REPORTS = "reports"
 Due = tuple[str, tuple[int, int, list[bytes]]]
 """A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
 them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
@@ -116,7 +111,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
         packing = PackContributions(plan.schedule, cut)
         packed = batches | "AssignWindows" >> assign_windows_of_keys(run, noise_key, packing, self._public_items, keys)
         monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
-        reports = (packed | "Monitor" >> monitor)[REPORTS]
+        reports = packed | "Monitor" >> monitor
         return MonitorOutput(reports, rejected) if self._with_rejected else reports
 
 
@@ -129,16 +124,13 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, range, shard), packed UserContributions)`` -> ``(key, WindowReport)``, tagged `REPORTS`, and what a part
-    of a
-    replay carries over, tagged `STATE`.
+    """``((key, range, shard), packed UserContributions)`` -> ``(key, WindowReport)``.
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
     among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
     (`close_windows`). Without a state is all but the last step.
 
-    cut: how users are cut. part: of a run; None for a whole one. keys: of public items. pool: the token of a
-    `ProcessPool` of this process, which then does the heavy steps of bounded input.
+    cut: how users are cut. keys: of public items.
     """
 
     def __init__(
@@ -149,42 +141,38 @@ class MonitorContributions(beam.PTransform):
         *,
         public_items: PublicItemsSource | None = None,
         keys: Sequence[str] = (),
-        part: RunPart | None = None,
-        pool: str | None = None,
     ) -> None:
         super().__init__()
-        self._noise_key, self._keys, self._pool, self._schedule = noise_key, keys, pool, run.plan.schedule
-        self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut, part, stores=True)
+        self._noise_key, self._keys, self._schedule = noise_key, keys, run.plan.schedule
+        self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut)
         to = Sharding(cut.windows_per_range, 1)
-        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to, part)
-        self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key, part)
+        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to)
+        self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key)
 
     @staticmethod
-    def cut(schedule: WindowSchedule, shards: int | None, part: RunPart | None = None, *, is_bounded: bool) -> Sharding:
-        """Of bounded input, or of a stream. shards: None for a good number. part: None for the whole run."""
+    def cut(schedule: WindowSchedule, shards: int | None, *, is_bounded: bool) -> Sharding:
+        """Of bounded input, or of a stream. shards: None for a good number."""
         if is_bounded:
-            return Sharding.of_windows(schedule.horizon if part is None else part.windows, shards)
+            return Sharding.of_windows(schedule.horizon, shards)
         return Sharding(1, shards_of_items(Sharding.of_stream(shards).shards))
 
-    def expand(self, packed: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        noise_key, pool = self._noise_key, self._pool
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        noise_key = self._noise_key
         if not packed.is_bounded:
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
-        sums = run_for_keys(users, "BoundUsers", self._bound, noise_key, pool)
+        sums = run_for_keys(users, "BoundUsers", self._bound, noise_key)
         if are_public := self._find.stage.public_items is not None:
             sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
         items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
-        found = run_for_keys(items, "FindCandidates", self._find, noise_key, pool)
+        found = run_for_keys(items, "FindCandidates", self._find, noise_key)
         due = (
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
             | "GroupCandidates" >> GroupOnce()
             | "Due" >> beam.ParDo(_DueDoFn(self._schedule, self._monitor.last)).with_output_types(Due)
         )
-        outputs = in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_outputs(STATE, main=REPORTS)
-        outputs[REPORTS].element_type = convert_to_beam_type(KeyedReport)
-        return outputs
+        return in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_output_types(KeyedReport)
 
 
 def _by_key(packed: tuple[KeyedCell, bytes]) -> tuple[str, bytes]:
@@ -230,10 +218,9 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
     CLOSE = TimerSpec("close", TimeDomain.WATERMARK)
 
-    def __init__(self, run: PlannedRun, noise_key: beam.Secret, part: RunPart | None = None) -> None:
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret) -> None:
         self._run, self._noise_key = run, noise_key
-        self._carries_over, self._part = part is not None, part or RunPart.whole(run.plan.schedule)
-        self.last = self._part.end - 1
+        self.last = run.plan.schedule.horizon - 1
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._state_bytes = operator_gauge(BUDGET_STATE_BYTES)
@@ -257,7 +244,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         _, (window, missing, candidates) = element
-        now = Progress.of(progress.read(), self._part)
+        now = Progress.of(progress.read())
         if window < now.next_window:  # which no engine sends that keeps to Beam's model
             self._late.inc()
             return
@@ -277,16 +264,14 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         counters: Any = beam.DoFn.StateParam(CONTRIBUTION_COUNTERS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
-    ) -> Iterator[TimestampedValue | beam.pvalue.TaggedOutput]:
-        now = Progress.of(progress.read(), self._part)
+    ) -> Iterator[TimestampedValue]:
+        now = Progress.of(progress.read())
         through = last_closed(self._run.plan.schedule, time)
         if now.first_pending <= through and not now.missing:
             reports = self.close(key, now.take(through, pending, pending_far), through, counters, now)
             progress.write(now.to_bytes())
             for report, stamp in reports:
                 yield TimestampedValue[KeyedReport](report, stamp)
-            if self._carries_over and through == self.last:
-                yield from self._carried(counters, now)
         if now.first_pending != _NEVER:
             close.set(closing_time(self._run.plan.schedule, now.first_pending))
 
@@ -301,18 +286,12 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
             return []
         columns = [ItemHolders.from_bytes(blob) for blob in candidates]
         stored = list(counters.read())
-        before = [*map(Hits.from_bytes, stored), *self._part.entries(Kind.HITS)]
-        state = MonitorState(first, now.hit_bound, ContributionCounters(before))
+        state = MonitorState(first, now.hit_bound, ContributionCounters(map(Hits.from_bytes, stored)))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
         now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
         store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
         self._state_bytes.set(12 * len(state.budgets))
         return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
-
-    def _carried(self, counters: Any, now: Progress) -> Iterator[beam.pvalue.TaggedOutput]:
-        """What a part of a replay hands to the next: all counters of its users, and the bound."""
-        cells = [(Kind.HIT_BOUND, hit_bound_chunk(now.hit_bound)), *((Kind.HITS, blob) for blob in counters.read())]
-        return (beam.pvalue.TaggedOutput(STATE, packed) for packed in pack_by_bucket(cells))
 
 
 @dataclasses.dataclass
@@ -325,8 +304,8 @@ class Progress:
     rewritten. reports: that were sent.
     """
 
-    next_window: int
-    hit_bound: int
+    next_window: int = 0
+    hit_bound: int = 0
     missing: int = 0
     first_pending: int = _NEVER
     near_end: int = 0
@@ -338,9 +317,8 @@ class Progress:
     _FIELDS = struct.Struct("<9q")
 
     @classmethod
-    def of(cls, stored: bytes | None, part: RunPart) -> Progress:
-        """part: where it begins, if nothing is stored."""
-        return cls(part.first, part.hit_bound) if stored is None else cls(*cls._FIELDS.unpack(stored))
+    def of(cls, stored: bytes | None) -> Progress:
+        return cls() if stored is None else cls(*cls._FIELDS.unpack(stored))
 
     def to_bytes(self) -> bytes:
         return self._FIELDS.pack(*dataclasses.astuple(self))

@@ -3,8 +3,8 @@
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
 - plan: ``shh plan``.
 - audit: ``shh audit``. audit_report: how its result is shown.
-- replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
-  runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
+- replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_run: its
+  runs, on this machine. replay_on_runner: the same by a runner of Beam.
 - show: ``shh show``, its pages. explain: ``shh explain``. What is shown: `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
   may be the user, and in words.

@@ -11,8 +11,6 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from apache_beam.runners.worker import log_handler, sdk_worker
-
 from dp_transforms.cli.options import LogError
 from dp_transforms.errors import PoolError, StreamError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
@@ -22,7 +20,6 @@ from dp_transforms.runs.records import StateError
 _OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
-_PRINTING = (sdk_worker, log_handler)
 
 
 @contextlib.contextmanager
@@ -79,6 +76,8 @@ def quiet_workers() -> Iterator[None]:
     if logging.getLogger().level < logging.CRITICAL:
         yield
         return
+    from apache_beam.runners.worker import log_handler, sdk_worker
+
     report, others = threading.excepthook, set(threading.enumerate())
     quiet: set[threading.Thread] | None = None  # None: every thread
 
@@ -90,7 +89,7 @@ def quiet_workers() -> Iterator[None]:
             print(*words, **options)
 
     threading.excepthook = lambda failed: None if is_quiet(failed.thread) else report(failed)
-    for module in _PRINTING:
+    for module in (sdk_worker, log_handler):
         module.print = print_unless_quiet  # a global of the module hides the builtin
     try:
         yield

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import gc
 import os
 import tempfile
 from collections import deque
@@ -15,16 +13,6 @@ import click
 from rich.console import Console
 
 from dp_transforms.checks import check_names
-from dp_transforms.cli.home_workers import (
-    large_log_words,
-    memory_words,
-    pool_for,
-    pool_for_request,
-    read_ahead,
-    read_early,
-    shards_of_log,
-    sliding_words,
-)
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import MAKE_A_KEY, UNREADABLE, beam_words, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
@@ -35,13 +23,15 @@ from dp_transforms.cli.replay_request import (
     ReplayRequest,
     ReplaySummary,
 )
+from dp_transforms.cli.replay_run import run_part, run_whole
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
 from dp_transforms.core.event_ids import joined_label
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
+from dp_transforms.local.machine import SMALL_LOG_BYTES, Spread, bytes_of_files, events_in_windows
+from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
-from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
@@ -53,6 +43,9 @@ from dp_transforms.views.report_words import counted, is_ascii_only, legend, win
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
+_BY_ITSELF = "The command itself would do the work: the log is small."
+_MANY_IN_WINDOWS = 10_000_000
+_FEWEST_EVENTS = 30  # of a user: where fewer count in all their windows it is said
 
 
 @filled_by(ReplayOptions, "replay", REPLAY_RULES, has_runner=True)
@@ -78,8 +71,7 @@ def command(options: ReplayOptions) -> None:
     if options.dry_run:
         _say_what_would_be_done(options)
         return
-    with contextlib.ExitStack() as started:
-        summary, request = _replay(options, beam_words(), started)
+    summary, request = _replay(options, beam_words())
     if summary is None:
         return
     skipped = "--start .. --end" if request.state is None else "this part"
@@ -89,50 +81,47 @@ def command(options: ReplayOptions) -> None:
     _print_report(request, titles)
 
 
-def _replay(
-    options: ReplayOptions, runner: Sequence[str], started: contextlib.ExitStack
-) -> tuple[ReplaySummary | None, ReplayRequest]:
-    """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam.
-    runner: Beam's options, if one was named."""
+def _replay(options: ReplayOptions, runner: Sequence[str]) -> tuple[ReplaySummary | None, ReplayRequest]:
+    """runner: Beam's options, if one was named."""
     with user_errors(ValueError):  # of a file, the plan, or an option
         if runner:
             _check_with_runner(options)
-        pool = None if runner else pool_for(options)
-        if pool is not None:
-            started.enter_context(pool)
-            read_early(pool, options)
-        if runner:
             options = options.with_absolute_paths()
+        elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
+            with contextlib.suppress(OSError):  # it is told when workers are started
+                start_fork_server()  # which loads its libraries while the plan is made
         account = RunAccount.of_options(options.account)
         request = _request(options, account)
-        if sliding := sliding_words(request):
+        if sliding := _sliding_words(request):
             tell(sliding)
-        if pool is None and not runner and request.state is None:
-            pool = pool_for_request(request)
-            if pool is not None:
-                started.enter_context(pool)
-        elif pool is None and not runner and (words := large_log_words(request)):
-            tell(words)
-        if pool is not None:
-            request = dataclasses.replace(
-                request,
-                shards=shards_of_log(
-                    request.chunks,
-                    request.plan.schedule,
-                    request.fields,
-                    pays_looks=request.plan.looks is not None,
-                ),
-            )
-            read_ahead(pool, request)
-    with paused_collection():  # looking for garbage took a sixth of the time
-        from dp_transforms.cli.replay_runs import run_part, run_whole  # loads Beam
-
-    if not gc.get_freeze_count():  # nor does it look through all that is loaded by now; a caller may have seen to it
-        gc.freeze()
-        started.callback(gc.unfreeze)
+        spread, memory = request.spread, options.work.memory
+        if not runner and memory is not None and memory < spread.least_bytes:
+            tell(_too_little_memory(spread))
     if request.state is None:
-        return run_whole(request, runner, account, pool), request
+        return run_whole(request, runner, account), request
     return run_part(request, account), request
+
+
+def _too_little_memory(spread: Spread) -> str:
+    return (
+        f"--memory is less than this command with {counted(spread.number, 'worker')} may take,"
+        f" {spread.least_bytes / 1e9:.2f} GB, even with all that lies between two steps on disk."
+    )
+
+
+def _sliding_words(request: ReplayRequest) -> str | None:
+    """What windows that overlap cost, in a sentence; None where they cost little."""
+    schedule, plan, words = request.plan.schedule, request.plan, []
+    in_windows, repeats = events_in_windows(request.chunks, schedule), schedule.windows_per_event
+    if repeats > 1 and in_windows >= _MANY_IN_WINDOWS:
+        words.append(f"this takes the time of about {in_windows:,} events, and space for them in --memory or in TMPDIR")
+    if plan.looks is not None and repeats > 1:
+        events = min(plan.units_of_rounds) // plan.looks.units[0] // repeats
+        if events < _FEWEST_EVENTS:
+            words.append(f"only about {max(1, events):,} of a user count, since each is paid (--most-contributions)")
+    if not words:
+        return None
+    return f"Each event counts in {repeats:,} windows: {'; and '.join(words)}. A longer --slide helps."
 
 
 def _check_with_runner(options: ReplayOptions) -> None:
@@ -168,8 +157,9 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
         yield f"Look at this: {request.hint}"
     yield _range_words(request)
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
-    yield memory_words(request)
-    if sliding := sliding_words(request):
+    number = request.spread.number
+    yield f"{counted(number, 'worker')} of this machine would do the work." if number else _BY_ITSELF
+    if sliding := _sliding_words(request):
         yield sliding
     if charged is not None:
         yield f"The ledger is not charged by this. If it is run, {charged.line}"

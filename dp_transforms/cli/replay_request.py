@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -33,6 +33,14 @@ from dp_transforms.cli.shared_options import (
     ViewOptions,
     plan_file_option,
 )
+from dp_transforms.core.operator_counts import (
+    CONTRIBUTIONS_UNPAID,
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+)
+from dp_transforms.local.machine import Spread, bytes_in_windows
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
@@ -64,9 +72,8 @@ class WorkOptions:
     )
     processes: int | None = opt(
         ENGINE,
-        "Worker processes of a replay on this machine; the report does not depend on it. 1: this process does "
-        "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
-        "and with --state.",
+        "Worker processes of a replay on this machine; the report does not depend on it. Default: one for each core, "
+        "as far as memory goes; a small log is replayed by the command itself.",
         type=click.IntRange(min=1),
         metavar="N",
     )
@@ -235,6 +242,12 @@ class ReplayRequest:
     state: StateOptions | None = None
 
     @property
+    def spread(self) -> Spread:
+        """By how many processes this machine does it."""
+        work = self.options.work
+        return Spread.of(bytes_in_windows(self.chunks, self.plan.schedule), work.processes, work.memory)
+
+    @property
     def stream(self) -> str:
         return self.options.stream
 
@@ -261,3 +274,15 @@ class ReplaySummary:
     rejected: int
     unpaid: int
     seconds: float
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[str, int], seconds: float) -> ReplaySummary:
+        """counts: by the names of `operator_counts`."""
+        return cls(
+            events=counts.get(EVENTS_READ, 0),
+            outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
+            outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
+            rejected=counts.get(EVENTS_REJECTED, 0),
+            unpaid=counts.get(CONTRIBUTIONS_UNPAID, 0),
+            seconds=seconds,
+        )

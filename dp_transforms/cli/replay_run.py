@@ -1,190 +1,285 @@
-"""A replay as a pipeline: read, find heavy hitters, write; and what is checked before anything is published."""
+"""The runs of ``shh replay``: the whole range of a plan, or one part of it, on this machine or by a runner of Beam; and
+what is checked before anything is published."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import secrets
+import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import apache_beam as beam
-from apache_beam.runners.runner import PipelineResult
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
-from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
-from dp_transforms.beam.keys import FreshKey
-from dp_transforms.beam.metrics import operator_counts
-from dp_transforms.beam.read_events import ReadEvents
-from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
-from dp_transforms.beam.run_stages import ReleasePart
-from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, local_options, runner_options
-from dp_transforms.beam.write_files import WriteRejected, WriteReports
-from dp_transforms.beam.write_state import WriteState
-from dp_transforms.cli.exit_signals import Unwinding
-from dp_transforms.cli.operator_log import note_done
-from dp_transforms.cli.options import LogError, NothingFoundError
-from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
-from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
+from dp_transforms.cli.operator_log import operator_progress, tell
+from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
+from dp_transforms.cli.output_file import check_output, output_draft_file, publish_output
+from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.state_part import StatePart
-from dp_transforms.core.operator_counts import (
-    CONTRIBUTIONS_UNPAID,
-    EVENTS_OUTSIDE_DOMAIN,
-    EVENTS_OUTSIDE_RANGE,
-    EVENTS_READ,
-    EVENTS_REJECTED,
-)
+from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.state_part import PartFacts, StatePart, open_part, part_is_done, part_is_taken
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
-from dp_transforms.local import ProcessPool
-from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
+from dp_transforms.local import replay as local
+from dp_transforms.local.machine import shards_of_log
+from dp_transforms.logs import (
+    EventFileError,
+    check_unchanged,
+    count_unless_inside,
+    ending_of_log,
+    find_log_chunks,
+    unit_hint,
+)
+from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.reports.files import replace_whole, report_format, report_writer, write_error
+from dp_transforms.reports.report_records import checked_report
+from dp_transforms.runs.fingerprints import InputFingerprint, input_key, read_key_file, sealing_key
+from dp_transforms.runs.records import VerdictKind
+from dp_transforms.runs.state_file import hold_state
+from dp_transforms.runs.stored_part import write_next_state
+from dp_transforms.stores.remote_files import is_remote
+
+_SECONDS_BETWEEN_UPDATES = 0.2
+_NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
 
-def run_replay(request: ReplayRequest, part: StatePart | None = None, pool: ProcessPool | None = None) -> ReplaySummary:
-    """Runs the pipeline and publishes its files, the report last; none of them if anything fails before.
-
-    part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
-    pool: worker processes of this machine that do the heavy steps, for the whole range alone.
-    Raises UserError: one line, without any cell.
-    """
-    started = time.monotonic()
-    with contextlib.ExitStack() as drafts:
-
-        def draft(output: str) -> str:
-            return drafts.enter_context(output_draft_file(output))
-
-        report = draft(request.output)
-        rejected = draft(request.options.dead_letter) if request.options.dead_letter else None
-        state = draft(part.facts.state_path) if part else None
-        block_output = request.options.block_output
-        of_blocks = draft(block_output) if block_output else None
-        with quiet_workers(), errors_in_one_line("nothing was published"):
-            pipeline = beam.Pipeline(options=local_options())
-            if pool is not None:
-                reports, bad_rows, blocks = _release_by(pool, pipeline, request)
-            else:
-                batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, workers=1)
-                if part and state:
-                    reports, blocks = _release_part(batches, request, part, state)
-                else:
-                    reports, _, blocks = _release_whole(batches, request)
-            _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
-            if of_blocks:
-                _ = blocks | "WriteBlocks" >> WriteReports(of_blocks, request.block_header, shown_name=block_output)
-            if rejected:
-                _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.options.dead_letter)
-            result = run_to_end(pipeline)
-        summary = _summary(result, started)
-        with errors_in_one_line("nothing was published"):
-            check_unchanged(request.chunks)
-        is_empty = not part and not request.options.allow_empty and summary.events == summary.outside_range
-        has_list = part and request.options.dead_letter and part.has_published(request.options.dead_letter)
-        if rejected and request.options.dead_letter and not has_list and (summary.rejected or not is_empty):
-            publish_output(rejected, request.options.dead_letter)
-        check_bad_fraction(request, summary.events, summary.rejected)
-        if is_empty:
-            raise nothing_found(request, summary.events, summary.rejected)
-        with_blocks = {block_output: of_blocks} if of_blocks and block_output else {}
-        if part and state:
-            part.publish({**with_blocks, part.facts.record.output: report}, state)
-            return summary
-        for output, finished in with_blocks.items():
-            publish_output(finished, output)
-        try:
-            publish_output(report, request.output)
-        except UserError as error:
-            if not with_blocks:
-                raise
-            raise UserError(
-                f"{error} The report of blocks, {block_output}, is published, and valid: the run has spent its budget."
-                " To run it again is a new run, which pays again."
-            ) from None
-        return summary
+def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount) -> ReplaySummary:
+    """All of a run at once, without a state. runner: options of Beam; empty for a replay on this machine."""
+    if account.is_kept or runner:
+        _check_range(request)
+    if not account.is_kept:
+        return _run(request, runner)
+    path = request.options.noise_key_file
+    log = fingerprint_of_log(request, None if path is None else input_key(_key_of(path)))
+    verdict = account.reserve_whole(request.plan, request.stream, request.options.run_id, log.text)
+    with account.whole(is_private=drafts_are_private(request, runner)):
+        return _run(dataclasses.replace(request, run_id=verdict.run_id), runner)
 
 
-def _summary(result: PipelineResult, started: float) -> ReplaySummary:
-    """started: by the clock that never goes back."""
-    counts = operator_counts(result)
-    return ReplaySummary(
-        events=counts.get(EVENTS_READ, 0),
-        outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
-        outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
-        rejected=counts.get(EVENTS_REJECTED, 0),
-        unpaid=counts.get(CONTRIBUTIONS_UNPAID, 0),
-        seconds=time.monotonic() - started,
-    )
+def _key_of(path: str) -> bytes:
+    with user_errors(ValueError):
+        return read_key_file(path)
 
 
-def job_of(request: ReplayRequest) -> ReplayJob:
-    """As pipelines/replay_log.py has it."""
-    return ReplayJob(
-        chunks=request.chunks,
-        fields=request.fields,
-        plan=request.plan,
-        noise_key=request.options.noise_key_file,
-        run_id=request.run_id,
-        stream=request.stream,
-        public_items=request.public_items,
-        output=request.output,
-        block_output=request.options.block_output,
-        dead_letter=request.options.dead_letter,
-        max_bad_fraction=request.options.max_bad_fraction,
-    )
+def drafts_are_private(request: ReplayRequest, runner: Sequence[str]) -> bool:
+    """Whether nobody else can read what was drawn before it is published: the workers of a runner write the draft of a
+    URL beside it."""
+    outputs = filter(None, (request.output, request.options.block_output))
+    return not runner or not any(map(is_remote, outputs))
 
 
-def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary:
-    """Submits the job that pipelines/replay_log.py builds, which publishes by itself, in its last step; returns when it
-    is over. words: options of Beam. Raises UserError like `run_replay`."""
-    started = time.monotonic()
-    options = runner_options(words, job_name=job_name(request.stream, request.run_id), streaming=False)
-    if is_on_dataflow(options) or not is_sent(options):
-        raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
-    with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
-        check_unchanged(request.chunks)
-        with Unwinding(), replay_pipeline(options, job_of(request)) as pipeline:  # Ctrl-C cancels the job
-            result = run_to_end(pipeline)
-    summary = _summary(result, started)
-    check_bad_fraction(request, summary.events, summary.rejected)
-    if not is_taken(request.output):
-        raise LogError("more rows than --max-bad-fraction could not be read; nothing was published.")
-    note_done()
+def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
+    """One part of a run with a state; None if it was done before."""
+    assert request.state is not None
+
+    def check(facts: PartFacts) -> None:
+        """Raises UserError if the files of a new part exist, or cannot be written."""
+        if facts.how in (VerdictKind.NEW, VerdictKind.CONTINUES):
+            check_output(request.output)
+            check_output(request.options.dead_letter or None, "--dead-letter")
+            check_output(request.options.block_output, "--block-output")
+        if account.is_kept and facts.how == VerdictKind.NEW:
+            _check_range(request, is_part=True)
+
+    with hold_state(request.state.path):
+        log = fingerprint_of_log(request, input_key(_key_of(request.state.noise_key_file)))
+        facts = open_part(
+            request.plan,
+            request.state,
+            stream=request.stream,
+            input_fingerprint=log.text,
+            account=account,
+            check=check,
+        )
+        part = StatePart(facts)
+        if facts.how == VerdictKind.DONE:
+            part.find_done(request.options.block_output)
+            account.finish(facts, facts.state_fingerprint)
+            tell(part_is_done(facts))
+            return None
+        with part.account_of(account):
+            summary = _run(dataclasses.replace(request, run_id=facts.header.run_id), part=part)
+    tell(part_is_taken(facts))
     return summary
 
 
-def _of_run(request: ReplayRequest) -> dict[str, Any]:
-    """What each transform is told of the run, beside its plan and key."""
-    with_blocks = request.options.block_output is not None
-    of_run = {"run_id": request.run_id, "stream": request.stream, "public_items": request.public_items}
-    return {**of_run, "shards": request.shards, "with_blocks": with_blocks}
+def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
+    """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read.
+
+    is_part: a log without any event is one of a quiet night, and only one with events of other years is not.
+    """
+    if request.options.allow_empty:
+        return
+    with user_errors(EventFileError):
+        outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
+    if outside is not None:
+        check_bad_fraction(request, *outside, has_run=False)
+        if outside[0] or not is_part:
+            raise nothing_found(request, *outside, has_run=False)
 
 
-def _release_whole(batches: beam.PCollection, request: ReplayRequest) -> ReleaseOutput:
-    """All windows of the plan -> their reports."""
-    key = request.options.noise_key_file
-    transform = ShiftingHeavyHitters(request.plan, noise_key=key, **_of_run(request))
-    released: ReleaseOutput = batches | "ShiftingHeavyHitters" >> transform
-    return released
+def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
+    """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
+    groups that are read would not be those of the file that was fingerprinted."""
+    fields = request.fields
+    declared = (*fields.time_reading, fields.csv_separator)
+    reading = (*fields.names, *(value or "" for value in declared), _NO_CHOICE)
+    files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
+    stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
+    log = InputFingerprint(files, reading, key, stored)
+    with user_errors(EventFileError):
+        is_same = bool(log.text) and find_log_chunks(request.options.logs, fields) == request.chunks
+    if not is_same:
+        raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
+    return log
 
 
-def _release_by(pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayRequest) -> ReleaseOutput:
-    """The same by worker processes, and the rows that cannot be read."""
-    spread = spread_chunks(request.chunks, request.fields, pool.processes)
-    chunks = pipeline | "Chunks" >> beam.Create(spread, reshuffle=False)  # the pool has begun with the first
-    release = ReleaseLog(request.plan, request.fields, pool, noise_key=FreshKey(pool.secret), **_of_run(request))
-    released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
-    return released
+def _run(request: ReplayRequest, runner: Sequence[str] = (), part: StatePart | None = None) -> ReplaySummary:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
+        console.print(request.hint, style="bold", markup=False)
+    if runner:
+        from dp_transforms.cli.replay_on_runner import run_on_runner  # loads Beam
+
+        return run_on_runner(request, runner)
+    return run_replay(request, part)
 
 
-def _release_part(
-    batches: beam.PCollection, request: ReplayRequest, part: StatePart, state: str
-) -> tuple[beam.PCollection, beam.PCollection | None]:
-    """The reports of windows and of blocks. state: the path where workers write the new state."""
-    noise_key, shown_name = part.facts.noise_key, part.facts.state_path
-    transform = ReleasePart(request.plan, part.run_part, noise_key=noise_key, **_of_run(request))
-    released = batches | "ReleasePart" >> transform
-    _ = released.state | "WriteState" >> WriteState(
-        state, part.begun, part.run_part, request.plan.followed_for, shown_name, noise_key
+def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplaySummary:
+    """Replays on this machine and publishes its files, the report last; none of them if anything fails before.
+
+    part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
+    Raises UserError: one line, without any cell.
+    """
+    started, options = time.monotonic(), request.options
+    with contextlib.ExitStack() as drafts:
+
+        def draft(output: str | None) -> str:
+            return drafts.enter_context(output_draft_file(output)) if output else ""
+
+        report, of_blocks = draft(request.output), draft(options.block_output)
+        rejected, state = draft(options.dead_letter), draft(part.facts.state_path if part else None)
+        with errors_in_one_line("nothing was published"):
+            key = _noise_key(request, part)
+            made = _replay(request, part, key)
+            for path, name, header, reports in (
+                (report, request.output, request.header, made.reports),
+                (of_blocks, options.block_output, request.block_header if of_blocks else None, made.blocks),
+            ):
+                if header is not None:
+                    write = report_writer(header, map(checked_report, reports), report_format(path))
+                    replace_whole(path, write, shown_name=name)
+            if rejected:
+                packed = map(pack_rejected, made.rejected)
+                write = functools.partial(write_rejected_lines, packed=packed)
+                replace_whole(rejected, write, mode=0o600, shown_name=options.dead_letter)
+            if part:
+                try:
+                    forget_after = request.plan.followed_for
+                    write_next_state(state, part.begun, part.run_part, made.handed_over, forget_after, sealing_key(key))
+                except OSError as error:
+                    raise write_error(part.facts.state_path, error) from None
+            check_unchanged(request.chunks)
+        summary = ReplaySummary.of_counts(made.counts, time.monotonic() - started)
+        is_empty = not part and not options.allow_empty and summary.events == summary.outside_range
+        has_list = part and options.dead_letter and part.has_published(options.dead_letter)
+        if rejected and options.dead_letter and not has_list and (summary.rejected or not is_empty):
+            publish_output(rejected, options.dead_letter)
+        check_bad_fraction(request, summary.events, summary.rejected)
+        if is_empty:
+            raise nothing_found(request, summary.events, summary.rejected)
+        with_blocks = {options.block_output: of_blocks} if options.block_output else {}
+        if part:
+            part.publish({**with_blocks, part.facts.record.output: report}, state)
+        else:
+            _publish(request.output, report, with_blocks)
+        return summary
+
+
+def _noise_key(request: ReplayRequest, part: StatePart | None) -> bytes:
+    """Raises ValueError for a file that cannot be used, and StateError if it holds another key than that of the run."""
+    path = request.options.noise_key_file
+    if path is None:
+        return secrets.token_bytes(32)
+    return read_key_file(path, part.facts.header.key_fingerprint if part else None)
+
+
+def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local.Replayed:
+    plan, chunks, fields = request.plan, request.chunks, request.fields
+    run_part = part.run_part if part else None
+    run = PlannedRun(
+        plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
-    return released.reports, released.blocks
+    domain = PublicItemsSource.of_plan(request.public_items, plan)
+    shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.looks is not None)
+    with_blocks = request.options.block_output is not None
+    replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
+    with (
+        request.spread.workers(key, shows_faults=request.options.work.verbose) as workers,
+        _shown_progress(sum(chunk.bytes for chunk in chunks)) as progress,
+    ):
+        return replay.of_log(chunks, fields, workers, progress)
+
+
+def _publish(output: str, report: str, with_blocks: Mapping[str, str]) -> None:
+    """with_blocks: the draft of the report of blocks, by its output."""
+    for other, finished in with_blocks.items():
+        publish_output(finished, other)
+    try:
+        publish_output(report, output)
+    except UserError as error:
+        if not with_blocks:
+            raise
+        raise UserError(
+            f"{error} The report of blocks, {', '.join(with_blocks)}, is published, and valid: the run has spent its"
+            " budget. To run it again is a new run, which pays again."
+        ) from None
+
+
+@contextlib.contextmanager
+def _shown_progress(total_bytes: int) -> Iterator[local.Progress]:
+    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
+    yet."""
+    progress = local.Progress()
+    with operator_progress() as bars, contextlib.ExitStack() as stack:
+        if not bars.disable:
+            reading = bars.add_task("reading", total=max(1, total_bytes))
+            update = functools.partial(_update, bars, reading, progress)
+            stack.callback(update)
+            stack.enter_context(_repeated(update, _SECONDS_BETWEEN_UPDATES))
+        yield progress
+
+
+@contextlib.contextmanager
+def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
+    """While the block runs, every so many seconds."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(seconds):
+            show()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _update(bars: Progress, reading: TaskID, progress: local.Progress) -> None:
+    """A bar for what is read, and below it one for the rest."""
+    bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
+    if progress.groups and len(bars.tasks) == 1:
+        bars.add_task("finding heavy items", total=progress.of_groups)
+    for finding in bars.task_ids[1:]:
+        bars.update(finding, completed=progress.groups)
 
 
 def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> NothingFoundError:

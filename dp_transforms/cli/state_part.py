@@ -24,7 +24,6 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
-from dp_transforms.beam.keys import KeyFile
 from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft, publish_output, write_errors
 from dp_transforms.cli.run_account import RunAccount
@@ -35,7 +34,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.fingerprints import key_fingerprint, read_key_file, sealing_key
 from dp_transforms.runs.judge import check_run_of_state, part_by_state
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
@@ -53,8 +52,7 @@ class PartFacts:
 
     how: what it is to its run, by the state. record: its windows, its input and its output. header: of the state before
         it; of one that is done, after it.
-    state_fingerprint: of that state. draws_as: as in `RunPart`. noise_key: the key of the run, which refuses another
-        one in its place.
+    state_fingerprint: of that state. draws_as: as in `RunPart`. noise_key_file: of the run; another key is refused.
     """
 
     how: VerdictKind
@@ -64,7 +62,7 @@ class PartFacts:
     state_path: str
     state_fingerprint: str
     draws_as: str
-    noise_key: KeyFile
+    noise_key_file: str
 
     @property
     def drawn_from(self) -> str:
@@ -179,7 +177,7 @@ class StatePart:
     def _sealing_key(self) -> bytes:
         """Raises UserError if the file holds another key than that of the run."""
         with user_errors(ValueError):
-            return sealing_key(self.facts.noise_key.get_secret_bytes())
+            return sealing_key(read_key_file(self.facts.noise_key_file, self.facts.header.key_fingerprint))
 
     def _write_header(self, header: StateHeader) -> None:
         state, key = StateFile(self.facts.state_path), self._sealing_key()
@@ -209,7 +207,8 @@ def open_part(
     input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published.
     Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be taken.
     """
-    secret = secret_of_run(options.noise_key_file)
+    with user_errors(ValueError):
+        secret = read_key_file(options.noise_key_file)
     fingerprint, key = key_fingerprint(secret), sealing_key(secret)
     is_new = not os.path.lexists(options.path)
     if is_new:
@@ -229,10 +228,10 @@ def open_part(
             output=options.output,
             version=_VERSION,
         )
-        noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
         # A first part needs none: its run has a name of its own (`_named_anew`).
         draws_as = fresh_nonce() if how == VerdictKind.CONTINUES else state.header.draws_as
-        facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, draws_as, noise_key)
+        key_file = os.path.abspath(options.noise_key_file)
+        facts = PartFacts(how, plan, record, state.header, state.path, state.fingerprint, draws_as, key_file)
         check(facts)
         account.reserve(facts)
     except BaseException as error:
@@ -240,12 +239,6 @@ def open_part(
             os.unlink(options.path)
         raise
     return facts
-
-
-def secret_of_run(noise_key_file: str) -> bytes:
-    """What is in the key file. Raises UserError."""
-    with user_errors(ValueError):
-        return KeyFile(noise_key_file).get_secret_bytes()
 
 
 def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class PackContributions:
             for shard, of_items in item_contributions_of_events(batch, schedule, keys, shards, first_open, part.end):
                 yield (0, shard), of_items.to_bytes()
             return
-        for window_range, shard, of_users in contributions_of_events(
+        for number, shard, of_users in contributions_of_events(
             batch,
             schedule,
             keys,
@@ -73,7 +72,7 @@ class PackContributions:
             first_open=first_open,
             end=part.end,
         ):
-            yield (window_range, shard), of_users.to_bytes()
+            yield (number, shard), of_users.to_bytes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +81,9 @@ class MergeContributions:
     most_bytes: of a message; whoever reads several merges them anew."""
 
     most_bytes: int = MOST_MESSAGE_BYTES
-    stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[tuple[GroupKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
         most = self.most_bytes
         return lambda group, counts: (
             (group[0], packed) for packed in ItemContributions.of_messages(group[1]).messages(most)
         )
-
-    def fetched(
-        self, element: tuple[GroupKey, Sequence[bytes]], get: Callable[[bytes], bytes]
-    ) -> tuple[GroupKey, Sequence[bytes]]:
-        return element[0], [get(blob) for blob in element[1]]

@@ -196,15 +196,13 @@ class AtOnceStep:
     which takes the place of the stream, are of ``(key, range of windows, shard)``; so is what they send.
 
     cut: how the groups are cut. to: how what they send is cut. part: None for a whole run, which hands nothing over.
-    stores: whether what is sent is read by other steps alone (`local.pool`). A group of a later round comes with what
-    was named in the rounds before.
+    A group of a later round comes with what was named in the rounds before.
     """
 
     stage: Stage
     cut: Sharding
     to: Sharding
     part: RunPart | None = None
-    stores: bool = False
 
     @property
     def whole_or_part(self) -> RunPart:
@@ -230,7 +228,3 @@ class AtOnceStep:
                 yield from map(StateChunk, pack_by_bucket(step.delta(state)))
 
         return run
-
-    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
-        key, messages, *earlier_names = element
-        return key, [get(message) for message in messages], *earlier_names

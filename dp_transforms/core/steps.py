@@ -285,7 +285,8 @@ class _RoundStep(Step):
             raise ValueError(f"round {self.round} must be told what earlier rounds have named.")
         if not self.round:
             return None
-        in_blocks, in_windows = (*map(tuple, earlier_names), ())[:2]
+        # Copies, where names lie in memory that is given back (`local`).
+        in_blocks, in_windows = (*(tuple(map(bytes, messages)) for messages in earlier_names), ())[:2]
         return _earlier_names(WindowBlocks.of(self.plan, span.first, span.end), in_blocks, in_windows)
 
 

@@ -1,4 +1,4 @@
-"""A pool of worker processes on this machine.
+"""Who does the steps of a replay: this process, or worker processes beside it.
 
 Results do not depend on how many there are: a task is a pure function of its step, its element and the key. A worker
 that dies fails the run. So no report is ever made of a part of the log.
@@ -7,24 +7,24 @@ that dies fails the run. So no report is ever made of a part of the log.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import multiprocessing
 import os
-import queue
-import secrets
+import pickle
 import signal
-import socket
-import subprocess
-import sys
 import threading
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, forkserver, resource_tracker, util
+from typing import Any, NamedTuple, Protocol
 
 from dp_transforms.errors import PoolError
-from dp_transforms.local.worker import DONE, BlobStore, OwnFiles, make_files, receive, send, stored_blob
+from dp_transforms.local.stored_blobs import BlobStore
 
-_SECONDS_TO_END = 10.0
+_LIBRARIES = "dp_transforms.local.libraries"
+FOLDER = "SHH_FORK_SERVER"  # variable of the environment: where the fork server has its socket
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
 # takes a sixth of the time of a worker. No threads: there are processes.
 _ENVIRONMENT = {
@@ -34,204 +34,123 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 
-
 Work = Callable[[Any, "Counter[str]"], Iterator[Any]]
 """An element, and what is counted for the operator (`operator_counts`) -> outputs."""
 
 
 class Step(Protocol):
-    """A step with all its settings, and without the key. Equal ones do the same. It can be pickled.
-
-    stores: whether its outputs, pairs of a key and packed columns, are read by other steps alone.
-    """
-
-    @property
-    def stores(self) -> bool: ...
+    """A step with all its settings, and without the key. It can be pickled."""
 
     def start(self, secret: bytes) -> Work:
-        """What is done once on each worker, before the first element. secret: the noise key of the run."""
-        ...
-
-    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
-        """The element with its packed columns, which may lie elsewhere: ``get`` fetches them."""
+        """What is done once, before the first element. secret: the noise key of the run."""
         ...
 
 
-class WorkerFaultError(RuntimeError):
-    """An error of a library in a worker process, with its traceback, which may contain cells of the log."""
-
-
-class Result(NamedTuple):
+class Done(NamedTuple):
     """What a step made of one element. counts: for the operator."""
 
     outputs: list[Any]
     counts: Counter[str]
 
 
-@dataclasses.dataclass(eq=False)
-class _Worker:
-    """steps: numbers of those that it has started."""
+class StepFaultError(RuntimeError):
+    """An error of a library in a step: its traceback, which may contain cells of the log."""
+
+
+class Workers(Protocol):
+    """number: of those that work at once. secret: the noise key of the run."""
 
     number: int
-    connection: socket.socket
-    steps: set[int]
+    secret: bytes
+
+    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+        """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
+        else StepFaultError; and PoolError for a worker that died."""
+        ...
+
+    def get(self, blob: bytes) -> bytes | memoryview:
+        """Packed columns that a step has put out."""
+        ...
+
+    def free(self, blob: bytes) -> None:
+        """They are not needed any more."""
+        ...
+
+
+class ThisProcess:
+    """Does the steps itself, and keeps what lies between them in its memory."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.number, self.secret = 1, secret
+
+    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+        work = step.start(self.secret)
+        for element in elements:
+            counts: Counter[str] = Counter()
+            yield Done(list(work(element, counts)), counts)
+
+    def get(self, blob: bytes) -> bytes | memoryview:
+        return blob
+
+    def free(self, blob: bytes) -> None:
+        return
 
 
 class ProcessPool:
-    """Starts ``processes`` workers at once. Their fork server loads their libraries while this process goes on.
+    """``number`` worker processes, and a `BlobStore` with what lies between their steps.
 
-    memory_bytes: so much of what lies between two steps may be in memory; the rest is on disk. shows_faults: what a
-        worker says on stderr is shown; it may contain cells of the log. libraries: modules that the workers will need,
-        which are loaded while they wait for their first task.
-    The noise key goes to the workers through sockets that no other process has.
-    Raises PoolError.
+    memory_bytes: so much of that may be in memory; the rest is on disk. shows_faults: what a worker says on stderr is
+        shown; it may contain cells of the log.
+    The noise key goes to the workers through pipes that no other process has. Raises PoolError.
     """
 
-    _live: ClassVar[dict[str, ProcessPool]] = {}
-
-    def __init__(
-        self, processes: int, memory_bytes: int, *, shows_faults: bool = False, libraries: Sequence[str] = ()
-    ) -> None:
-        self.token = secrets.token_hex(8)
-        self.processes = processes
-        self.memory_bytes = memory_bytes
-        self.stored_bytes = 0
-        """In memory, of all that is stored now."""
-        self.spilled_bytes = 0
-        """On disk, of all that was ever stored."""
-        self.secret: bytes | None = None
-        """The noise key of the run."""
-        self._steps: list[Any] = []
-        self._ahead: dict[int, dict[Any, Future[Result]]] = {}
-        self._lock = threading.Lock()
-        self._closed = False
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._workers: list[_Worker] = []
-        self._exit_codes: dict[int, int] = {}
-        self._files: list[OwnFiles] = []
-        self._fork_server: subprocess.Popen[bytes] | None = None
-        self._life_end, self._life = os.pipe()
+    def __init__(self, number: int, memory_bytes: int, secret: bytes, *, shows_faults: bool = False) -> None:
+        self.number, self.secret = number, secret
         try:
-            for _ in range(processes):
-                self._files.append(make_files())
-            self.store = BlobStore(self._files)
-            self._start(shows_faults, ",".join(libraries))
+            start_fork_server()
+            self.store = BlobStore(memory_bytes)
         except OSError as error:
-            self._end_workers()
-            raise PoolError(f"no worker process could be started: {error.strerror}. Use --processes 1.") from None
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._threads = ThreadPoolExecutor(processes, "shh-pool")
-        self._live[self.token] = self
+            raise PoolError(f"no worker process could be started: {error.strerror or error}.") from None
+        self._executor = ProcessPoolExecutor(
+            number, multiprocessing.get_context("forkserver"), _begin, (secret, self.store, shows_faults)
+        )
+        self._processes = self._executor._processes  # its own words do not say how one has ended
 
-    @classmethod
-    def of(cls, token: str) -> ProcessPool:
-        """A DoFn is pickled on its way to a thread of this process. So it carries the token alone."""
-        return cls._live[token]
+    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+        packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
+        try:
+            waiting = [self._executor.submit(_do, packed, element) for element in elements]
+            for number, future in enumerate(waiting):
+                yield future.result()
+                waiting[number] = None  # type: ignore[call-overload]  # its outputs go as soon as nobody has them
+        except BrokenProcessPool:
+            raise self._death() from None
+        except OSError as error:
+            raise PoolError(f"no worker process could be started: {error.strerror or error}.") from None
+        self.store.free(packed)
 
-    def use_key(self, secret: bytes) -> None:
-        """The noise key of the run, before its first task."""
-        self.secret = secret
+    def get(self, blob: bytes) -> bytes | memoryview:
+        return self.store.get(blob)
 
-    def submit_ahead(self, step: Any, element: Any) -> None:
-        """A task for which `submit` will ask later: it begins now, if it has not yet."""
-        ahead = self._ahead.setdefault(self._number(step), {})
-        if element not in ahead:
-            ahead[element] = self._submit(step, element)
-
-    def submit(self, step: Any, element: Any) -> Future[Result]:
-        """Its result raises what the step raised, or PoolError if the worker died."""
-        ahead = self._ahead.get(self._number(step))
-        future = ahead.pop(element, None) if ahead else None
-        return future or self._submit(step, element)
-
-    def release(self, blob: bytes) -> None:
-        """What is stored under this handle is not needed any more."""
-        stored = stored_blob(blob)
-        if stored is None:
-            return
+    def free(self, blob: bytes) -> None:
         self.store.free(blob)
-        if stored.in_memory:
-            with self._lock:
-                self.stored_bytes -= stored.length
-
-    def close(self) -> None:
-        """Ends all workers, whatever they do. Repeatable."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._live.pop(self.token, None)
-        self._end_workers()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self.store.close()
 
     def __enter__(self) -> ProcessPool:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, failed: object, *_: object) -> None:
+        """Ends all workers; at once, whatever they do, if the block has failed."""
+        if failed:
+            for process in list(self._processes.values()):
+                process.kill()
+        self._executor.shutdown(cancel_futures=True)
+        self.store.close()
 
-    def _start(self, shows_faults: bool, libraries: str) -> None:
-        with contextlib.ExitStack() as theirs:
-            self._control, control = socket.socketpair()
-            inherited = [self._life_end, theirs.enter_context(control).fileno()]
-            for number in range(self.processes):
-                ours, connection = socket.socketpair()
-                self._workers.append(_Worker(number, ours, set()))
-                inherited.append(theirs.enter_context(connection).fileno())
-            inherited += [each for files in self._files for each in files]
-            self._fork_server = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dp_transforms.local.worker", libraries, *map(str, inherited)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None if shows_faults else subprocess.DEVNULL,
-                pass_fds=inherited,
-                process_group=0,  # of it and its workers; Ctrl-C goes to the parent, with which they end
-                env={**_ENVIRONMENT, **os.environ},
-            )
-
-    def _number(self, step: Any) -> int:
-        with self._lock:
-            if step not in self._steps:
-                self._steps.append(step)
-            return self._steps.index(step)
-
-    def _submit(self, step: Any, element: Any) -> Future[Result]:
-        return self._threads.submit(self._run, self._number(step), element)
-
-    def _run(self, number: int, element: Any) -> Result:
-        worker = self._idle.get()
-        try:
-            start = None if number in worker.steps else (self._steps[number], self.secret)
-            worker.steps.add(number)
-            room = max(0, self.memory_bytes - self.stored_bytes) // self.processes  # for all that work now
-            send(worker.connection, (number, start, element, room))
-            kind, *content = receive(worker.connection)
-        except (OSError, EOFError):
-            raise self._death(worker) from None
-        finally:
-            self._idle.put(worker)
-        if kind != DONE:
-            error, text = content
-            raise error or WorkerFaultError(f"in a worker process\n{text}")
-        outputs, counts = content
-        self._note_stored(outputs)
-        return Result(outputs, Counter(counts))
-
-    def _note_stored(self, outputs: list[Any]) -> None:
-        places = [stored_blob(output[1]) for output in outputs if type(output) is tuple and type(output[1]) is bytes]
-        with self._lock:
-            for stored in filter(None, places):
-                if stored.in_memory:
-                    self.stored_bytes += stored.length
-                else:
-                    self.spilled_bytes += stored.length
-
-    def _death(self, worker: _Worker) -> PoolError:
-        if self._closed:
-            return PoolError("the run has ended.")
-        code = self._exit_code(worker)
+    def _death(self) -> PoolError:
+        self._executor.shutdown(cancel_futures=True)  # which ends the others by SIGTERM, and waits for all
+        codes = [process.exitcode for process in self._processes.values()]
+        died = [code for code in codes if code not in (None, 0, -signal.SIGTERM)]
+        code = died[0] if died else None
         how = "ended" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         reason = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         return PoolError(
@@ -239,29 +158,82 @@ class ProcessPool:
             " --processes 1."
         )
 
-    def _exit_code(self, worker: _Worker) -> int | None:
-        """Of a worker that has ended; None if its fork server ended before it."""
-        with self._lock, contextlib.suppress(OSError, EOFError):
-            self._control.settimeout(_SECONDS_TO_END)
-            while worker.number not in self._exit_codes:
-                number, code = receive(self._control)
-                self._exit_codes[number] = code
-        return self._exit_codes.get(worker.number)
 
-    def _end_workers(self) -> None:
-        """At once; or, if none has work, when their fork server has seen each of them end by itself."""
-        none_works = self._idle.qsize() == len(self._workers)
-        for worker in self._workers:
-            with contextlib.suppress(OSError):
-                worker.connection.shutdown(socket.SHUT_RDWR)
-        if self._fork_server is not None:
-            if none_works:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._fork_server.wait(_SECONDS_TO_END)
-            if self._fork_server.returncode is None:  # so the number is still its own
-                with contextlib.suppress(OSError):
-                    os.killpg(self._fork_server.pid, signal.SIGKILL)
-                self._fork_server.wait()
-            self._control.close()
-        os.close(self._life)
-        os.close(self._life_end)
+def start_fork_server() -> None:
+    """Begins to load what workers need, in a process of its own that forks them; it ends with this one. Repeatable."""
+    environment = {**_ENVIRONMENT, FOLDER: util.get_temp_dir()}
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update({name: value for name, value in environment.items() if before[name] is None})
+    multiprocessing.set_forkserver_preload([_LIBRARIES])
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def faults_of_steps() -> Iterator[None]:
+    """Errors of libraries become StepFaultErrors: their words may hold a cell, and ours never do."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.startswith("dp_transforms."):
+            raise
+        raise StepFaultError(f"in a step\n{traceback.format_exc()}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In a worker
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Worker(NamedTuple):
+    secret: bytes
+    store: BlobStore
+    works: dict[bytes, Work]  # of the step that it does, by how that is stored
+
+
+_worker: _Worker | None = None
+
+
+def _begin(secret: bytes, store: BlobStore, shows_faults: bool) -> None:
+    global _worker
+    _worker = _Worker(secret, store, {})
+    silent = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1) if shows_faults else (0, 1, 2):
+        os.dup2(silent, standard)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """However it ends: then the last writer of this pipe is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(0)
+
+
+def _do(packed: bytes, element: Any) -> Done:
+    """One task. What a step puts out by key and needs space is stored, and so is what comes in."""
+    assert _worker is not None
+    secret, store, works = _worker
+    counts: Counter[str] = Counter()
+    with faults_of_steps():
+        if packed not in works:
+            works.clear()
+            works[packed] = pickle.loads(store.get(packed)).start(secret)  # noqa: S301 (of the parent)
+        if isinstance(element, tuple):  # a group
+            key, *lists = element
+            element = key, *([store.get(blob) for blob in blobs] for blobs in lists)
+        return Done([_stored(output, store) for output in works[packed](element, counts)], counts)
+
+
+def _stored(output: Any, store: BlobStore) -> Any:
+    if type(output) is tuple and isinstance(output[1], bytes):
+        return output[0], store.put(output[1])
+    return output

@@ -22,10 +22,12 @@ _LEAST_DIFFERENT_BYTES = 8  # of 32 random bytes, one key in 10^33 has fewer; of
 MAKE_ONE = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 
 
-def read_key_file(path: str) -> bytes:
-    """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random.
+def read_key_file(path: str, fingerprint: str | None = None) -> bytes:
+    """fingerprint: of the key of a run that is taken in parts (`key_fingerprint`); None: any key.
 
-    A pipe is refused: it can be read only once, and every worker needs the key.
+    Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random, and
+    StateError if it holds another key than that of the run. A pipe is refused: it can be read only once, and every
+    worker needs the key.
     """
     try:
         with open_regular(path) as file:
@@ -45,6 +47,11 @@ def read_key_file(path: str) -> bytes:
         raise ValueError(
             f"the noise key file {path} is not random: it holds only {different} different"
             f" {'byte' if different == 1 else 'bytes'}, so that others can guess it. {MAKE_ONE}"
+        )
+    if fingerprint is not None and key_fingerprint(secret) != fingerprint:
+        raise StateError(
+            f"the noise key file {path} holds another key than that of the run. Put the key of the run back, for all"
+            " workers, and give the same command again."
         )
     return secret
 

@@ -13,8 +13,9 @@ from dp_transforms.beam.jobs import replay_pipeline, run_to_end
 from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.runner_options import local_options, runner_options
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
+from dp_transforms.cli.replay_on_runner import job_of
 from dp_transforms.cli.replay_request import ReplayRequest
-from dp_transforms.cli.replay_run import job_of, run_replay
+from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.errors import UserError
 from dp_transforms.reports import ReportFileError, read_report_file

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
-from dp_transforms.local import ProcessPool
+from dp_transforms.local.stored_blobs import BlobStore
 from dp_transforms.logs import EventFields, EventFileError, LogChunk, discovery
 from dp_transforms.logs.log_chunk import ReadBlock
 from tests.canaries import logs
@@ -268,17 +268,17 @@ def test_what_workers_put_on_disk_has_no_name_and_no_user(
     rows = [(user, f"{item} {number}", time) for user, item, time in logs.rows_of(canaries) for number in range(5)]
     shell.home.put("log.csv", logs.file_of("csv", rows))
     on_disk: dict[str, bytes] = {}
-    close = ProcessPool.close
+    close = BlobStore.close
 
-    def look_and_close(pool: ProcessPool) -> None:
-        for number, files in enumerate(() if pool._closed else pool._files):
-            assert os.fstat(files.disk).st_nlink == 0
-            assert os.fstat(files.memory).st_size == 0
-            on_disk[f"file of worker {number}"] = os.pread(files.disk, 1 << 26, 0)
-        close(pool)
+    def look_and_close(store: BlobStore) -> None:
+        in_memory, disk = store._files
+        assert os.fstat(disk).st_nlink == 0
+        assert os.fstat(in_memory).st_size == 0
+        on_disk[f"file {len(on_disk)}"] = os.pread(disk, 1 << 26, 0)
+        close(store)
 
-    monkeypatch.setattr(ProcessPool, "release", lambda pool, blob: None)  # which would give the space back
-    monkeypatch.setattr(ProcessPool, "close", look_and_close)
+    monkeypatch.setattr(BlobStore, "free", lambda store, blob: None)  # which would give the space back
+    monkeypatch.setattr(BlobStore, "close", look_and_close)
     ran = shell.run_clean(*REPLAY, "--processes", "2", "--memory", "1MB")
     assert ran.code == 0, ran.err
     assert_as_documented(SPILLED, {kind for _, kind in found_in(search, on_disk)})

@@ -7,7 +7,7 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.cli.replay_runs import fingerprint_of_log
+from dp_transforms.cli.replay_run import fingerprint_of_log
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.estimate import sample_log

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.cli.replay_runs import drafts_are_private
+from dp_transforms.cli.replay_run import drafts_are_private
 from tests.helpers import shh_process
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.modes import plan_in_rounds

@@ -120,7 +120,7 @@ def test_a_stream_goes_on_whoever_can_be_told(folder, nowhere):
 
 def test_what_commands_say_on_stderr_is_said_in_one_place():
     """Else a secret may get through. Others print in colours."""
-    others = {"operator_log.py", "replay.py", "replay_runs.py", "stream_status.py", "subcommands.py"}
+    others = {"operator_log.py", "replay.py", "replay_run.py", "stream_status.py", "subcommands.py"}
     for path in pathlib.Path(show.__file__).parent.rglob("*.py"):
         if path.name not in others:
             assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from dp_transforms.beam.read_events import ReplayProgress
+from dp_transforms.local.replay import _Replaying
 from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import run_python
@@ -17,15 +17,13 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
 from dp_transforms.cli.main import main
 main()
 """
-# In the middle of a replay, within a DoFn.
+# In the middle of a replay.
 KILLED = """
-from dp_transforms.beam import read_events
-advance = read_events.ReplayProgress.advance
+from dp_transforms.local.replay import _Replaying
 def and_then(*arguments):
-    advance(*arguments)
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
-read_events.ReplayProgress.advance = and_then
+_Replaying._found = and_then
 from dp_transforms.cli.main import main
 main()
 """
@@ -81,14 +79,13 @@ def test_a_full_disk_names_the_output_and_leaves_nothing(folder, name, words, ou
 
 def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
     (folder / "out").mkdir()
-    advance = ReplayProgress.advance
+    found = _Replaying._found
 
-    def and_remove(*arguments):
-        """In the middle of a replay, within a DoFn."""
-        advance(*arguments)
+    def remove_and_find(*arguments):
         shutil.rmtree("out", ignore_errors=True)
+        return found(*arguments)
 
-    monkeypatch.setattr(ReplayProgress, "advance", and_remove)
+    monkeypatch.setattr(_Replaying, "_found", remove_and_find)
     done = shh("replay", "log.jsonl", *BUDGET, "--output", "out/report.avro", cwd=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

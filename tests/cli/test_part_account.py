@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from dp_transforms.cli.replay_runs import run_part
+from dp_transforms.cli.replay_run import run_part
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.errors import UserError

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from dp_transforms.cli.home_workers import read_ahead
+from dp_transforms.cli.replay_request import WorkOptions
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.local import ProcessPool
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
@@ -79,17 +78,21 @@ def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkey
     plan, key, fields = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
     here, there = (
         replay_request(
-            source, plan, tmp_path / f"{name}.jsonl", key, fields=fields, dead_letter=str(tmp_path / f"{name}.bad")
+            source,
+            plan,
+            tmp_path / f"{name}.jsonl",
+            key,
+            fields=fields,
+            dead_letter=str(tmp_path / f"{name}.bad"),
+            work=WorkOptions(processes=processes),
         )
-        for name, source in (("here", str(path)), ("there", url))
+        for name, source, processes in (("here", str(path), None), ("there", url, 2))
     )
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert all(part.span and part.stored for part in parts)
     assert len(parts) >= 8
     expected = run_replay(here)
-    with ProcessPool(2, 1 << 30) as pool:
-        read_ahead(pool, there)
-        found = run_replay(there, pool=pool)
+    found = run_replay(there)
     assert dataclasses.replace(found, seconds=0) == dataclasses.replace(expected, seconds=0)
     assert expected.rejected > 100
     report = (tmp_path / "here.jsonl").read_bytes()

@@ -1,4 +1,4 @@
-"""A log that may not fit into memory is refused before it is read."""
+"""A log that may not fit into the memory of one process."""
 
 import contextlib
 import gzip
@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.cli import home_workers
+from dp_transforms.local import machine
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import write_parquet
 from tests.helpers.shh_process import python
@@ -22,39 +22,22 @@ SLIDING = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0
 ROW = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
 
 
-def request_for(log, plan=PLAN, public_items=None):
-    return replay_request(
-        log, plan, "report.avro", None, public_items=None if public_items is None else str(public_items)
-    )
+@pytest.mark.parametrize("kind", ["packed", "rows"])
+def test_a_small_file_that_may_hold_much_is_replayed_by_a_worker(tmp_path, kind):
+    """Which keeps on disk what does not fit into memory."""
+    log = tmp_path / ("log.jsonl.gz" if kind == "packed" else "log.parquet")
+    if kind == "packed":
+        log.write_bytes(gzip.compress(ROW % b"i" * 5_000 + ROW % (b"x" * 16_000) * 10_000))
+    else:
+        write_parquet(log, [("u", "i", 0)] * 300_000)
+    assert log.stat().st_size < machine.SMALL_LOG_BYTES
+    assert replay_request(log, PLAN, "report.avro", None).spread.number
 
 
-@pytest.mark.parametrize(
-    ("kind", "free", "needed"), [("sliding", 300_000_000, 0.4), ("labels", 570_000_000, 0.6), ("items", 10**9, 1.1)]
-)
-def test_of_a_log_too_large_for_memory_the_figure_is_said(tmp_path, monkeypatch, kind, free, needed):
-    """300,000 distinct labels of 1,000 characters took 2.2 GB, and ten million items in a file of 279 MB 1.8 GB."""
-    rows = [("u", f"{n:01000d}", 0) for n in range(30_000)] if kind == "labels" else [("u", "i", 0)] * 1000
-    write_parquet(tmp_path / "log.parquet", rows)
-    items = tmp_path / "items.txt"
-    with items.open("wb") as file:
-        file.truncate(100_000_000)
-    log, plan = tmp_path / "log.parquet", SLIDING if kind == "sliding" else PLAN
-    request = request_for(log, plan, items if kind == "items" else None)
-    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 4_000_000_000)
-    assert home_workers.large_log_words(request) is None
-    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: free)
-    assert f" may need {needed} GB, and {free / 1e9:.1f} GB are free." in str(home_workers.large_log_words(request))
-
-
-def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path):
-    """Its first rows do not show them: 134,000 labels of 16 kB, 2.2 GB in a file of 3 MB, took 8.5 GB in one process.
-    So a packed log may hold what its size allows; one that is not packed cannot."""
-    packed, plain = tmp_path / "log.jsonl.gz", tmp_path / "log.jsonl"
-    packed.write_bytes(gzip.compress(ROW % b"i" * 5_000 + ROW % (b"x" * 16_000) * 10_000))
-    plain.write_bytes(ROW % b"i" * 5_000)
-    assert not home_workers.fits(1_000_000_000, request_for(packed))
-    assert home_workers.fits(100_000_000_000, request_for(packed))
-    assert home_workers.fits(1_000_000_000, request_for(plain))
+def test_windows_that_overlap_count_as_often(tmp_path):
+    write_parquet(tmp_path / "log.parquet", [("u", "i", 0)] * 150_000)
+    numbers = [replay_request(tmp_path / "log.parquet", plan, "r.avro", None).spread.number for plan in (PLAN, SLIDING)]
+    assert numbers[0] == 0 < numbers[1]
 
 
 def _own_memory(command):

@@ -128,13 +128,13 @@ def _written(case: Case) -> transcripts.Run:
 
 
 def replay(case: Case) -> list[WindowReport]:
-    """The command's own pipeline, by one process."""
-    return transcripts.replayed(_written(case), transcripts.replay_here, allow_empty=True).reports
+    """The command, by itself."""
+    return transcripts.replayed(_written(case), allow_empty=True).reports
 
 
 def pool(case: Case) -> list[WindowReport]:
-    """The command's own pipeline, by three worker processes."""
-    return transcripts.replayed(_written(case), transcripts.replay_by_three, allow_empty=True).reports
+    """The command, by three worker processes."""
+    return transcripts.replayed(_written(case), allow_empty=True, work=transcripts.BY_THREE).reports
 
 
 def batch(case: Case) -> list[WindowReport]:
@@ -166,7 +166,7 @@ def in_parts(case: Case) -> Parts:
     events = events_of(case.cut)
     size = -(-len(events) // case.cut.pieces)
     for end in (*case.ends, horizon):
-        parts.take(end, events, shards=case.cut.shards, flags=case.flags, batch=size)
+        parts.take(end, events, shards=case.cut.shards, batch=size)
     return parts
 
 

@@ -16,7 +16,8 @@ from collections import Counter
 
 import pytest
 
-from dp_transforms.cli.replay_run import run_on_runner, run_replay
+from dp_transforms.cli.replay_on_runner import run_on_runner
+from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
 from dp_transforms.reports import read_report_file
 from examples.engines.flink_cluster import are_at_work

@@ -1,26 +1,24 @@
-"""A run that is taken in parts, in this process: pipelines of `ReleasePart` with the state between them."""
+"""A run that is taken in parts, in this process: a `LocalReplay` of each, with the state between them."""
 
 from __future__ import annotations
 
 import pathlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import apache_beam as beam
-
-from dp_transforms.beam.keys import KeyFile
-from dp_transforms.beam.run_stages import ReleasePart
-from dp_transforms.beam.write_state import WriteState
-from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.run_part import RunPart
+from dp_transforms.local.pool import ThisProcess, Workers
+from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.runs.stored_part import StoredPart
-from tests.helpers.beam_pipelines import Collected, local_pipeline
+from dp_transforms.runs.stored_part import StoredPart, write_next_state
 from tests.helpers.oracle import Event
-from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file
+from tests.helpers.small_runs import RUN_ID, SECRET, batches_of
 
 INPUT = "1" * 64
 NONCE = "2" * 32  # in the intent of each later part
@@ -34,36 +32,34 @@ def header_of(plan: Plan) -> StateHeader:
 class Parts:
     """Takes the parts of one run, one after the other. states: the file before the first part, and after each."""
 
-    def __init__(self, folder: pathlib.Path, plan: Plan, **arguments: Any) -> None:
+    def __init__(self, folder: pathlib.Path, plan: Plan, *, public_items: Any = None) -> None:
         folder.mkdir(exist_ok=True)
-        self.folder, self.plan, self._arguments = folder, plan, arguments
-        self._key = KeyFile(key_file(folder), key_fingerprint(SECRET))
+        self.folder, self.plan, self._public_items = folder, plan, public_items
         self.states = [folder / "state-0"]
         self.reports: list[Any] = []
-        self.result: Any = None
+        self.counts: Counter[str] = Counter()
         write_state(self.states[0], header_of(plan), [], SEALING_KEY)
 
     def take(
-        self, end: int, log: Sequence[Event], *, shards: int | None = None, flags: Sequence[str] = (), batch: int = 200
+        self,
+        end: int,
+        log: Sequence[Event],
+        *,
+        shards: int | None = None,
+        batch: int = 200,
+        workers: Workers | None = None,
     ) -> list:
-        """The windows up to this one, from all of this log. Returns their reports; none with several processes."""
-        is_in_this_process = not any("multi_processing" in flag for flag in flags)
+        """The windows up to this one, from all of this log. Returns their reports."""
         part, after, header = self._next(end)
-        pipeline = local_pipeline(flags)
-        batches = pipeline | beam.Create(batches_of(log, batch), reshuffle=False).with_output_types(EventBatch)
-        released = batches | ReleasePart(
-            self.plan, part, noise_key=self._key, run_id=RUN_ID, shards=shards, **self._arguments
-        )
-        collected = Collected()
-        if is_in_this_process:
-            _ = released.reports | "Reports" >> collected.sink()
-        _ = released.state | WriteState(after, header, part, self._forget_after, "state", self._key)
-        self.result = pipeline.run()
-        self.result.wait_until_finish()
+        run = PlannedRun(plan=self.plan, stream="events", run_id=RUN_ID)
+        items = PublicItemsSource.of_plan(self._public_items, self.plan)
+        replay = LocalReplay(run=run, public_items=items, part=part, shards=shards)
+        made = replay.of_batches(batches_of(log, batch), workers or ThisProcess(SECRET))
+        write_next_state(after, header, part, made.handed_over, self.plan.followed_for, SEALING_KEY)
+        self.counts = made.counts
         self.states.append(after)
-        found = sorted(collected.values, key=lambda report: report.window_start)
-        self.reports += found
-        return found
+        self.reports += made.reports
+        return made.reports
 
     def _next(self, end: int) -> tuple[RunPart, pathlib.Path, StateHeader]:
         """The part, where its state goes, and the header of that."""
@@ -74,7 +70,3 @@ class Parts:
         nonce = NONCE if part.first else ""
         header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"), draws_as=nonce)
         return part, self.folder / f"state-{len(self.states)}", header
-
-    @property
-    def _forget_after(self) -> int:
-        return self.plan.followed_for

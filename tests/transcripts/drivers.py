@@ -33,10 +33,9 @@ from dp_transforms import (
 )
 from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.cli import replay, state_part
-from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
-from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import run_on_runner, run_replay
-from dp_transforms.local import ProcessPool
+from dp_transforms.cli.replay_on_runner import run_on_runner
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary, WorkOptions
+from dp_transforms.cli.replay_run import run_replay
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
@@ -44,7 +43,7 @@ from tests.helpers.small_runs import MICROS, RUN_ID, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
 from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, READERS, plan_of, rows_of, write_logs
 
-_POOL_BYTES = 1 << 30
+BY_THREE = WorkOptions(processes=3)
 
 
 class Run(NamedTuple):
@@ -87,7 +86,7 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
     return Run(folder, plan, domain, key_file(folder))
 
 
-def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more: Any) -> Left:
+def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary] = run_replay, **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
     more.update(public_items=str(run.domain) if run.domain else None, dead_letter=str(bad))
     request = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
@@ -95,16 +94,6 @@ def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more:
     counts = {name: count for name, count in summary.items() if name != "seconds"}
     report = read_report(output)
     return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
-
-
-def replay_here(request: ReplayRequest) -> ReplaySummary:
-    return run_replay(request)
-
-
-def replay_by_three(request: ReplayRequest) -> ReplaySummary:
-    with ProcessPool(3, _POOL_BYTES, libraries=LIBRARIES) as pool:
-        read_ahead(pool, request)
-        return run_replay(request, pool=pool)
 
 
 def replay_on(run: Run, *words: str) -> Left:
@@ -210,8 +199,8 @@ def _unbounded(run: Run) -> Left:
 
 
 DRIVERS: dict[str, Callable[[Run], Left]] = {
-    "replay-1": lambda run: replayed(run, replay_here),
-    "replay-3": lambda run: replayed(run, replay_by_three),
+    "replay-1": replayed,
+    "replay-3": lambda run: replayed(run, work=BY_THREE),
     "parts": _parts,
     "stream": streamed,
     "bounded": _bounded,

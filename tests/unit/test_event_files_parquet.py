@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.beam.replay_table import read_table
 from dp_transforms.cli.log_glance import glance_at
+from dp_transforms.local.replay_table import read_table
 from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, id_columns, parquet
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.estimate import sample_file, sample_log

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import gzip
+import itertools
 import os
 import pathlib
 import re
@@ -17,13 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan
-from dp_transforms.cli import home_workers, replay_run
-from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
+from dp_transforms.cli import replay_run
 from dp_transforms.cli.options import LogError
+from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.errors import UserError
-from dp_transforms.local import ProcessPool
-from dp_transforms.local.worker import BlobStore, make_files
+from dp_transforms.local import machine, pool
+from dp_transforms.local.pool import ProcessPool
+from dp_transforms.local.stored_blobs import BlobStore
 from dp_transforms.logs import EventFields, find_log_chunks
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.looks_plans import looks_plan_of
@@ -33,7 +35,6 @@ from tests.helpers.small_runs import key_file
 
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 BUDGET = (*RANGE, "--epsilon", "2", "--delta", "1e-6")
-pool_of = functools.partial(ProcessPool, libraries=LIBRARIES)
 
 
 @pytest.fixture
@@ -51,11 +52,33 @@ def request_of(tmp_path):
     return make
 
 
-def replayed(request, pool):
+@pytest.fixture
+def workers(monkeypatch):
+    """Has all replays use so many processes, with so much memory for what lies between two steps."""
+
+    def use(number, memory):
+        monkeypatch.setattr(ReplayRequest, "spread", machine.Spread(number, memory))
+
+    return use
+
+
+@pytest.fixture
+def stores(monkeypatch):
+    """All stores of what lies between two steps: bytes in memory and on disk, when they are closed."""
+    seen = []
+    close = BlobStore.close
+
+    def look_and_close(store):
+        seen.append((store.bytes_in_memory, store.bytes_on_disk))
+        close(store)
+
+    monkeypatch.setattr(BlobStore, "close", look_and_close)
+    return seen
+
+
+def replayed(request):
     """The report, the dead letter, and what the operator is told of the rows."""
-    if pool is not None:
-        read_ahead(pool, request)
-    summary = run_replay(request, pool=pool)
+    summary = run_replay(request)
     assert request.options.dead_letter is not None
     bad = pathlib.Path(request.options.dead_letter).read_bytes()
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
@@ -70,94 +93,79 @@ PLANS = {
 @pytest.mark.parametrize(
     ("kind", "processes", "memory", "shards"), [("looks", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)]
 )
-def test_processes_memory_and_shards_change_no_byte(kind, processes, memory, shards, request_of, tmp_path):
+def test_processes_memory_and_shards_change_no_byte(kind, processes, memory, shards, request_of, workers, stores):
     """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
     plan = PLANS[kind]()
-    expected = replayed(request_of("here.jsonl", plan), None)
-    with pool_of(processes, memory) as pool:
-        found = replayed(request_of("there.jsonl", plan, shards=shards), pool)
-        if kind == "looks":  # windows of the other are cut into small pieces, which travel themselves
-            assert pool.spilled_bytes
-            assert pool.stored_bytes == 0, "what was used is given back"
+    workers(0, 0)
+    expected = replayed(request_of("here.jsonl", plan))
+    workers(processes, memory)
+    found = replayed(request_of("there.jsonl", plan, shards=shards))
+    ((in_memory, on_disk),) = stores
+    if kind == "looks":  # windows of the other are cut into small pieces, which travel themselves
+        assert on_disk
+        assert in_memory < 20_000, "what was used is given back"
     assert b"i1" in expected[0]
     assert expected[1].count(b"\n") == 5
     assert (found[0], found[1].replace(b"there", b"here")) == expected[:2]
     assert found[2] == expected[2]
 
 
-def fork_server():
-    """Of the only pool of this process."""
-    running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
-    (found,) = [each for each in running if "dp_transforms.local.worker" in each.cmdline()]
-    return found
+def ended_by(number, monkeypatch):
+    """A worker that ends so at its first task."""
+    monkeypatch.setattr(pool, "_begin", functools.partial(_begin_and_end, number))
 
 
-def workers_of(server):
-    """When both are there."""
-    for _ in range(3000):
-        workers = server.children()
-        if len(workers) == 2:
-            return workers
-        time.sleep(0.01)
-    raise AssertionError("the workers have not started")
+def _begin_and_end(number, *arguments):
+    pool._begin(*arguments)
+    os.kill(os.getpid(), number)
 
 
-def test_a_killed_worker_fails_the_run_in_one_line(request_of, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_worker_fails_the_run_in_one_line(request_of, workers, monkeypatch, tmp_path, number):
     request = request_of("report.jsonl", PLANS["looks"]())
-    with pool_of(2, ALL_IN_MEMORY) as pool:
-        read_ahead(pool, request)
-        workers_of(fork_server())[0].kill()
-        said = "a worker process was ended by signal 9, perhaps for lack of memory; nothing was published"
-        with pytest.raises(UserError, match=said):
-            run_replay(request, pool=pool)
+    workers(2, ALL_IN_MEMORY)
+    ended_by(number, monkeypatch)
+    reason = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
+    said = rf"a worker process was ended by signal {int(number)}{reason}; nothing was published\."
+    with pytest.raises(UserError, match=said):
+        run_replay(request)
     assert not pathlib.Path(request.output).exists()
     assert not [path for path in tmp_path.iterdir() if "draft" in path.name or path.name.startswith(".")]
 
 
-def test_a_killed_fork_server_fails_the_run_in_one_line(request_of):
-    """Before it has forked: the workers do not come."""
-    request = request_of("report.jsonl", PLANS["looks"]())
-    with pool_of(2, ALL_IN_MEMORY) as pool:
-        fork_server().kill()
-        read_ahead(pool, request)
-        with pytest.raises(UserError, match=r"a worker process ended; nothing was published\. Give the command again"):
-            run_replay(request, pool=pool)
-    assert not pathlib.Path(request.output).exists()
-
-
-def test_a_task_puts_no_more_into_memory_than_there_is_room_for(request_of, tmp_path):
+def test_a_task_puts_no_more_into_memory_than_there_is_room_for(request_of, workers, stores, tmp_path):
     """A packed log is read by one task, whatever it unpacks to: here 16 MB of labels from some 40 kB."""
     path = tmp_path / "long.jsonl.gz"
     with gzip.open(path, "wt") as file:
         for number in range(1_000):
             file.write(f'{{"user":"u","item":"{number:016384d}","timestamp":"2026-01-01T00:00:01Z"}}\n')
-    request = dataclasses.replace(
-        request_of("report.jsonl", PLANS["looks"]()), chunks=find_log_chunks([str(path)], EventFields())
-    )
-    most = 0
-    with pool_of(1, 2_000_000) as pool:
-        note = pool._note_stored
-
-        def noted(outputs):
-            nonlocal most
-            note(outputs)
-            most = max(most, pool.stored_bytes)
-
-        pool._note_stored = noted
-        replayed(request, pool)
-        assert most <= 2_000_000
-        assert pool.spilled_bytes > 12_000_000
+    chunks = find_log_chunks([str(path)], EventFields())
+    workers(1, 2_000_000)
+    replayed(dataclasses.replace(request_of("report.jsonl", PLANS["looks"]()), chunks=chunks))
+    ((_, on_disk),) = stores
+    assert on_disk > 12_000_000
 
 
 @pytest.mark.parametrize("size", [5_000, 3 << 20])
-def test_what_is_stored_is_read_again_until_it_is_given_back(size):
-    store = BlobStore([make_files(), make_files()], own=1)
-    for to_disk in (False, True):
-        blobs = [os.urandom(size) for _ in range(3)]
-        handles = [store.put(blob, to_disk=to_disk) for blob in blobs]
-        assert [bytes(store.get(handle)) for handle in handles] == blobs
-        store.free(handles[1])
-        assert [bytes(store.get(handle)) for handle in (handles[0], handles[2])] == [blobs[0], blobs[2]]
+@pytest.mark.parametrize("most", [ALL_IN_MEMORY, ALL_ON_DISK])
+def test_what_is_stored_is_read_again_until_it_is_given_back(size, most):
+    store = BlobStore(most)
+    blobs = [os.urandom(size) for _ in range(3)]
+    handles = [store.put(blob) for blob in blobs]
+    assert bool(store.bytes_on_disk) == (most == ALL_ON_DISK)
+    assert [bytes(store.get(handle)) for handle in handles] == blobs
+    store.free(handles[1])
+    assert [bytes(store.get(handle)) for handle in (handles[0], handles[2])] == [blobs[0], blobs[2]]
+    assert store.bytes_in_memory <= 2 * size + 8192 or most == ALL_ON_DISK
+    store.close()
+
+
+def test_what_is_more_than_there_is_memory_for_goes_to_disk():
+    store = BlobStore(100_000)
+    for _ in range(50):
+        store.put(os.urandom(8192))
+    assert store.bytes_in_memory <= 100_000
+    assert store.bytes_in_memory + store.bytes_on_disk == 50 * 8192
     store.close()
 
 
@@ -191,65 +199,75 @@ def test_no_process_of_a_command_loads_pandas_where_it_is_installed(request_of, 
     assert loaded.exists(), "pyarrow loads what stands there"
 
 
-def test_a_damaged_file_gives_the_same_line(request_of, tmp_path):
+def test_a_damaged_file_gives_the_same_line(request_of, workers, tmp_path):
     path = tmp_path / "log" / "part-1.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
     path.write_bytes(data)
-    request = request_of("report.jsonl", PLANS["looks"]())
-    with pytest.raises(LogError, match="it is damaged") as here:
-        replayed(request, None)
-    with pool_of(2, ALL_IN_MEMORY) as pool, pytest.raises(LogError) as there:
-        replayed(request, pool)
-    assert str(here.value).startswith(str(path))
-    assert str(there.value) == str(here.value)
+    request, said = request_of("report.jsonl", PLANS["looks"]()), []
+    for number in (0, 2):
+        workers(number, ALL_IN_MEMORY)
+        with pytest.raises(LogError, match="it is damaged") as raised:
+            replayed(request)
+        said.append(str(raised.value))
+    assert said[0].startswith(str(path))
+    assert said[0] == said[1]
     assert not pathlib.Path(request.output).exists()
 
 
 def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path, monkeypatch):
     """Nothing of it is published, nor the list of rows that cannot be read."""
     request = request_of("report.jsonl", PLANS["looks"]())
+    replay = replay_run._replay
 
-    run_to_end = replay_run.run_to_end
-
-    def run_and_write(pipeline):
-        result = run_to_end(pipeline)
+    def replay_and_write(*arguments):
+        made = replay(*arguments)
         with (tmp_path / "log" / "bad.jsonl").open("a") as file:
             file.write("one more\n")
-        return result
+        return made
 
-    monkeypatch.setattr(replay_run, "run_to_end", run_and_write)
+    monkeypatch.setattr(replay_run, "_replay", replay_and_write)
     with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
         run_replay(request)
     assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
-def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of):
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_error_of_a_library_in_a_step_shows_no_word_of_it(request_of, workers, monkeypatch, number):
     request = request_of("report.jsonl", PLANS["looks"]())
-    with pool_of(1, ALL_IN_MEMORY) as pool:
-        pool.use_key(b"short")
-        with pytest.raises(
-            UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published"
-        ) as error:
-            run_replay(request, pool=pool)
+    workers(number, ALL_IN_MEMORY)
+    monkeypatch.setattr(replay_run, "_noise_key", lambda *_: b"short")
+    with pytest.raises(UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published") as error:
+        run_replay(request)
     assert "32 bytes" not in str(error.value)
 
 
-def test_the_key_is_in_no_command_line_and_in_no_environment(request_of, tmp_path):
+def test_the_key_is_in_no_command_line_and_in_no_environment(request_of, workers, monkeypatch):
     request = request_of("report.jsonl", PLANS["looks"]())
     secret = pathlib.Path(str(request.options.noise_key_file)).read_bytes()
-    with pool_of(2, ALL_ON_DISK) as pool:
-        read_ahead(pool, request)
-        seen = b""
-        for process in (fork_server(), *workers_of(fork_server())):
+    workers(2, ALL_ON_DISK)
+    seen, processes = [b""], set()
+    close = BlobStore.close
+
+    def look(store):
+        seen.append(os.pread(store._files[True], 1 << 24, 0))
+        close(store)
+
+    def looked(pool, *arguments):
+        for process in psutil.Process().children(recursive=True):
             folder = pathlib.Path(f"/proc/{process.pid}")
-            seen += (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-        assert b"dp_transforms.local.worker" in seen
-        replayed(request, pool)
-        stored = b"".join(os.pread(of_worker.disk, 1 << 24, 0) for of_worker in pool._files)
-    assert len(stored) > 50_000
+            processes.add(process.pid)
+            seen.append((folder / "cmdline").read_bytes() + (folder / "environ").read_bytes())
+        leave(pool, *arguments)
+
+    leave = ProcessPool.__exit__
+    monkeypatch.setattr(ProcessPool, "__exit__", looked)
+    monkeypatch.setattr(BlobStore, "close", look)
+    replayed(request)
+    assert len(processes) >= 3, "the fork server and two workers"
+    assert len(seen[-1]) > 50_000
     for form in (secret, secret.hex().encode()):
-        assert form not in seen + stored
+        assert form not in b"".join(seen)
 
 
 STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
@@ -270,20 +288,17 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
     )
-    workers = []
     for _ in range(1000):
-        fork_servers = psutil.Process(process.pid).children()
-        workers = fork_servers[0].children() if fork_servers else []
-        if len(workers) == 2 and all(worker.cpu_times().user > 0.02 for worker in workers):
+        others = psutil.Process(process.pid).children(recursive=True)
+        if sum(other.cpu_times().user > 0.02 for other in others) > 3:  # all of them work
             break
         time.sleep(0.01)
-    assert len(workers) == 2
-    workers += fork_servers
+    assert len(others) == 4, "two workers, their fork server, and what sees to it that nothing is left of these"
     process.send_signal(stop)
     _, stderr_text = process.communicate(timeout=20)
     assert process.returncode == code
     assert "Traceback" not in stderr_text
-    _, alive = psutil.wait_procs(workers, timeout=3)
+    _, alive = psutil.wait_procs(others, timeout=3)
     assert not alive
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "temporary"]
     assert not list(folder.iterdir())
@@ -294,12 +309,12 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
 )
 def test_long_labels_are_cut_into_more_shards(tmp_path, monkeypatch, label, other, shards):
     """A worker has all labels of a shard at once; what a field has that is not read costs nothing."""
-    monkeypatch.setattr(home_workers, "_LABEL_BYTES_PER_SHARD", 500_000)
+    monkeypatch.setattr(machine, "_LABEL_BYTES_PER_SHARD", 500_000)
     path, rows = tmp_path / "log.parquet", range(2_000)
     columns = {name: [f"{text}{row}" for row in rows] for name, text in (("item", label), ("other", other))}
     pq.write_table(pa.table({"user": ["u"] * 2_000, "timestamp": pa.array(rows, pa.timestamp("s")), **columns}), path)
     chunks = find_log_chunks([str(path)], EventFields())
-    found = home_workers.shards_of_log(chunks, SCHEDULE, EventFields(), pays_looks=True)
+    found = machine.shards_of_log(chunks, SCHEDULE, EventFields(), pays_looks=True)
     assert found == pytest.approx(shards, abs=1)
 
 
@@ -310,12 +325,12 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_pa
     made = []
 
     class Watched(ProcessPool):
-        def __init__(self, processes, memory_bytes, **options):
-            made.append((processes, memory_bytes))
-            super().__init__(processes, memory_bytes, **options)
+        def __init__(self, number, memory_bytes, *others, **options):
+            made.append((number, memory_bytes))
+            super().__init__(number, memory_bytes, *others, **options)
 
-    monkeypatch.setattr(home_workers, "ProcessPool", Watched)
-    monkeypatch.setattr(home_workers, "cores", lambda: 2)
+    monkeypatch.setattr(machine, "ProcessPool", Watched)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
 
     def run(name, *words):
         ended = shh("replay", "log", "--plan", "plan.json", "--output", f"{name}.jsonl", *words, cwd=tmp_path)
@@ -324,13 +339,42 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(tmp_pa
 
     assert "3,001 rows" in run("small")
     assert not made, "a small log"
-    assert "--memory is less than this command with 1 worker may take, 0.70 GB" in run("declared", "--memory", "300MB")
-    assert made == [(1, 0)], "it may not fit"
-    monkeypatch.setattr(home_workers, "_SMALL_LOG_BYTES", 1000)
+    run("one", "--processes", "1")
+    assert not made
+    monkeypatch.setattr(machine, "SMALL_LOG_BYTES", 1000)
     said = run("large", "--memory", "2GB", "--dead-letter", "bad.txt")
     assert "3,001 rows" in said
     assert " 1 unreadable" in said
-    assert made[1:] == [(2, 950_000_000)]
+    assert made == [(2, 950_000_000)]
     assert (tmp_path / "bad.txt").read_text().count("\n") == 1
-    run("one", "--processes", "1")
-    assert len(made) == 2
+    assert "--memory is less than this command with 1 worker may take, 0.70 GB" in run("declared", "--memory", "300MB")
+    assert made[1:] == [(1, 0)]
+    monkeypatch.setattr(machine, "_available_bytes", lambda: 800_000_000)
+    run("little")
+    assert made[2:] == [(1, 100_000_000)], "one process, and the rest on disk"
+
+
+def test_a_replay_on_this_machine_loads_no_engine(tmp_path):
+    """Neither the command nor its workers, nor `replay` of a table."""
+    write_crowded_log(tmp_path / "log", 3000, 200)
+    key = key_file(tmp_path)
+    for kind, make in PLANS.items():
+        (tmp_path / f"{kind}.json").write_text(make().to_json())
+    part = ["--state", "run.state", "--noise-key-file", key, "--until", "2026-01-01T04:00:00Z"]
+    for number, (kind, more) in enumerate(itertools.product(PLANS, ([], ["--processes", "2"], part))):
+        words = ["replay", "log", "--plan", f"{kind}.json", "--output", f"{number}.jsonl", *more]
+        ended = run_python("-c", f"{LOADED}main(sys.argv[1:])", *words, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert not set(ended.stdout.splitlines()[-1].split()) & {"apache_beam", "scipy"}
+        (tmp_path / "run.state").unlink(missing_ok=True)
+    table = "import pyarrow.parquet as pq; from dp_transforms import replay\n"
+    table += "replay(pq.read_table('log/part-1.parquet'), start='2026-01-01', end='2026-01-02', window='1h', epsilon=2,"
+    ended = run_python("-c", f"{LOADED}{table} delta=1e-6)", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "apache_beam" not in ended.stdout.split()
+
+
+LOADED = (
+    "import atexit, sys; from dp_transforms.cli.main import main;"
+    " atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}))\n"
+)

@@ -2,35 +2,34 @@
 
 import pytest
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.run_stages import ReleasePart
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.user_budgets import BudgetEntries
+from dp_transforms.local.pool import ProcessPool, ThisProcess
+from dp_transforms.local.replay import LocalReplay
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.modes import plan_in_rounds
 from tests.helpers.parts import Parts
-from tests.helpers.small_runs import MICROS, START, ordered_log
+from tests.helpers.small_runs import MICROS, SECRET, START, ordered_log
 from tests.helpers.stream_runs import CLOCK
 
-ANOTHER_PROCESS = ("--direct_running_mode=multi_processing", "--direct_num_workers=1")
 
-
-def test_another_process_takes_a_part_as_this_one_does(tmp_path):
-    """It finds the state before the part, and the key."""
+def test_worker_processes_take_a_part_as_this_one_does(tmp_path):
+    """They find the state before the part, and have the key."""
     plan = small_looks_plan(12, forget_after=4)
     log = ordered_log(plan, 6, 500)
     here, there = Parts(tmp_path / "here", plan), Parts(tmp_path / "there", plan)
-    for parts, flags in ((here, ()), (there, ANOTHER_PROCESS)):
-        parts.take(4, log)
-        parts.take(12, log, flags=flags)
+    with ProcessPool(2, 0, SECRET) as pool:
+        for parts, workers in ((here, ThisProcess(SECRET)), (there, pool)):
+            parts.take(4, log)
+            parts.take(12, log, workers=workers)
     assert there.states[-1].read_bytes() == here.states[-1].read_bytes()
 
 
@@ -41,10 +40,10 @@ def test_who_comes_back_has_what_was_left(tmp_path):
     again = [(user, item, time + 600 * MICROS) for user, item, time in heavy]
     parts = Parts(tmp_path / "run", plan)
     parts.take(3, heavy)
-    assert 0 < operator_counts(parts.result)[CONTRIBUTIONS_UNPAID] < 40
+    assert 0 < parts.counts[CONTRIBUTIONS_UNPAID] < 40
     parts.take(6, [])
     parts.take(12, again)
-    assert operator_counts(parts.result)[CONTRIBUTIONS_UNPAID] == 40
+    assert parts.counts[CONTRIBUTIONS_UNPAID] == 40
 
 
 def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
@@ -55,7 +54,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     parts = Parts(tmp_path / "run", plan)
     for end, outside in ((5, 7), (6, 9), (14, 4)):
         parts.take(end, log)
-        assert operator_counts(parts.result)[EVENTS_OUTSIDE_RANGE] == outside
+        assert parts.counts[EVENTS_OUTSIDE_RANGE] == outside
     held = [BudgetEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).cells_of(Kind.USER_BUDGETS)]
     assert [part.tests.tolist() for part in held] == [[14]] or sum(part.tests.sum() for part in held) <= 36
 
@@ -63,7 +62,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
 def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
-        ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
+        LocalReplay(run=PlannedRun(plan=plan, stream="events", run_id="r"), part=RunPart(3, 13))
     rounds = plan_in_rounds(plan.schedule, delta=1e-6, usual_contributions=(1, 10))
     for in_order in (
         lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=CLOCK, run_id="r", noise_key="k"),

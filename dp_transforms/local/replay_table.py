@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
+import secrets
 import sys
-import tempfile
-import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_files import WriteReports
-from dp_transforms.checks import nearest
+from dp_transforms.checks import check_names, nearest
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.planned_run import fresh_run_id
-from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
+from dp_transforms.local.pool import ThisProcess
+from dp_transforms.local.replay import LocalReplay
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import JOINED_ROWS, join_blocks
 from dp_transforms.logs.log_chunk import (
@@ -36,7 +32,9 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
-from dp_transforms.reports import Report, ReportHeader, read_report
+from dp_transforms.reports import Report, ReportHeader
+from dp_transforms.reports.report_records import checked_report
+from dp_transforms.runs.fingerprints import read_key_file
 
 # Tables in memory as logs: DataFrames of pandas, and whatever hands out its rows as Arrow (PyCapsules).
 
@@ -109,8 +107,6 @@ def _of_pandas(frame: Any, fields: EventFields) -> pa.Table:
 
 
 _BUDGET = ("start", "end", "window", "epsilon", "delta")
-# By a token, while they are replayed: as elements of the graph of a job Beam would compress them, for minutes.
-_READ: dict[str, list[EventBatch]] = {}
 _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
@@ -188,7 +184,10 @@ def replay(
     _check_name(noise_key, run_id, resume=resume)
     plan = _plan_of(plan, public_items, dict(budget))
     run_id = fresh_run_id() if run_id is None else run_id
-    release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, public_items=public_items)
+    check_names(stream=stream, run_id=run_id)
+    secret = _secret_of(noise_key)
+    run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
+    replayed = LocalReplay(run=run, public_items=PublicItemsSource.of_plan(public_items, plan))
     try:
         blocks = list(read_table(table, fields))
     except EventFileError as error:
@@ -198,36 +197,16 @@ def replay(
     if rejected is not None:
         rejected.extend(bad)
     _check_rows(batches, bad, plan, allow_empty=allow_empty)
-    header, token = ReportHeader.of_plan(plan, run_id, stream), uuid.uuid4().hex
-    _READ[token] = batches
-    try:
-        with tempfile.TemporaryDirectory() as folder:  # for the report alone
-            path = os.path.join(folder, "report.avro")
-            with _as_outside_of_a_notebook(), beam.Pipeline("FnApiRunner", PipelineOptions([])) as pipeline:
-                events = pipeline | beam.Create([token]) | beam.FlatMap(_read_before).with_output_types(EventBatch)
-                _ = (events | release).reports | WriteReports(path, header)
-            return read_report(path)
-    finally:
-        del _READ[token]
+    made = replayed.of_batches(batches, ThisProcess(secret))
+    return Report(ReportHeader.of_plan(plan, run_id, stream), tuple(map(checked_report, made.reports)))
 
 
-def _read_before(token: str) -> list[EventBatch]:
-    return _READ[token]
-
-
-@contextlib.contextmanager
-def _as_outside_of_a_notebook() -> Iterator[None]:
-    """While the block runs, IPython denies that it is there: else Beam warns, watches what the user has defined, and
-    has the browser load scripts from a server of others."""
-    ipython = sys.modules.get("IPython")
-    before = getattr(ipython, "get_ipython", None)
-    if ipython is not None:
-        ipython.get_ipython = lambda: None  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        if ipython is not None:
-            ipython.get_ipython = before  # type: ignore[attr-defined]
+def _secret_of(noise_key: object) -> bytes:
+    if noise_key is None:
+        return secrets.token_bytes(32)
+    if not isinstance(noise_key, (str, os.PathLike)):
+        raise ValueError(f"noise_key must be a path or None, got a {type(noise_key).__name__}.")
+    return read_key_file(os.fspath(noise_key))
 
 
 def _check_name(noise_key: object, run_id: object, *, resume: object) -> None:

@@ -1,0 +1,207 @@
+"""A replay on this machine: the third driver of the steps of `dp_transforms.core`, beside two of Beam. No engine.
+
+A log, in chunks, is read and packed by `Workers`. Here what they put out is grouped by its key, a range of windows and
+a shard of users or items; of what lies between two steps this process holds handles alone. Then users and items take
+turns, once or in rounds; each step is over before the next begins. Last, what was found is reported, window by window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dp_transforms.core.contribution_counters import ContributionCounters
+from dp_transforms.core.contributions import ItemContributions
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
+from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk
+from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
+from dp_transforms.core.steps import block_reports, stages_of
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.local.pool import Step, Workers, faults_of_steps
+from dp_transforms.local.read_contributions import BYTES, ROWS, ReadContributionsStep
+from dp_transforms.logs import EventFields, LogChunk, spread_chunks
+from dp_transforms.logs.rejected_events import RejectedEvents
+
+Groups = dict[GroupKey, list[bytes]]
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a replay is, for who looks from another thread. groups: that went through a step, of so many."""
+
+    rows: int = 0
+    bytes: int = 0
+    groups: int = 0
+    of_groups: int = 0
+
+
+@dataclasses.dataclass
+class Replayed:
+    """What a replay has made. reports, blocks: of windows, and of the blocks of rounds, in order. rejected, counts: for
+    the operator. handed_over: what a part of a run hands to the next one, packed by `state_chunks.pack_chunk`."""
+
+    reports: list[WindowReport] = dataclasses.field(default_factory=list)
+    blocks: list[WindowReport] = dataclasses.field(default_factory=list)
+    rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
+    handed_over: list[bytes] = dataclasses.field(default_factory=list)
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalReplay:
+    """All windows of a run, or of one part of it, on this machine.
+
+    Guarantee: the reports are those of `ShiftingHeavyHitters` for the same run, and together with all that is published
+    of its other parts they are (plan.epsilon, plan.delta)-DP. With the same key, run id, plan and `RunPart.draws_as`
+    they are the same reports. Condition: each window is taken once, with one input, by the part that begins where the
+    one before it ended (`runs` and `cli` see to it).
+
+    public_items: of a plan with public items. part: None for the whole run. shards: into how many parts users and items
+    are cut; None for a good number; results do not depend on it. with_blocks: of a plan with rounds, also reports of
+    its blocks, at no further cost.
+    """
+
+    run: PlannedRun
+    public_items: PublicItemsSource | None = None
+    part: RunPart | None = None
+    shards: int | None = None
+    with_blocks: bool = False
+
+    def __post_init__(self) -> None:
+        part, horizon = self.windows, self.run.plan.schedule.horizon
+        if not 0 <= part.first < part.end <= horizon:
+            raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
+        if self.with_blocks:
+            _ = self.run.plan.paid_rounds  # raises without rounds
+
+    @property
+    def windows(self) -> RunPart:
+        return self.part or RunPart.whole(self.run.plan.schedule)
+
+    def of_log(
+        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: Progress | None = None
+    ) -> Replayed:
+        """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
+        return _Replaying(self, workers, progress or Progress()).take(
+            spread_chunks(chunks, fields, workers.number), fields
+        )
+
+    def of_batches(self, batches: Iterable[EventBatch], workers: Workers) -> Replayed:
+        """Of events in memory."""
+        return _Replaying(self, workers, Progress()).take(batches, None)
+
+
+class _Replaying:
+    def __init__(self, replay: LocalReplay, workers: Workers, progress: Progress) -> None:
+        self._replay, self._workers, self._progress = replay, workers, progress
+        self._run, self._part = replay.run, replay.part
+        plan, part = self._run.plan, self._part
+        self._stages = stages_of(self._run, replay.public_items, is_replay=part is None, is_part=part is not None)
+        self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.looks is not None, shards=replay.shards, part=part)
+        self._made = Replayed()
+
+    def take(self, sources: Iterable[Any], fields: EventFields | None) -> Replayed:
+        plan, made = self._run.plan, self._made
+        with faults_of_steps():
+            found = self._found(self._read(sources, fields))
+            made.reports = self._close_windows(found) if plan.hits is not None else self._reports(found)
+        made.reports.sort(key=lambda report: report.window_start)
+        return made
+
+    def _read(self, sources: Iterable[Any], fields: EventFields | None) -> Groups:
+        """Packed contributions by range of windows and shard of users."""
+        by_item = self._stages.users.step.TAKES is ItemContributions
+        packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        groups = Groups()
+        for output in self._outputs(ReadContributionsStep(packing, fields, self._replay.public_items), sources):
+            if isinstance(output, RejectedEvents):
+                self._made.rejected.append(output)
+            else:
+                groups.setdefault(output[0], []).append(output[1])
+        return groups
+
+    def _found(self, users: Groups) -> Groups:
+        """What items come to, by range of windows, after all rounds: candidates, or named items. Users and items of a
+        later round are told what those before it have named, in blocks and in windows."""
+        plan, cuts, part = self._run.plan, self._cuts, self._part
+        rounds = list(self._stages.in_rounds())
+        self._progress.of_groups = 2 * len(rounds) * len(users)
+        if plan.rounds is not None:
+            users = self._step(MergeContributions(sys.maxsize), users)  # each round reads them again
+        named: list[list[bytes]] = []
+        found = Groups()
+        for number, (_, of_users, of_items) in enumerate(rounds, 1):
+            is_last = number == len(rounds)
+            sums = self._step(AtOnceStep(of_users, cuts.users, cuts.users, part), users, named, keeps=not is_last)
+            if of_items.public_items is not None or (part is not None and of_items.step.KIND is not None):
+                for key in self._all_keys():  # shards to which nothing comes act, too
+                    sums.setdefault(key, [])
+            to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
+            found = self._step(AtOnceStep(of_items, cuts.users, to, part), sums, named)
+            if number == 1 and self._replay.with_blocks:
+                blocks = block_reports(self._run, self._replay.windows, self._named(found))
+                self._made.blocks = [report for _, report in blocks]
+            named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
+        return found
+
+    def _step(
+        self, step: Step, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
+    ) -> Groups:
+        """keeps: the groups are needed again. Else they are given back."""
+        keys = sorted(groups)
+        sent: Groups = defaultdict(list)
+        for output in self._outputs(step, ((key, groups[key], *named) for key in keys), keys):
+            if isinstance(output, StateChunk):
+                self._made.handed_over.append(output.packed)
+            else:
+                sent[output[0]].append(output[1])
+        if not keeps:
+            for blobs in groups.values():
+                for blob in blobs:
+                    self._workers.free(blob)
+            groups.clear()
+        return dict(sent)
+
+    def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
+        progress = self._progress
+        for done in self._workers.run(step, elements):
+            progress.rows += done.counts.pop(ROWS, 0)
+            progress.bytes += done.counts.pop(BYTES, 0)
+            progress.groups += bool(groups)
+            self._made.counts += done.counts
+            yield from done.outputs
+
+    def _all_keys(self) -> list[GroupKey]:
+        part, cut = self._replay.windows, self._cuts.users
+        ranges = range(part.first // cut.windows_per_range, -(-part.end // cut.windows_per_range))
+        return [(number, shard) for number in ranges for shard in range(cut.shards)]
+
+    def _reports(self, found: Groups) -> list[WindowReport]:
+        named = self._named(found)
+        return [report for _, report in named.window_reports(self._run.plan, self._run.stream)]
+
+    def _named(self, found: Groups) -> NamedItems:
+        return NamedItems.of_messages(self._workers.get(blob) for key in sorted(found) for blob in found[key])
+
+    def _close_windows(self, found: Groups) -> list[WindowReport]:
+        """Tests the candidates of all windows in order, and charges the users who hold a hit: what
+        `ThresholdMonitorEvolvingDoFn` does, under one key, the stream of the run."""
+        part, workers = self._replay.windows, self._workers
+        candidates = [ItemHolders.from_bytes(workers.get(blob)) for key in sorted(found) for blob in found[key] if blob]
+        state = MonitorState(part.first, part.hit_bound, ContributionCounters(part.entries(Kind.HITS)))
+        monitor = HeavyHitterMonitor(self._run.plan, self._run.stream_keys(workers.secret))
+        reports = [report for _, report in monitor.close_windows(candidates_in_order(candidates), state)]
+        if self._part is not None:
+            charged = ((Kind.HITS, chunk) for chunk in state.budgets.delta())
+            self._made.handed_over += pack_by_bucket([(Kind.HIT_BOUND, hit_bound_chunk(state.hit_bound)), *charged])
+        return reports
