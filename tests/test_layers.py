@@ -167,6 +167,12 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine():
     assert _run(code) == "[]"
 
 
+def test_the_library_needs_no_scipy():
+    """Its import takes longer than all that it would do here. Tests compare with it."""
+    for path in _sources("dp_transforms", "pipelines"):
+        assert not _within(_imports(path), "scipy"), _relative(path)
+
+
 def test_what_is_submitted_is_short_and_nobody_imports_it():
     scripts = _sources("pipelines")
     assert {path.stem for path in scripts} == {"live_stream", "replay_log"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -93,9 +93,12 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + rounding)))
 
 
-def log_factorials(counts: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def log_factorials(counts: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """``ln n!`` of whole numbers n >= 0."""
-    return np.fromiter(map(math.lgamma, (counts + 1.0).tolist()), np.float64, len(counts))
+    return np.asarray(_log_gamma(np.add(counts, 1.0)))
+
+
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def smallest_safe_argument(

@@ -28,9 +28,9 @@ from dp_transforms.checks import check_fraction, check_range, check_whole
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
 MAX_SCALE = 100_000  # a table has up to 89 entries for each unit of scale at shape 1, 9.5 at shape 2
-LOG_TAIL_ERROR = 1e-13  # of `log_upper_tail`, times max(1, |logarithm|); against 50 digits it is less than 1.2e-14
-_FAR = 300.0  # exponent from which a continued fraction takes over from scipy, long before exp(-700) underflows
-_FRACTION_TERMS = 24  # of it: enough for 1e-16 from exponents of 300 on
+LOG_TAIL_ERROR = 1e-13  # of `log_upper_tail`, times max(1, |logarithm|); against 50 digits it is less than 4e-15
+_NEAR_EXPONENT = 1.5  # up to it a series, of so many terms, and from there on a continued fraction
+_SERIES_TERMS = 26
 _BITS = 208  # of fixed-point numbers: 80 beyond the 128 that are kept
 _ONE = 1 << _BITS
 _TERMS = 44  # of each Taylor series: see `_tail_integrals`
@@ -110,24 +110,29 @@ class ExponentialPower:
 
 
 def _log_upper_tail(shape: float, at: Floats) -> Floats:
-    """``ln Pr[X >= at]`` of scale 1: ``ln(Gamma(1/p, at^p) / Gamma(1/p) / 2)``. at: float64[n], >= 0."""
-    from scipy.special import gammaincc  # heavy: only where prices are computed
+    """``ln Pr[X >= at]`` of scale 1: ``ln(Gamma(a, y) / Gamma(a) / 2)``, a = 1/p, y = at^p. at: float64[...], >= 0.
 
-    order = 1 / shape
-    exponent = at**shape
-    is_far = exponent >= _FAR
-    log_ratio = np.empty_like(exponent)
-    log_ratio[~is_far] = np.log(gammaincc(order, exponent[~is_far]))
-    log_ratio[is_far] = _log_far_ratio(order, exponent[is_far])
-    return np.asarray(log_ratio - math.log(2))
-
-
-def _log_far_ratio(order: float, exponent: Floats) -> Floats:
-    """``ln(Gamma(order, exponent) / Gamma(order))`` from `_FAR` on: Legendre's continued fraction (DLMF 8.9.2)."""
-    rest = np.zeros_like(exponent)
-    for term in range(_FRACTION_TERMS, 0, -1):  # from its end
-        rest = term * (term - order) / (exponent + 2 * term + 1 - order - rest)
-    return np.asarray(-exponent + order * np.log(exponent) - np.log(exponent + 1 - order - rest) - math.lgamma(order))
+    Near 0 by the series of the rest, ``at e^-y / Gamma(a + 1) (1 + y/(a+1) + y^2/((a+1)(a+2)) + ...)`` (DLMF 8.7.1),
+    all of whose terms are positive; then by Legendre's continued fraction (DLMF 8.9.2), with as many terms as are
+    needed, whose error goes as ``e^(-4 sqrt(terms y))``.
+    """
+    order, exponent = 1 / shape, at**shape
+    found = np.empty_like(exponent)
+    if np.any(near := exponent < _NEAR_EXPONENT):
+        y = exponent[near]
+        total = np.ones_like(y)
+        for term in range(_SERIES_TERMS, 0, -1):  # from its end
+            total = 1 + total * y / (order + term)
+        found[near] = np.log1p(-at[near] * np.exp(-y) * total / math.gamma(1 + order))
+    for low, high in itertools.pairwise((_NEAR_EXPONENT, 5.0, 20.0, 100.0, math.inf)):
+        if not np.any(band := (low <= exponent) & (exponent < high)):
+            continue
+        y = exponent[band]
+        rest, base = np.zeros_like(y), y + (1 - order)
+        for term in range(4 + math.ceil(100 / low), 0, -1):
+            rest = term * (term - order) / (base + 2 * term - rest)
+        found[band] = -y + np.log(at[band] / (base - rest)) - math.lgamma(order)
+    return found - math.log(2)
 
 
 @functools.lru_cache(maxsize=4)

@@ -348,7 +348,8 @@ class _Boundary:
         box = _Corner((p[1], p[0]), (q[1], q[0]), (not_p[0], not_p[1]), (not_q[0], not_q[1]))
         self.far_above = far_above = np.minimum(log_p[1], log_q[1]) < _FAR
         self.far_below = far_below = np.minimum(log_not_p[0], log_not_q[0]) < _FAR
-        self.corners = [_instead(far_above | far_below, box, corner) for corner in (*ends, meeting)]
+        far = far_above | far_below
+        self.corners = [_instead(far, box, corner) if np.any(far) else corner for corner in (*ends, meeting)]
         self.below = [np.where(far_below, not_p[1], search.part(c.not_p[1], c.not_q[0])) for c in self.corners]
         self.above = [search.part(c.p[1], c.q[0]) for c in self.corners]
         if np.any(far_above):

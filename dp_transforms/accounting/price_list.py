@@ -216,4 +216,4 @@ def _some_weights(
     largest = published.noise.scale
     while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
         largest *= 2
-    return np.asarray(np.unique(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64)))
+    return np.array(sorted(set(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64).tolist())))

@@ -64,7 +64,7 @@ class Terms(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _activities(usual_looks: tuple[int, int]) -> Floats:
-    return np.unique(np.geomspace(*usual_looks, _ACTIVITIES).round())
+    return np.array(sorted(set(np.geomspace(*usual_looks, _ACTIVITIES).round().tolist())))
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -81,7 +81,7 @@ def best_terms(terms: Terms, shapes: Sequence[float]) -> Found | None:
     """The numbers that find most; None if the budget pays for none. From the best of some shapes and orders, or of all
     where some are not enough."""
     some = np.clip(1 + _ORDERS * 2 * math.log(1 / terms.delta) / max(terms.epsilon, 1e-9), 1.05, MAX_ORDER)
-    orders = np.unique(some).tolist()
+    orders = sorted(set(some.tolist()))
     find = functools.partial(_found, terms)
     start = _best(itertools.starmap(find, itertools.product(shapes[::_STRIDE], orders[::_STRIDE])))
     if start is None:
@@ -203,10 +203,15 @@ def outcome_excess(log_p: Floats, log_q: Floats, order: float, probability: Floa
 
 
 def _quantile(shape: float, tails: Floats) -> Floats:
-    """t with ``Pr[X >= t] = tail`` at scale 1. tails: at most 1/2."""
-    from scipy.special import gammainccinv
+    """t with ``Pr[X >= t] = tail`` at scale 1, closely. tails: at most 1/2."""
+    log_tails, at = _quantiles(shape)
+    return np.interp(np.log(tails), log_tails, at)
 
-    return np.asarray(gammainccinv(1 / shape, np.minimum(2 * tails, 1.0)) ** (1 / shape))
+
+@functools.lru_cache(maxsize=16)
+def _quantiles(shape: float) -> tuple[Floats, Floats]:
+    at = np.linspace(230 ** (1 / shape), 0, 8001)
+    return ExponentialPower(shape, 1).log_tails_at(at)[0], at
 
 
 # The numbers of a purse: `PurseChoice`, which checks that they are safe, and `choose_purse`, which picks them.

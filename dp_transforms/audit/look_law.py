@@ -182,9 +182,10 @@ def divergence(log_p: Values, log_q: Values, order: float) -> Values:
 
 
 def log_choose(n: Whole | int, k: Whole) -> Values:
-    from scipy.special import gammaln
+    return np.asarray(_log_gamma(np.add(n, 1.0)) - _log_gamma(k + 1.0) - _log_gamma(n - k + 1.0))
 
-    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def static_delta(

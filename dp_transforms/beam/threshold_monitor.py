@@ -170,7 +170,7 @@ class MonitorContributions(beam.PTransform):
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
             | "GroupCandidates" >> GroupOnce()
-            | "Due" >> beam.ParDo(_DueDoFn(self._schedule, self._monitor.last)).with_output_types(Due)
+            | "Due" >> beam.FlatMap(_due, self._schedule, self._monitor.last).with_output_types(Due)
         )
         return in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_output_types(KeyedReport)
 
@@ -180,19 +180,15 @@ def _by_key(packed: tuple[KeyedCell, bytes]) -> tuple[str, bytes]:
     return key, blob
 
 
-class _DueDoFn(beam.DoFn):
+def _due(
+    group: tuple[str, Iterable[bytes]], schedule: WindowSchedule, last: int, window: Any = beam.DoFn.WindowParam
+) -> Iterator[Due]:
     """All candidates that a key has in a window of Beam -> `Due`, in elements that engines accept."""
-
-    def __init__(self, schedule: WindowSchedule, last: int) -> None:
-        self._schedule, self._last = schedule, last
-
-    def process(self, group: tuple[str, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Due]:
-        key, blobs = group
-        is_all = isinstance(window, GlobalWindow)
-        through = self._last if is_all else last_closed(self._schedule, window.end)
-        batches = batches_of_blobs(blobs)
-        for number, batch in enumerate(batches):
-            yield key, (through, -1 if number else len(batches) - 1, batch)
+    key, blobs = group
+    through = last if isinstance(window, GlobalWindow) else last_closed(schedule, window.end)
+    batches = batches_of_blobs(blobs)
+    for number, batch in enumerate(batches):
+        yield key, (through, -1 if number else len(batches) - 1, batch)
 
 
 class ThresholdMonitorEvolvingDoFn(beam.DoFn):

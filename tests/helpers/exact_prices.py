@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
-from dp_transforms.accounting.price_bounds import ROUNDING, SMALLEST_PRICE, check_order, check_spacing, log_tails
+from dp_transforms.accounting.price_bounds import ROUNDING, SMALLEST_PRICE, check_order, log_tails
 from dp_transforms.checks import check_whole
 
 _COARSE = 64  # each so many integers first, to see how far the finite part must go
@@ -136,7 +136,6 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
     """
     check_order(order)
     check_whole("weight", weight, 1)
-    check_spacing(noise, weight, spacing)
     # What this adds up grows with the intervals, so a coarse look for their number is enough.
     _, found = _coarse_search(noise, order, weight)
     if found == math.inf:

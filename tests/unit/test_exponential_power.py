@@ -1,5 +1,6 @@
 """The law of the purse's noise against incomplete gamma functions of 60 digits and against quadrature."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -66,6 +67,22 @@ def test_logarithms_of_tails(law):
             assert abs(exact - found) <= LOG_TAIL_ERROR / 4 * max(1, abs(exact))
         for margin, found in zip(margins.tolist(), law.log_upper_tail(1 - margins).tolist(), strict=True):
             assert abs(mpmath.log(1 - exact_tail(law, margin)) - found) <= LOG_TAIL_ERROR / 4
+
+
+def test_logarithms_of_tails_at_random_shapes_and_points():
+    """Also at the ends of the ranges that are computed in different ways."""
+    draws = np.random.default_rng(5)
+    for shape in (1.0, 1.15, 4.0, *draws.uniform(1, 4, 9).tolist()):
+        powers = [1e-300, 1e-9, *itertools.chain(*((end * (1 - 1e-15), end) for end in (1.5, 5.0, 20.0, 100.0)))]
+        points = np.concatenate([powers, draws.uniform(0, 6, 15), np.exp(draws.uniform(1, 7.5, 15))]) ** (1 / shape)
+        upper, lower = ExponentialPower(shape, 1).log_tails_at(points)
+        with mpmath.workdps(50):
+            for at, found, other in zip(points.tolist(), upper.tolist(), lower.tolist(), strict=True):
+                order = 1 / mpmath.mpf(shape)
+                exact = mpmath.gammainc(order, mpmath.mpf(at) ** mpmath.mpf(shape), regularized=True) / 2
+                log = mpmath.log(exact)
+                assert abs(log - found) <= LOG_TAIL_ERROR / 10 * max(1, abs(log))
+                assert abs(mpmath.log(1 - exact) - other) <= LOG_TAIL_ERROR / 10
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
