@@ -27,7 +27,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
 TESTS_OF_ROUNDS = 10  # times the most tests of a user: as many as the first round can pay, with a tenth of a budget
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
-FALSE_NAMES = 0.65  # of each later round, in the whole run
+FALSE_NAMES = 0.75  # of each later round, in the whole run
 UNITS = tuple(BUDGET_UNITS * each // 1000 for each in (100, 45, 171, 684))  # 10, 5, 20 and 100 % of what is left
 TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
 # The sizing round, of what is named already in the last round.
