@@ -11,8 +11,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.price_list import make_price_list
+from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
