@@ -22,14 +22,8 @@ from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
 from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
-from dp_transforms.core.operator_counts import (
-    LATE_BATCHES,
-    WINDOWS_ANSWERED,
-    WINDOWS_CLOSED,
-    Message,
-    ToShard,
-    messages_of,
-)
+from dp_transforms.core.messages import Message, ToShard, messages_of
+from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.release_stages import ReleaseStages
 from dp_transforms.core.stage import AtOnceStep, Sharding, SlabKey, Span, Stage, packed_by_cell, shards_of_items

@@ -30,7 +30,8 @@ from dp_transforms.core.contribution_counters import ContributionCounters
 from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
+from dp_transforms.core.messages import batches_of_blobs
+from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
@@ -120,7 +121,7 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, slab, shard), packed UserContributions)`` -> ``(key, WindowReport)``.
+    """``((key, slab, shard), packed Contributions)`` -> ``(key, WindowReport)``.
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
     among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
@@ -215,7 +216,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         self.last = run.plan.schedule.horizon - 1
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
-        self._state_bytes = operator_gauge(BUDGET_STATE_BYTES)
+        self._state_bytes = operator_gauge(COUNTER_STATE_BYTES)
 
     def setup(self) -> None:
         secret = self._noise_key.get_secret_bytes()

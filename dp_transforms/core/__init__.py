@@ -1,7 +1,7 @@
 """The streaming core on numpy columns: from events to named items, window after window. Imports no Beam, no accounting.
 
 planned_run            a run of a plan: what workers get
-operator_counts        what is counted for the operator; messages gathered by counting, until all are there
+operator_counts        what is counted for the operator
 
 Noise, and what decides:
 
@@ -14,14 +14,13 @@ Tables:
 event_ids              what an id is; one label of several fields
 public_items           the items of a run, where they are known and public; in a worker by keyed hash
 event_batch            events as columns: user, item, time
-packed_arrays          arrays to bytes and back: what goes through a shuffle
-column_kinds           what a column of a table may be
-columns                tables from a schema: packed, merged, selected, cut by window and by shard
+messages               what travels: arrays as bytes and back; messages gathered by counting, until all are there
+tables                 tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
-contributions          which items each user holds in each window, by user or by item: from events; which of them count
+contributions          which items each user holds in each window: from events; which of them count
 pack_contributions     events -> the same, packed, by window and shard of users
-item_sums              the same pairs by window and item, in cells: an item in a window, with its holders or a sum
+item_sums              the same by window and item: an item in a window, with its holders or a sum
 named_items            what was named, and what is published of it
 window_report          the released types
 

@@ -12,11 +12,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.column_kinds import MOST, Column
-from dp_transforms.core.columns import ByUser
 from dp_transforms.core.equal_rows import distinct_hashes
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.packed_arrays import WORDS, Packed
+from dp_transforms.core.messages import WORDS, Packed
+from dp_transforms.core.tables import MOST, ByUser, Column
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +29,7 @@ class Hits(ByUser):
     hits: npt.NDArray[np.uint32]
 
     SCHEMA: ClassVar = {"users": Column(), "hits": Column(WORDS, join=MOST)}
-    ROWS_OF_CELL = 700_000
+    ROWS_OF_CHUNK = 700_000
 
 
 class ContributionCounters:
@@ -100,10 +99,10 @@ class ContributionCounters:
 
     def charged_blobs(self) -> list[bytes]:
         """The counters of those that were charged since the blobs were read, as blobs to append to them."""
-        return Hits(self._charged, self.hits(self._charged)).to_cells()
+        return Hits(self._charged, self.hits(self._charged)).to_chunks()
 
     def to_blobs(self) -> list[bytes]:
-        return Hits(self._users, self._hits).to_cells()
+        return Hits(self._users, self._hits).to_chunks()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,12 +22,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.column_kinds import MOST, Column, Items
-from dp_transforms.core.columns import Cells, Columns
 from dp_transforms.core.equal_rows import group_starts
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.packed_arrays import WHOLE
+from dp_transforms.core.messages import WHOLE
 from dp_transforms.core.randomness import Words
+from dp_transforms.core.tables import MOST, Column, Items, Table, WindowItems
 
 Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
@@ -37,7 +36,7 @@ _GIVEN = -2  # in the place of a row: what was named before the first window
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FollowedItems(Columns):
+class FollowedItems(Table):
     """k items in the order of their keyed hashes, with the window in which each was last named.
 
     table: ItemTable of length k. last_named: int64[k].
@@ -48,7 +47,7 @@ class FollowedItems(Columns):
 
     SCHEMA: ClassVar = {"last_named": Column(WHOLE, join=MOST), "table": Items(of="row")}
 
-    def after(self, named: Cells, next_window: int, forget_after: int) -> FollowedItems:
+    def after(self, named: WindowItems, next_window: int, forget_after: int) -> FollowedItems:
         """What is known in ``next_window``, if after these items were named no others are, up to that window.
 
         An item is known in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
@@ -125,7 +124,7 @@ DrawNobody = Callable[[Whole, Whole], Bits]  # of items and windows: whether noi
 
 
 def follow(
-    cells: Cells,
+    cells: WindowItems,
     known: FollowedItems,
     first: int,
     end: int,

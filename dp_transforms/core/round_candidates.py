@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.columns import Cells
-from dp_transforms.core.contributions import ItemContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
+from dp_transforms.core.tables import WindowItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -101,9 +101,9 @@ class Candidates:
         table, items = self.table.take(np.flatnonzero(of_shard)), places[self.items[rows]]
         return Candidates(self.of_windows, table, self.blocks[rows], items, self.named[numbers], self.left_out[numbers])
 
-    def pairs_of(self, pairs: ItemContributions, *, with_sizing: bool = False) -> ItemContributions:
+    def pairs_of(self, pairs: Contributions, *, with_sizing: bool = False) -> Contributions:
         """Those of these pairs of users that are drawn for. with_sizing: and what is named already,
-        `Contributions.apart`."""
+        `Contributions.split_by_mask`."""
         starts = group_starts(pairs.windows, pairs.items)
         windows = pairs.windows[starts]
         rows = self._rows_of(windows, self._places_of(pairs.table)[pairs.items[starts]])
@@ -115,7 +115,7 @@ class Candidates:
         drawn = pairs.select_users(concatenated_ranges(starts[asked], counts)[0])
         if not with_sizing:
             return drawn
-        return drawn.apart(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
+        return drawn.split_by_mask(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
 
     def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
         """All that is drawn for, windows and items, in order; about so many at a time."""
@@ -182,7 +182,7 @@ class Candidates:
         later, bits = np.divmod(windows - self.blocks[rows], WINDOWS_AT_ONCE)
         return self._firsts[rows] + later, bits
 
-    def places_of(self, cells: Cells) -> Whole:
+    def places_of(self, cells: WindowItems) -> Whole:
         """Where the item of each cell is in the table; -1 for another item."""
         return self._places_of(cells.table)[cells.items]
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.columns import Columns
-from dp_transforms.core.contributions import ItemContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
@@ -25,6 +24,7 @@ from dp_transforms.core.round_namer import RoundNamer, SizingTests
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Reported, Span, StageWork
 from dp_transforms.core.state_chunks import Kind
+from dp_transforms.core.tables import Table
 from dp_transforms.core.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 
@@ -32,7 +32,7 @@ Whole = npt.NDArray[np.int64]
 
 
 class InRound(NamedTuple):
-    """What comes in a round. columns: `ItemContributions` or `ItemSums`. in_blocks: what round 0 named. in_windows:
+    """What comes in a round. columns: `Contributions` or `ItemSums`. in_blocks: what round 0 named. in_windows:
     what later
     ones named or left out."""
 
@@ -48,7 +48,7 @@ class InRound(NamedTuple):
 class _RoundWork(StageWork):
     """What users and items share: both know what is drawn for."""
 
-    def told(self, columns: Columns, *named: Sequence[bytes]) -> InRound:
+    def told(self, columns: Table, *named: Sequence[bytes]) -> InRound:
         """Raises ValueError for a later round without names: it would spend its purse on blocks."""
         if bool(named) != bool(self.round):
             raise ValueError(f"round {self.round} must be told what earlier rounds have named.")
@@ -62,14 +62,14 @@ class _RoundWork(StageWork):
 
 
 class WeighRound(_RoundWork):
-    """`ItemContributions` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace,
+    """`Contributions` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace,
     in round 0
     on its items in blocks of windows, later on those of its pairs, that are drawn for. All
     items are drawn for by their shards, also by one to which nobody adds anything. The state is what each user that is
     here has left of the round.
     """
 
-    TAKES = ItemContributions
+    TAKES = Contributions
     sends_to_all = True
 
     @property

@@ -12,12 +12,12 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.columns import ByUser
 from dp_transforms.core.contribution_counters import Hits
 from dp_transforms.core.equal_rows import places_of
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.packed_arrays import check_unpacked
+from dp_transforms.core.messages import check_unpacked
 from dp_transforms.core.state_chunks import BUCKETS, Kind, are_of_bucket, buckets_of_shard, hit_bound_of_chunk
+from dp_transforms.core.tables import ByUser
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.window_schedule import WindowSchedule
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from dp_transforms.core.columns import Columns
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.planned_run import PlannedRun
@@ -17,6 +16,7 @@ from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Cell, Kind, pack_by_bucket
+from dp_transforms.core.tables import Table
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 
@@ -96,7 +96,7 @@ class StageWork(abc.ABC):
     sends_to_all: whether something is sent to each shard of its slab, be it an empty table.
     """
 
-    TAKES: ClassVar[type[Columns]]
+    TAKES: ClassVar[type[Table]]
     keeps_state: ClassVar[bool] = True
     sends_to_all: bool = False
 
@@ -164,9 +164,9 @@ class Stage:
 
 
 def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[SlabKey, list[bytes]]]:
-    """Columns by slab and shard of items, packed in messages that engines accept. What has none is left out."""
-    for slab, of_slab in sent.by_slab(cut.windows_per_slab):
-        for shard, of_shard in of_slab.shard_by_item(cut.shards):
+    """Table by slab and shard of items, packed in messages that engines accept. What has none is left out."""
+    for slab, of_slab in sent.by_range(cut.windows_per_slab):
+        for shard, of_shard in of_slab.by_shard(cut.shards):
             yield (slab, shard), list(of_shard.messages())
 
 

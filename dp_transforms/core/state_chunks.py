@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.columns import ByUser
 from dp_transforms.core.contribution_counters import Hits
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.tables import ByUser
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS
 
@@ -84,9 +84,9 @@ def join_chunks(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> li
         bounds = [hit_bound_of_chunk(cell) for cell in cells]
         return [hit_bound_chunk(max(bounds))] if bounds else []
     if kind.is_of_items:
-        return followed_of_chunks(cells, named_from).to_cells()
+        return followed_of_chunks(cells, named_from).to_chunks()
     table: Any = _TABLES[kind]
-    joined: list[bytes] = table.of_messages(cells).to_cells()
+    joined: list[bytes] = table.of_messages(cells).to_chunks()
     return joined
 
 
@@ -125,7 +125,7 @@ def cells_by_bucket(entries: ByUser | FollowedItems) -> Iterator[tuple[int, byte
     """The entries by bucket of their users or items, ``(bucket, cell)``."""
     hashes = entries.users if isinstance(entries, ByUser) else entries.table.hashes[:, 1]
     for bucket, rows in _by_bucket(hashes):
-        yield from ((bucket, cell) for cell in entries.select(rows).to_cells())
+        yield from ((bucket, cell) for cell in entries.select(rows).to_chunks())
 
 
 def are_of_bucket(hashes: npt.NDArray[np.uint64], bucket: int) -> bool:

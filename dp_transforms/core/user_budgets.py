@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
-from dp_transforms.core.column_kinds import LEAST, MOST, Column
-from dp_transforms.core.columns import ByUser
 from dp_transforms.core.contributions import Contributions, keep_by_hash
 from dp_transforms.core.equal_rows import places_of
-from dp_transforms.core.packed_arrays import WHOLE, WORDS, Packed, check_unpacked
+from dp_transforms.core.messages import WHOLE, WORDS, Packed, check_unpacked
 from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.tables import LEAST, MOST, ByUser, Column
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import FEWEST_BESIDE, SIZING_PART, SIZING_TESTS, most_of_sizing_test
 
@@ -151,7 +150,7 @@ class BudgetEntries(ByUser):
         "looks": Column(WORDS, join=MOST),
         "first_windows": Column(WORDS, join=LEAST),
     }
-    ROWS_OF_CELL = 400_000
+    ROWS_OF_CHUNK = 400_000
 
     def check(self) -> None:
         check_unpacked(bool((self.left >= 0).all()))
@@ -203,7 +202,7 @@ class UserBudgets:
 
     def spend_with_sizing(self, pairs: Contributions, window: int, end: int) -> Whole:
         """The last round of looks in the windows ``window .. end - 1``, with second looks at what is named already:
-        those pairs are kept `Contributions.apart`. Returns their weights, as `spend`."""
+        those pairs are kept `Contributions.split_by_mask`. Returns their weights, as `spend`."""
         (looks, again), users = pairs.counts.reshape(-1, 2).T, pairs.users[::2]
         before = self._before(pairs, users, window, end)
         parts_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
@@ -226,19 +225,19 @@ class UserBudgets:
 
     def changed_cells(self) -> list[bytes]:
         """What was spent since the cells were read, as cells to append to them."""
-        return BudgetEntries.merge(self._changed).to_cells()
+        return BudgetEntries.merge(self._changed).to_chunks()
 
     def rewritten_cells(self) -> list[bytes]:
         """All purses in as few cells as possible, to replace those that were read. `entries` is then that of users."""
         self._stored, self._changed = [BudgetEntries.merge([*self._stored, *self._changed])], []
-        return self._stored[0].to_cells()
+        return self._stored[0].to_chunks()
 
     def is_scattered(self, entries_when_rewritten: int) -> bool:
         """Whether it is time to rewrite all cells. This costs no more than a bounded share of what is read.
 
         entries_when_rewritten: how many entries there were after the last time.
         """
-        of_cell = BudgetEntries.ROWS_OF_CELL
+        of_cell = BudgetEntries.ROWS_OF_CHUNK
         is_large = self.entries > 2 * entries_when_rewritten + of_cell
         return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // of_cell))
 

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.columns import used
-from dp_transforms.core.contributions import ItemContributions, UserContributions, bound_contributions, keep_by_hash
+from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
 from dp_transforms.core.equal_rows import group_slices
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
@@ -55,7 +54,7 @@ def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan) -> ReplayChoice:
     return ReplayChoice(looks, weights)
 
 
-def weigh_replay(pairs: UserContributions | ItemContributions, plan: Plan, keys: StreamKeys) -> ItemSums:
+def weigh_replay(pairs: Contributions, plan: Plan, keys: StreamKeys) -> ItemSums:
     """What these users add to their items. ``pairs`` must contain all pairs of its users in the whole run. Which pairs
     count is chosen by keyed hash."""
     looks, weights = choose_replay(pairs.counts, plan)
@@ -64,46 +63,48 @@ def weigh_replay(pairs: UserContributions | ItemContributions, plan: Plan, keys:
 
 
 class BoundUsers(StageWork):
-    """`UserContributions` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits."""
+    """`Contributions` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits."""
 
     keeps_state = False
-    TAKES = UserContributions
+    TAKES = Contributions
 
-    def advance(self, state: None, columns: UserContributions, span: Span, counts: Counter[str]) -> ItemHolders:
-        return ItemHolders.of_pairs(bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys))
+    def advance(self, state: None, columns: Contributions, span: Span, counts: Counter[str]) -> ItemHolders:
+        return ItemHolders.of_contributions(
+            bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys)
+        )
 
 
 class WeighReplay(StageWork):
-    """`ItemContributions` of the whole run -> `ItemSums`: each user spends its purse evenly on all its pairs of the
+    """`Contributions` of the whole run -> `ItemSums`: each user spends its purse evenly on all its pairs of the
     run, also
     on later ones (`core.users`)."""
 
     keeps_state = False
-    TAKES = ItemContributions
+    TAKES = Contributions
 
-    def advance(self, state: None, columns: ItemContributions, span: Span, counts: Counter[str]) -> ItemSums:
+    def advance(self, state: None, columns: Contributions, span: Span, counts: Counter[str]) -> ItemSums:
         in_run = columns.counts
         counts[CONTRIBUTIONS_UNPAID] += int((in_run - choose_replay(in_run, self.plan).looks).sum())
         return weigh_replay(columns, self.plan, self.keys)
 
 
 class SpendBudgets(StageWork):
-    """`UserContributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
+    """`Contributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
     state is what
     each user has left."""
 
-    TAKES = UserContributions
+    TAKES = Contributions
 
-    def load(self, part: RunPart, columns: UserContributions, span: Span) -> UserBudgets:
+    def load(self, part: RunPart, columns: Contributions, span: Span) -> UserBudgets:
         return UserBudgets.of_entries(self.plan, self.keys, part.purses(columns.users), part.first)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> UserBudgets:
         return UserBudgets(self.plan, self.keys, [cell for _, cell in cells])
 
-    def advance(self, state: UserBudgets, columns: UserContributions, span: Span, counts: Counter[str]) -> ItemSums:
+    def advance(self, state: UserBudgets, columns: Contributions, span: Span, counts: Counter[str]) -> ItemSums:
         weights = np.zeros(len(columns), dtype=np.int64)
-        for window, rows, of_window in pairs_by_window(columns):
-            weights[rows] = state.spend(of_window, window)
+        for rows in group_slices(columns.windows):
+            weights[rows] = state.spend(columns.select_users(rows), int(columns.windows[rows.start]))
         counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
         return ItemSums.of_weights(columns, weights, self.keys)
 
@@ -115,18 +116,6 @@ class SpendBudgets(StageWork):
 
     def measures(self, state: UserBudgets) -> dict[str, int]:
         return {BUDGET_STATE_BYTES: state.entry_bytes}
-
-
-def pairs_by_window(pairs: UserContributions) -> Iterator[tuple[int, npt.NDArray[np.int64], UserContributions]]:
-    """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
-    the cost is that of the pairs, however many windows they lie in."""
-    order = np.argsort(pairs.windows, kind="stable")
-    for found in group_slices(pairs.windows[order]):
-        rows = order[found]
-        users, codes = used(len(pairs.users), pairs.codes[rows])
-        windows, items = pairs.windows[rows], pairs.items[rows]
-        of_window = pairs.users if users is None else pairs.users[users]
-        yield int(windows[0]), rows, UserContributions(of_window, codes, windows, items, pairs.table)
 
 
 # The second stage: what all users add to some items -> which of them are named, or candidates of the monitor.
@@ -187,10 +176,10 @@ class NameItems(StageWork):
         return named
 
     def cells(self, state: _Followed) -> Iterator[tuple[Kind, bytes]]:
-        return ((Kind.KNOWN, cell) for cell in state.known.to_cells())
+        return ((Kind.KNOWN, cell) for cell in state.known.to_chunks())
 
     def changed(self, state: _Followed, span: Span) -> Iterator[tuple[Kind, bytes]]:
-        return ((Kind.KNOWN, cell) for cell in state.known.since(span.first).to_cells())
+        return ((Kind.KNOWN, cell) for cell in state.known.since(span.first).to_chunks())
 
     def measures(self, state: _Followed) -> dict[str, int]:
         return {FOLLOWED_ITEMS: len(state.known)} if self._are_followed else {}

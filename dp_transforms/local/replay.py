@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from dp_transforms.core.contribution_counters import ContributionCounters
-from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
@@ -122,8 +121,7 @@ class _Replaying:
 
     def _read(self, sources: Iterable[Any], fields: EventFields | None) -> Groups:
         """Packed contributions by range of windows and shard of users."""
-        by_item = self._stages.users.work.TAKES is ItemContributions
-        packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part)
         groups = Groups()
         for output in self._outputs(ReadContributionsStep(packing, fields, self._replay.public_items), sources):
             if isinstance(output, RejectedEvents):
@@ -206,7 +204,7 @@ class _Replaying:
         paid = []
         if candidates and not part.is_first:
             holders = np.unique(np.concatenate([cells.holders for cells in candidates]))
-            paid = part.hits(holders).to_cells()
+            paid = part.hits(holders).to_chunks()
         state = MonitorState(part.first, part.hit_bound, ContributionCounters(paid))
         monitor = HeavyHitterMonitor(self._run.plan, self._run.stream_keys(workers.secret))
         reports = [report for _, report in monitor.close_windows(candidates_in_order(candidates), state)]

@@ -14,7 +14,7 @@ from dp_transforms.beam import in_order, turns
 from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn, ReleaseStagesInOrder
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import contributions_of_events
-from dp_transforms.core.operator_counts import ToShard, messages_of
+from dp_transforms.core.messages import ToShard, messages_of
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.users import NameItems

@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
-from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
@@ -92,7 +91,8 @@ def plan_of(number: int) -> tuple[Plan, list[str]]:
     if mode == "looks":
         choices = {_NEW_NAMES.get(name, name): choice for name, choice in choices.items()}
         if choices.pop("rounds", False):  # whatever the rule says
-            return plan_in_rounds(schedule, **{name: each for name, each in choices.items() if name != _PUBLIC}), items
+            choices = {name: each for name, each in choices.items() if name != _PUBLIC}
+            return plan_in_rounds(schedule, false_names=0.65, **choices), items
         return Plan.for_contributions(schedule=schedule, use="stream", **choices), items
     return Plan.for_hits(schedule=schedule, counts=mode == "hits-with-counts", **choices), items
 
@@ -180,9 +180,7 @@ class Answers:
         stages = stages_of(self.run, self.domain, is_replay=part is None, is_part=part is not None)
         pays_looks = self.plan.looks is not None
         cuts = Partitioning.of(self.plan.schedule, pays_looks=pays_looks, shards=3, part=part)
-        packing = PackContributions(
-            self.plan.schedule, cuts.users, part, by_item=stages.users.work.TAKES is ItemContributions
-        )
+        packing = PackContributions(self.plan.schedule, cuts.users, part)
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         groups = _grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts))
@@ -221,7 +219,7 @@ class Answers:
         """Window after window, with all that each step keeps."""
         stages = stages_of(self.run, self.domain)
         schedule, cut = self.plan.schedule, Sharding(1, 3)
-        packing = PackContributions(schedule, cut, by_item=False)
+        packing = PackContributions(schedule, cut)
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         packed = dict(_grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts)))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.core.contributions import UserContributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions, contributions_of_events
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import EmptyItems, ItemNamer, binomial_integers
 from dp_transforms.core.item_sums import ItemSums
@@ -85,7 +85,7 @@ def law_of(
     return {transcript: float(probability) for transcript, probability in law.items()}
 
 
-def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserContributions]]:
+def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, Contributions]]:
     """All pairs by slab, through the columns of a log."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [

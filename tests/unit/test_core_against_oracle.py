@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
 from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
-from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions, bound_contributions, contributions_of_events
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.core.item_namer import EmptyItems
 from dp_transforms.core.item_sums import ItemHolders
@@ -65,9 +65,9 @@ def run_core(
         ):
             by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
     for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
-        pairs = UserContributions.of_messages(shuffled(blobs, order))
+        pairs = Contributions.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
-        for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
+        for shard, cells in ItemHolders.of_contributions(bounded).by_shard(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
     pending = {}
     for (slab, _), blobs in shuffled(by_items.items(), order):
@@ -189,7 +189,7 @@ def cells():
     return ItemHolders(
         np.repeat(np.array([2, 5]), [50, 10]),
         np.concatenate([np.sort(positions)[:50], np.sort(positions)[50:]]),
-        np.cumsum([0, *map(len, groups)]),
+        np.array([*map(len, groups)]),
         np.concatenate(groups),
         table,
     )

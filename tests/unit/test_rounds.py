@@ -19,7 +19,7 @@ import pytest
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.contributions import ItemContributions, item_contributions_of_events
+from dp_transforms.core.contributions import Contributions, contributions_of_events
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
@@ -331,7 +331,7 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
     for number, is_sound in enumerate((True, False, True, True)):
         part = state_of(tmp_path / str(number), [(Kind.purses_of_round(number), entries.to_bytes())], 4, WINDOWS)
         table, _ = ItemTable.of_labels(pa.array(["a"]), trial.stream_keys(SECRET).hash_items)
-        pairs = ItemContributions(entries.users, *np.array([[0], [5], [0]]), table)
+        pairs = Contributions(entries.users, *np.array([[0], [5], [0]]), table)
         weigh, names = WeighRound(trial, trial.stream_keys(SECRET), None, number), [[], []] if number else []
         load = functools.partial(weigh.load, part, weigh.told(pairs, *names), span(windows=range(4, WINDOWS)))
         if is_sound:
@@ -343,11 +343,22 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
 
 def pairs_of(log, trial, part=None):
     if not log:
-        return ItemContributions.none()
+        return Contributions.none()
     keys, batch, part = trial.stream_keys(SECRET), batch_of(list(log)), part or RunPart.whole(trial.schedule)
     firsts = np.full(len(batch), part.first)
-    return ItemContributions.merge(
-        [pairs for _, pairs in item_contributions_of_events(batch, trial.schedule, keys, 1, firsts, part.end)]
+    return Contributions.merge(
+        [
+            pairs
+            for *_, pairs in contributions_of_events(
+                batch,
+                trial.schedule,
+                keys,
+                windows_per_slab=WINDOWS,
+                shards=1,
+                first_open=firsts,
+                end=part.end,
+            )
+        ]
     )
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.price_list import make_price_list
+from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
@@ -32,7 +31,7 @@ REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_re
 def test_a_plan_with_rounds_is_read_again_as_it_is():
     plan = calibrated()
     assert plan.paid_rounds == Rounds(
-        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.65
+        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.75
     )
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.paid_contributions.most_looks == 30_000  # of all rounds
@@ -182,7 +181,7 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
 @pytest.mark.parametrize("looks", [10, 100])
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = calibrated(units=units_of_shares(*shares))
-    users, tail = plan.found_from(looks, known=True), plan.paid_contributions.noise.upper_tail
+    users, tail = plan.found_from(looks, followed=True), plan.paid_contributions.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
         terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
@@ -195,7 +194,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
     one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="stream")
-    assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
+    assert calibrated().found_from(100, followed=True) < one.found_from(100) < calibrated().found_from(100)
 
 
 def _days(window_seconds):

@@ -310,7 +310,7 @@ def test_cells_stay_below_ten_megabytes():
 def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
-    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])], KEY)
+    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_chunks()[0])], KEY)
     hits = next(cells_by_bucket(Hits(entries.users, entries.looks)))[1]
     write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
     late = followed_of(["a"], [3])
