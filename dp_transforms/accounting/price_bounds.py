@@ -2,11 +2,11 @@
 
 The price of a test is the largest Renyi divergence, over all whole counts of the other users and both ways, between
 what is published of an item with a user's weight and without it: a bit, ``count + noise >= threshold``; or a level, how
-many of the boundaries T, T + d, T + 2d, ... the noisy count reaches (docs/prices.md).
+many of the boundaries T, T + d, T + 2d, ... the noisy count reaches.
 
 Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it; `within` says yes only
-where a price is at most what is given ("Many prices at once"). Errors of floats are added, each inequality is rounded
-up. Tests compare the bounds with exact prices.
+where a price is at most what is given (docs/prices.md, "Many prices at once"). Errors of floats are added, each
+inequality is rounded up. Tests compare the bounds with exact prices.
 
 A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,
 and only intervals whose bound is above what is allowed are cut. ``P = Pr[Z >= m - weight]`` is the bit with the user,
