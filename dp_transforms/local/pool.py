@@ -112,7 +112,10 @@ class ProcessPool:
         except OSError as error:
             raise PoolError(f"no worker process could be started: {error.strerror or error}.") from None
         self._executor = ProcessPoolExecutor(
-            number, multiprocessing.get_context("forkserver"), _begin, (secret, self.store, shows_faults)
+            number,
+            multiprocessing.get_context("forkserver"),
+            _begin,
+            (secret, self.store, shows_faults, dict(os.environ)),
         )
         self._processes = self._executor._processes  # its own words do not say how one has ended
 
@@ -201,8 +204,10 @@ class _Worker(NamedTuple):
 _worker: _Worker | None = None
 
 
-def _begin(secret: bytes, store: BlobStore, shows_faults: bool) -> None:
+def _begin(secret: bytes, store: BlobStore, shows_faults: bool, environment: dict[str, str]) -> None:
+    """environment: of the command, which may have changed since the fork server has started."""
     global _worker
+    os.environ.update(environment)
     _worker = _Worker(secret, store, {})
     silent = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1) if shows_faults else (0, 1, 2):
