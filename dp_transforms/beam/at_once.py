@@ -1,4 +1,4 @@
-"""At once: a driver of stages for bounded input, which groups all that belongs to a slab of windows and a shard."""
+"""At once: a driver of stages for bounded input, which groups all that belongs to a range of windows and a shard."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import apache_beam as beam
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.metrics import add_counts
 from dp_transforms.core.pack_contributions import MergeContributions, Packed
-from dp_transforms.core.stage import AtOnceStep, EachKeyStep, SlabKey
-from dp_transforms.core.window_report import WindowReport
+from dp_transforms.core.stage import AtOnceStep, GroupKey
 
 _Named = Sequence[Packed] | None  # in earlier rounds of looks
 
@@ -32,33 +29,32 @@ def run_at_once(
     noise_key: beam.Secret,
     named: Sequence[beam.PCollection] = (),
 ) -> beam.PCollection:
-    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage; the last stage
-    sends reports, at the maximal timestamp of their windows.
+    """``((range, shard), all packed columns)`` -> packed columns by range and shard for the next step.
 
-    named: for every group of a later round of looks, what was named, packed `NamedItems` by slab and shard, as
-    `StageWork.columns` takes it; each of one step alone, since not every engine waits for all that were flattened.
+    named: for every group of a later round of looks, what was named, packed `NamedItems` by range and shard, as
+    `Step.process` takes them; each of one step alone, since not every engine waits for all that were flattened.
     """
     process = beam.ParDo(RunStepDoFn(step, noise_key), *map(beam.pvalue.AsList, named))
-    return groups | label >> process.with_output_types(WindowReport if step.to is None else tuple[SlabKey, bytes])
+    return groups | label >> process.with_output_types(tuple[GroupKey, bytes])
 
 
-def run_for_keys(groups: beam.PCollection, label: str, step: EachKeyStep, noise_key: beam.Secret) -> beam.PCollection:
-    """The same for ``((key, slab, shard), all packed columns)``, also of a stream."""
+def run_for_keys(groups: beam.PCollection, label: str, step: AtOnceStep, noise_key: beam.Secret) -> beam.PCollection:
+    """The same for ``((key, range, shard), all packed columns)``, also of a stream."""
     return groups | label >> beam.ParDo(RunStepDoFn(step, noise_key)).with_output_types(tuple[KeyedCell, bytes])
 
 
 def merge_pairs(groups: beam.PCollection, noise_key: beam.Secret) -> beam.PCollection:
-    """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
+    """``((range, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again."""
     merge = beam.ParDo(RunStepDoFn(MergeContributions(), noise_key)).with_output_types(Packed)
     return groups | "MergeContributions" >> merge | "GroupMerged" >> beam.GroupByKey()
 
 
 class WithStarts(beam.PTransform):
-    """Packed columns by slab and shard, and an empty blob for each such cell: those to which nothing comes act, too.
+    """Packed columns by range and shard, and an empty blob for each such cell: those to which nothing comes act, too.
 
-    Known items, and public ones, are tested in every window. names: for columns by key, slab and shard, the keys. On a
-    stream the cells of all windows are put in at the beginning, before the watermark can pass one.
+    Followed items, and public ones, are tested in every window. names: for columns by key, range and shard, the keys.
+    On a stream the groups of all windows are put in at the beginning, before the watermark can pass one.
     """
 
     def __init__(self, step: AtOnceStep, names: Sequence[str] | None = None) -> None:
@@ -80,11 +76,11 @@ def _starts(once: bytes, step: AtOnceStep, names: Sequence[str] | None) -> Itera
     return (((name, *cell), b"") for name in names for cell in _keys(step))
 
 
-def _keys(step: AtOnceStep) -> list[SlabKey]:
+def _keys(step: AtOnceStep) -> list[GroupKey]:
     """All that there may be."""
-    part, windows = step.whole_or_part, step.cut.windows_per_slab
-    slabs = range(part.first // windows, -(-part.end // windows))
-    return [(slab, shard) for slab in slabs for shard in range(step.cut.shards)]
+    part, windows = step.whole_or_part, step.cut.windows_per_range
+    ranges = range(part.first // windows, -(-part.end // windows))
+    return [(number, shard) for number in ranges for shard in range(step.cut.shards)]
 
 
 class RunStepDoFn(beam.DoFn):
@@ -99,12 +95,7 @@ class RunStepDoFn(beam.DoFn):
 
     def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         counts: Counter[str] = Counter()
-        for output in self._work((*element, *_lists(first, second)), counts):
-            if isinstance(output, tuple) and isinstance(output[1], WindowReport):
-                report = output[1]
-                yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
-            else:
-                yield output
+        yield from self._work((*element, *_lists(first, second)), counts)
         add_counts(counts)
 
 

@@ -27,8 +27,8 @@ from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.release_stages import Partitioning, stages_of
-from dp_transforms.core.stage import AtOnceStep, Sharding
+from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding
+from dp_transforms.core.steps import stages_of
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan

@@ -177,11 +177,11 @@ class Cells(Columns):
         for cells in group_slices(self.windows):
             yield int(self.windows[cells.start]), cells
 
-    def by_slab(self, windows_per_slab: int) -> Iterator[tuple[int, Self]]:
-        """The cells in slabs of so many consecutive windows: ``(slab, cells)``; slabs without cells are left out."""
-        slabs = self.windows // windows_per_slab
-        for cells in group_slices(slabs):
-            yield int(slabs[cells.start]), self if cells == slice(0, len(self)) else self.select(cells)
+    def by_window_range(self, windows_per_range: int) -> Iterator[tuple[int, Self]]:
+        """The cells in ranges of so many consecutive windows: ``(range, cells)``; ranges without cells are left out."""
+        window_ranges = self.windows // windows_per_range
+        for cells in group_slices(window_ranges):
+            yield int(window_ranges[cells.start]), self if cells == slice(0, len(self)) else self.select(cells)
 
     def shard_by_item(self, shards: int) -> Iterator[tuple[int, Self]]:
         """The cells by shard of items: ``(shard, cells)``; shards without cells are left out."""

@@ -66,7 +66,7 @@ class Contributions(Columns):
         users, columns["codes"] = used(len(self.users), columns["codes"])
         return dataclasses.replace(self, users=self.users if users is None else self.users[users], **columns)
 
-    def apart(self, marked: npt.NDArray[np.bool_]) -> Self:
+    def split_by_mask(self, marked: npt.NDArray[np.bool_]) -> Self:
         """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,
         for what goes by ``codes``. marked: bool[n]."""
         return dataclasses.replace(self, users=np.repeat(self.users, 2), codes=2 * self.codes + marked)
@@ -162,18 +162,18 @@ def contributions_of_events(
     schedule: WindowSchedule,
     keys: IdKeys,
     *,
-    windows_per_slab: int,
+    windows_per_range: int,
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
 ) -> Iterator[tuple[int, int, UserContributions]]:
-    """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``. What
-    has many pairs comes in several parts, of different windows.
+    """The distinct pairs of a batch, by range of windows and shard of users: ``(range, shard, pairs)``. What has many
+    pairs comes in several parts, of different windows.
 
     first_open, end: as `rows_of_events` has them.
     """
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        groups = (rows.windows // windows_per_slab) * shards + shards_of(rows, shards)
+        groups = (rows.windows // windows_per_range) * shards + shards_of(rows, shards)
         for group, pairs in UserContributions.by_group(rows, groups):
             yield (*divmod(group, shards), pairs)
 

@@ -22,15 +22,15 @@ from dp_transforms.core.operator_counts import (
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import Sharding, SlabKey
+from dp_transforms.core.stage import GroupKey, Sharding
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed columns
+Packed = tuple[GroupKey, bytes]  # range of windows and shard of users; packed columns
 
 
 @dataclasses.dataclass(frozen=True)
 class PackContributions:
-    """by_item: packed `ItemContributions`, in one slab, and not `UserContributions`. part: events outside of it are
+    """by_item: packed `ItemContributions`, in one range, and not `UserContributions`. part: events outside of it are
     skipped, as those
     outside of the plan; None: the whole run."""
 
@@ -63,16 +63,16 @@ class PackContributions:
             for shard, of_items in item_contributions_of_events(batch, schedule, keys, shards, first_open, part.end):
                 yield (0, shard), of_items.to_bytes()
             return
-        for slab, shard, of_users in contributions_of_events(
+        for number, shard, of_users in contributions_of_events(
             batch,
             schedule,
             keys,
-            windows_per_slab=self.sharding.windows_per_slab,
+            windows_per_range=self.sharding.windows_per_range,
             shards=shards,
             first_open=first_open,
             end=part.end,
         ):
-            yield (slab, shard), of_users.to_bytes()
+            yield (number, shard), of_users.to_bytes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MergeContributions:
 
     most_bytes: int = MOST_MESSAGE_BYTES
 
-    def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
+    def start(self, secret: bytes) -> Callable[[tuple[GroupKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
         most = self.most_bytes
         return lambda group, counts: (
             (group[0], packed) for packed in ItemContributions.of_messages(group[1]).messages(most)

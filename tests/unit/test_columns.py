@@ -130,7 +130,7 @@ def build_purses(rows):
 
 
 def purses_of(entries):
-    columns = (entries.left.tolist(), entries.looks.tolist(), entries.first_windows.tolist())
+    columns = (entries.left.tolist(), entries.tests.tolist(), entries.first_windows.tolist())
     assert entries.users.tolist() == sorted(set(entries.users.tolist()))
     return dict(zip(entries.users.tolist(), zip(*columns, strict=True), strict=True))
 
@@ -261,7 +261,7 @@ def test_cells_are_cut_by_window_and_by_shard_of_items(name, data, windows, shar
     rows = case.rows_of(cells)
     low_words = {label: int(KEYS.hash_items(pa.array([label]))[0, 1]) for _, label in rows}
     for parts, place in (
-        (cells.by_slab(windows), lambda window, label: window // windows),
+        (cells.by_window_range(windows), lambda window, label: window // windows),
         (cells.shard_by_item(shards), lambda window, label: low_words[label] % shards),
         (((at, cells.select(which)) for at, which in cells.by_window()), lambda window, label: window),
     ):
