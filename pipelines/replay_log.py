@@ -17,14 +17,14 @@ other file, however often a worker dies. What is told on stderr, and Beam's own 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import find_log_chunks
-from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
+from dp_transforms.beam.jobs import ReplayJob, build_replay, run_to_end
 from dp_transforms.beam.runner_options import is_dry, is_on_dataflow, is_sent, job_name, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
@@ -93,14 +93,14 @@ def run(arguments: Sequence[str]) -> None:
     """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the job."""
     ours, beam_words = parse_words(parser(), arguments)
     ours.run_id = fresh_run_id()
-    with contextlib.ExitStack() as drafts:
-        try:
-            options = runner_options(beam_words, job_name=job_name(ours.stream, ours.run_id), streaming=False)
-            check(ours, options)
-            pipeline = drafts.enter_context(replay_pipeline(options, job_of(ours)))
-        except (UserError, ValueError) as error:
-            sys.exit(f"replay_log: {error}")
-        run_to_end(pipeline)
+    try:
+        options = runner_options(beam_words, job_name=job_name(ours.stream, ours.run_id), streaming=False)
+        check(ours, options)
+        pipeline = beam.Pipeline(options=options)
+        build_replay(pipeline, job_of(ours))
+    except (UserError, ValueError) as error:
+        sys.exit(f"replay_log: {error}")
+    run_to_end(pipeline)
     if is_dry(options):
         tell("Dry run: the job was made. It is not sent.")
     if is_sent(options) and not is_taken(ours.output):

@@ -153,7 +153,7 @@ def test_files_that_the_documents_name_exist():
 def test_files_that_the_map_of_the_papers_names_exist():
     text = (ROOT / "docs" / "papers.md").read_text()
     found = re.findall(r"(?<![\w/])([A-Z]|[a-z]+)/([\w/]+\.py)", text)
-    assert {short for short, _ in found} >= {"A", "P", "M"}
+    assert {short for short, _ in found} >= {"A", "P"}
     for short, name in found:
         folders = PAPER_FOLDERS.get(short, (short, f"tests/{short}", f"dp_transforms/{short}"))
         assert any((ROOT / folder / name).exists() for folder in folders), f"papers.md names {short}/{name}"

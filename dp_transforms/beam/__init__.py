@@ -5,11 +5,10 @@ against a threshold, charges the counters of the users who hold a hit, and leave
 hits. It runs wherever users pay for hits. All else brings it its candidates, takes its reports, or does the same where
 users pay for contributions. The way of an event:
 
-read_events            a log, or elements of any kind -> batches of events
-assign_windows         batches -> pairs (user, item) by window and shard of users
-run_stages             pairs -> reports, through the stages of `dp_transforms.core`
-write_files            reports -> one file, and its name when all is done; rejected rows -> another file, for the
-                       operator
+read_events            a log, or elements of any kind (element_fields) -> batches of events
+assign_windows         batches -> contributions by window and shard of users
+at_once                these, of bounded input -> reports: users and items in turn, once or in rounds
+write_files            reports -> one file, when all is done; rejected rows -> another file, for the operator
 release_heavy_hitters  `ShiftingHeavyHitters`, which joins these steps
 release_rows           `HeavyHitterRows`, declared by plain values: rows -> rows with a schema, in order
 

@@ -1,8 +1,7 @@
-"""Assign: batches of events -> packed pairs (user, item) by window and shard of users.
+"""Assign: batches of events -> packed contributions (user, item) by window and shard of users.
 
-Contributions are made distinct before the shuffle, and from here on ids are keyed hashes. With a known domain, events
-with
-other items are left out here.
+Contributions are made distinct before the shuffle, and from here on ids are keyed hashes. With public items, events
+with other items are left out here.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def assign_windows(
-    run: PlannedRun, noise_key: beam.Secret, step: PackContributions, domain: PublicItemsSource | None = None
+    run: PlannedRun, noise_key: beam.Secret, step: PackContributions, public_items: PublicItemsSource | None = None
 ) -> beam.ParDo:
-    """`EventBatch` -> ``((range, shard), packed pairs)``, as ``step`` says.
+    """`EventBatch` -> ``((range, shard), packed contributions)``, as ``step`` says.
 
     All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
-    return beam.ParDo(PackPairsDoFn(run, step, noise_key, domain)).with_output_types(PACKED)
+    return beam.ParDo(_PackDoFn(run, step, noise_key, public_items)).with_output_types(PACKED)
 
 
 def assign_windows_of_keys(
@@ -47,29 +46,28 @@ def assign_windows_of_keys(
     public_items: PublicItemsSource | None = None,
     keys: Collection[str] | None = None,
 ) -> beam.ParDo:
-    """``(key, EventBatch)`` -> ``((key, range, shard), packed pairs)``. keys: others are left out; None: any."""
-    do_fn = _PackPairsOfKeysDoFn(keys, run, step, noise_key, public_items)
+    """``(key, EventBatch)`` -> ``((key, range, shard), packed contributions)``. keys: others are left out; None: any"""
+    do_fn = _PackOfKeysDoFn(keys, run, step, noise_key, public_items)
     return beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
 
 
-class PackPairsDoFn(KeyedDoFn):
-    """Adapts `PackContributions`.
+class _PackDoFn(KeyedDoFn):
+    """Adapts `PackContributions`, and warns of a range in which no event lies."""
 
-    Events outside the declared range or domain are counted for the operator.
-    """
+    TRANSFORM = "ShiftingHeavyHitters"  # for who is warned
 
     def __init__(
         self,
         run: PlannedRun,
         step: PackContributions,
         noise_key: beam.Secret,
-        domain: PublicItemsSource | None = None,
+        public_items: PublicItemsSource | None,
     ) -> None:
-        super().__init__(run, noise_key, domain)
+        super().__init__(run, noise_key, public_items)
         self._step = step
         self._has_inside = self._has_outside = self._has_warned = False
 
-    def process(self, batch: EventBatch) -> Iterator[tuple[GroupKey, bytes]]:
+    def process(self, batch: EventBatch) -> Iterator[Any]:
         counts: Counter[str] = Counter()
         yield from self._step.pack(batch, self._keys, self._public_items, counts)
         add_counts(counts)
@@ -83,24 +81,26 @@ class PackPairsDoFn(KeyedDoFn):
         self._has_warned = True
         schedule, part = self._step.schedule, self._step.run_part
         _LOG.warning(
-            "ShiftingHeavyHitters: none of the events that this worker has seen so far lies in the range of the plan,"
-            " %s .. %s; such events are skipped. Check the range, and the unit of the times. How many: the counter %s.",
+            "%s: none of the events that this worker has seen so far lies in the range of the plan, %s .. %s; such"
+            " events are skipped. Check the range, and the unit of the times. How many: the counter %s.",
+            self.TRANSFORM,
             format_utc(schedule.window_start_micros(part.first)),
             format_utc(schedule.window_end_micros(part.end - 1)),
             EVENTS_OUTSIDE_RANGE,
         )
 
 
-class _PackPairsOfKeysDoFn(PackPairsDoFn):
+class _PackOfKeysDoFn(_PackDoFn):
+    TRANSFORM = "ThresholdMonitorEvolving"
+
     def __init__(self, keys: Collection[str] | None, *of_run: Any) -> None:
         super().__init__(*of_run)
         self._of_keys = None if keys is None else frozenset(keys)
-        self._of_others = operator_counter(EVENTS_OF_OTHER_KEYS)
 
-    def process(self, element: tuple[str, EventBatch]) -> Iterator[tuple[KeyedCell, bytes]]:  # type: ignore[override]
+    def process(self, element: tuple[str, EventBatch]) -> Iterator[Any]:  # type: ignore[override]
         key, batch = element
         if self._of_keys is not None and key not in self._of_keys:
-            self._of_others.inc(len(batch))
+            operator_counter(EVENTS_OF_OTHER_KEYS).inc(len(batch))
             return
         for cell, blob in super().process(batch):
             yield (key, *cell), blob

@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import shutil
 import signal
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
@@ -27,7 +25,7 @@ from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.runner_options import FLINK, cluster_address, is_local, runner_of, waits_for_storing
-from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteRejectedFolder, WriteReports, new_draft
+from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.core.operator_counts import counts_and_gauges
 from dp_transforms.errors import StreamError
@@ -36,10 +34,8 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, ReportSink
-from dp_transforms.reports.report_writer import ReportFollower
-from dp_transforms.stores.remote_files import is_remote
 
-_SECONDS_TO_CANCEL, _REST_SECONDS = 30.0, 60.0
+_SECONDS_TO_CANCEL, _REST_SECONDS, _PATIENCE_SECONDS = 30.0, 60.0, 120.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
 _GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
@@ -47,7 +43,7 @@ _GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayJob:
-    """A log, and the files of its report. Fields: as in `ShiftingHeavyHitters` and `PublishReport`; output,
+    """A log, and the files of its report. Fields: as in `ShiftingHeavyHitters` and `WriteReports`; output,
     block_output, which is the report of blocks, and dead_letter are paths or URLs."""
 
     chunks: Sequence[LogChunk]
@@ -62,17 +58,10 @@ class ReplayJob:
     dead_letter: str | None
     max_bad_fraction: float = 0.5
 
-    @property
-    def outputs(self) -> list[str]:
-        return [self.output, *([self.block_output] if self.block_output else [])]
 
-
-def build_replay(pipeline: beam.Pipeline, job: ReplayJob, drafts: Sequence[str]) -> None:
-    """Reading, the transform, drafts of the reports, and, in a last step, their names: a report appears whole or not at
-    all, over no other file, however often a worker dies.
-
-    drafts: a `new_draft` for each output. Raises ValueError for what cannot be used.
-    """
+def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
+    """Reading, the transform and, in a last step, the reports: each appears whole or not at all, over no other file,
+    however often a worker dies. Raises ValueError for what cannot be used."""
     of_flink = pipeline.options.view_as(FlinkRunnerOptions)
     parallelism = of_flink.parallelism if runner_of(pipeline.options) == FLINK else None  # others choose it themselves
     batches, unread = pipeline | "ReadEvents" >> ReadEvents(job.chunks, job.fields, workers=parallelism)
@@ -85,12 +74,11 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob, drafts: Sequence[str])
         shards=_shards(job, parallelism),
         with_blocks=job.block_output is not None,
     )
-    found = [("Report", heavy.reports), ("Blocks", heavy.blocks)]
-    for (name, reports), output, draft in zip(found, job.outputs, drafts, strict=False):
-        header = ReportHeader.of_plan(job.plan, job.run_id, job.stream, of_blocks=name == "Blocks")
-        paths = reports | f"Write{name}" >> WriteReports(draft, header, shown_name=output)
-        publish = PublishReport(draft, output, header, job.max_bad_fraction)
-        _ = (paths, batches, unread) | f"Publish{name}" >> publish
+    outputs = {"Report": (heavy.reports, job.output), "Blocks": (heavy.blocks, job.block_output)}
+    for name, (reports, output) in outputs.items():
+        if output is not None:
+            header = ReportHeader.of_plan(job.plan, job.run_id, job.stream, of_blocks=name == "Blocks")
+            _ = (reports, batches, unread) | f"Write{name}" >> WriteReports(output, header, job.max_bad_fraction)
     if job.dead_letter is not None:
         _ = unread | "WriteRejected" >> WriteRejected(job.dead_letter)
 
@@ -103,22 +91,6 @@ def _shards(job: ReplayJob, parallelism: int | None) -> int:
     window_ranges = 1 if job.plan.looks is not None else min(schedule.horizon, _GROUPS_OF_WINDOWS)
     fewest = max(_LEAST_SHARDS, 4 * (parallelism or 1))
     return min(_MOST_SHARDS, max(-(-events // (_EVENTS_PER_SHARD * window_ranges)), -(-fewest // window_ranges)))
-
-
-@contextlib.contextmanager
-def replay_pipeline(options: PipelineOptions, job: ReplayJob) -> Iterator[beam.Pipeline]:
-    """The pipeline of a replay, to be run within the block: its drafts are there so long. Raises ValueError for what
-    cannot be used."""
-    pipeline, drafts = beam.Pipeline(options=options), list[str]()
-    try:
-        for output in job.outputs:
-            drafts.append(new_draft(output))
-        build_replay(pipeline, job, drafts)
-        yield pipeline
-    finally:
-        for draft in drafts:
-            if not is_remote(draft):  # the last step removes what is in a store
-                shutil.rmtree(os.path.dirname(draft), ignore_errors=True)
 
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
@@ -225,42 +197,29 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(job.dead_letter)
 
 
-def watch_to_end(pipeline: beam.Pipeline, job: StreamJob) -> None:
-    """Runs a stream until its last report is there; some runners never end a job by themselves. Raises what it fails
-    with, and StreamError where its output cannot be read for long; the job is cancelled then."""
+def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: float = 2.0) -> None:
+    """Runs a stream until all reports that the end of its run counts are there: some runners never end a job by
+    themselves, and the end may come before the last reports. Raises what it fails with, and StreamError where its
+    output cannot be read for two minutes: it would go on unwatched. The job is cancelled then."""
     running, reports = RunningPipeline(pipeline), job.sink.follow(job.run_id)
+    seen, read_at = 0, time.monotonic()
     try:
-        wait_for_reports(reports, lambda: running.is_over)
+        while not running.is_over:
+            try:
+                news = reports.read_new()
+            except StreamError:
+                if time.monotonic() - read_at >= _PATIENCE_SECONDS:
+                    raise
+            else:
+                read_at = time.monotonic()
+                seen = len(news.reports) + (0 if news.is_new else seen)
+                if news.ended is not None and seen >= news.ended.reports:
+                    break
+            time.sleep(pause_seconds)
         running.raise_error()
     finally:
         running.cancel()
         reports.close()
-
-
-def wait_for_reports(
-    reports: ReportFollower,
-    is_over: Callable[[], bool],
-    *,
-    pause_seconds: float = 2.0,
-    patience_seconds: float = 120.0,
-) -> None:
-    """Until the job is over, or all that the end of its run counts is there: the end may come before the last reports.
-
-    Raises StreamError if the output cannot be read for so long: the job would go on unwatched.
-    """
-    seen, read_at = 0, time.monotonic()
-    while not is_over():
-        try:
-            news = reports.read_new()
-        except StreamError:
-            if time.monotonic() - read_at >= patience_seconds:
-                raise
-        else:
-            read_at = time.monotonic()
-            seen = len(news.reports) + (0 if news.is_new else seen)
-            if news.ended is not None and seen >= news.ended.reports:
-                return
-        time.sleep(pause_seconds)
 
 
 class RunningPipeline:

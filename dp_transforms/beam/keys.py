@@ -25,20 +25,15 @@ _FRESH_KEYS: dict[str, bytes] = {}
 
 
 class KeyFile(beam.Secret):
-    """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path.
+    """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path."""
 
-    fingerprint: of the key of a run that is taken in parts (`runs.fingerprints.key_fingerprint`); None: any key.
-    Every worker reads the file when it is set up, so one that was exchanged meanwhile is refused.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], fingerprint: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = os.fspath(path)
-        self.fingerprint = fingerprint
 
     def get_secret_bytes(self) -> bytes:
         """Raises as `read_key_file` does."""
-        return read_key_file(self.path, self.fingerprint)
+        return read_key_file(self.path)
 
 
 class FreshKey(beam.Secret):
@@ -60,12 +55,6 @@ class FreshKey(beam.Secret):
             ) from None
 
 
-def stays_in_this_process(pipeline: beam.Pipeline) -> bool:
-    """Whether all workers of this pipeline are in the process that builds it."""
-    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
-    return type(pipeline.runner).__name__ in _IN_PROCESS_RUNNERS and mode in (None, "in_memory", "multi_threading")
-
-
 def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pipeline: beam.Pipeline) -> beam.Secret:
     """The secret for the DoFns of this pipeline.
 
@@ -84,10 +73,10 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
         return key_file
     if noise_key is not None:
         raise ValueError(f"noise_key must be a path, a beam.Secret or None, got a {type(noise_key).__name__}.")
-    if not stays_in_this_process(pipeline):
-        runner = type(pipeline.runner).__name__
+    runner, mode = type(pipeline.runner).__name__, pipeline.options.view_as(DirectOptions).direct_running_mode
+    if runner not in _IN_PROCESS_RUNNERS or mode not in (None, "in_memory", "multi_threading"):
         if runner in _IN_PROCESS_RUNNERS:
-            runner += f" in mode {pipeline.options.view_as(DirectOptions).direct_running_mode}"
+            runner += f" in mode {mode}"
         raise ValueError(
             f"{runner} runs workers outside this process, which need one noise"
             f" key: give noise_key=PATH, or --noise-key-file. {MAKE_ONE}"

@@ -9,8 +9,6 @@ from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.plan.plan import Plan
-
 NAMESPACE = "shh.operator"
 
 
@@ -43,18 +41,3 @@ def operator_values(result: PipelineResult) -> dict[str, list[int]]:
     for gauge in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]:
         values.setdefault(gauge.key.metric.name, []).append(gauge.result.value)
     return values
-
-
-def display_of(plan: Plan, stream: str) -> dict[str, str | float]:
-    """What the pages of an engine show of a run: declared values alone."""
-    schedule = plan.schedule
-    return {
-        "stream": stream,
-        "charge": plan.charge_in_words,
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "windows": schedule.horizon,
-        "window_seconds": schedule.window_seconds,
-        "slide_seconds": schedule.slide_seconds,
-        "start_seconds": schedule.start_seconds,
-    }

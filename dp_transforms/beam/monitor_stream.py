@@ -10,7 +10,6 @@ import apache_beam as beam
 
 from dp_transforms.beam.in_order import ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import display_of
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.checks import check_names
@@ -104,10 +103,6 @@ class MonitorStream(beam.PTransform):
         self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
         self._stages = stages_of(self._run, self._public_items)
-
-    def display_data(self) -> dict[str, str | float]:
-        """What was declared."""
-        return display_of(self._run.plan, self._run.stream)
 
     def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -15,6 +15,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from dp_transforms.beam.element_fields import Getter
 from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
@@ -27,8 +28,6 @@ _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000
 REJECTED = "rejected"  # tag of the second output of whatever reads
 
-Getter = Callable[[Any], Any]
-
 
 class ReadEvents(beam.PTransform):
     """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
@@ -37,13 +36,7 @@ class ReadEvents(beam.PTransform):
     workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
     """
 
-    def __init__(
-        self,
-        chunks: Sequence[LogChunk],
-        fields: EventFields,
-        *,
-        workers: int | None = None,
-    ) -> None:
+    def __init__(self, chunks: Sequence[LogChunk], fields: EventFields, *, workers: int | None = None) -> None:
         super().__init__()
         if workers is None:
             self._joined = [JoinedChunks((chunk,)) for chunk in chunks]
@@ -57,7 +50,7 @@ class ReadEvents(beam.PTransform):
         chunks.element_type = JoinedChunks  # not one that Beam infers from the values
         if len(joined) > 1:
             chunks = chunks | "SpreadChunks" >> beam.Reshuffle()
-        return _batches_and_rejected(chunks, "ReadChunks", self._read)
+        return _batches_and_rejected(chunks | "ReadChunks" >> self._read.with_outputs(REJECTED, main="batches"))
 
 
 def _read_chunks(joined: JoinedChunks, fields: EventFields) -> Iterator[object]:
@@ -70,13 +63,11 @@ def _read_chunks(joined: JoinedChunks, fields: EventFields) -> Iterator[object]:
 
 
 def _batches_and_rejected(
-    elements: beam.PCollection, label: str, step: beam.ParDo
+    outputs: beam.pvalue.DoOutputsTuple, of_batches: Any = EventBatch, of_rejected: Any = RejectedEvents
 ) -> tuple[beam.PCollection, beam.PCollection]:
-    """The outputs of a step that yields `EventBatch` and, tagged `REJECTED`, `RejectedEvents`; with their element
-    types, which Beam cannot infer for tagged outputs."""
-    outputs = elements | label >> step.with_outputs(REJECTED, main="batches")
+    """The outputs of a step, with their element types, which Beam cannot infer where they are tagged."""
     batches, rejected = outputs.batches, outputs[REJECTED]
-    batches.element_type, rejected.element_type = EventBatch, RejectedEvents
+    batches.element_type, rejected.element_type = convert_to_beam_type(of_batches), convert_to_beam_type(of_rejected)
     return batches, rejected
 
 
@@ -95,154 +86,143 @@ class CollectEvents(beam.PTransform):
 
     def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
-        return _batches_and_rejected(everywhere, "CollectBatches", self._collect)
-
-
-class CollectEventsDoFn(beam.DoFn):
-    """Buffers the elements of a bundle."""
-
-    def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
-        self._user = user
-        self._item = item
-        self._time = time
-        self._time_unit = time_unit
-        self._rejected_counter = operator_counter(EVENTS_REJECTED)
-        self._without_time = operator_counter(EVENTS_WITHOUT_TIME)
-        self._has_warned = False
-
-    def start_bundle(self) -> None:
-        self._users: list[str] = []
-        self._items: list[str] = []
-        self._times: list[Any] = []  # microseconds; with a getter, what it returned
-        self._stamps: list[int] = []  # with a getter: the timestamps of the elements
-        self._rejected: dict[str, list[int]] = {}
-
-    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[TimestampedValue]:
-        if isinstance(element, EventBatch):  # a batch whose type was lost on the way
-            yield element
-            return
-        try:
-            user, item = id_of_value(self._user(element), "user"), id_of_value(self._item(element), "item")
-            time = timestamp.micros if self._time is None else self._time(element)
-        except BadIdError as error:
-            self._rejected.setdefault(error.args[0], []).append(timestamp.micros)
-            return
-        except Exception:  # a hostile element must not stop the stream, and its content must not reach a log
-            self._rejected.setdefault(
-                "user or item cannot be read" if self._time is None else "user, item or time cannot be read", []
-            ).append(timestamp.micros)
-            return
-        self._users.append(user)
-        self._items.append(item)
-        self._times.append(time)
-        if self._time is not None:
-            self._stamps.append(timestamp.micros)
-        if len(self._times) >= _MAX_BATCH:
-            yield from self._take_batch()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        for batch in self._take_batch():
-            yield WindowedValue(batch.value, batch.timestamp, [GlobalWindow()])
-        for reason, positions in self._rejected.items():
-            self._rejected_counter.inc(len(positions))
-            rejected = RejectedEvents("element", positions, reason)
-            stamped = WindowedValue(rejected, Timestamp(micros=min(positions)), [GlobalWindow()])
-            yield beam.pvalue.TaggedOutput(REJECTED, stamped)
-        self._rejected = {}
-
-    def _take_batch(self) -> Iterator[TimestampedValue]:
-        """The buffered events, with the earliest event time as timestamp: the watermark must not pass any of them. None
-        if there are none whose time can be read."""
-        users, items, times = pa.array(self._users, pa.string()), pa.array(self._items, pa.string()), self._read_times()
-        is_read = times.faults == 0
-        for fault in np.unique(times.faults[~is_read]).tolist():
-            reason = "bad time" if fault == BAD_TIME else fault_reason(fault, "time")
-            rows = np.flatnonzero(times.faults == fault)
-            self._rejected.setdefault(reason, []).extend(np.array(self._stamps)[rows].tolist())
-        self._users, self._items, self._times, self._stamps = [], [], [], []
-        if not is_read.any():
-            return
-        micros = times.micros[is_read]
-        self._count_without_time(micros)
-        if len(micros) < len(users):
-            users, items = users.filter(pa.array(is_read)), items.filter(pa.array(is_read))
-        batch = EventBatch(users.dictionary_encode(), items.dictionary_encode(), micros)
-        yield TimestampedValue[EventBatch](batch, Timestamp(micros=int(micros.min())))
-
-    def _read_times(self) -> TimeColumn:
-        if self._time is not None:
-            return parse_values(self._times, self._time_unit)
-        return TimeColumn(np.array(self._times, dtype=np.int64), np.zeros(len(self._times), np.uint8))
-
-    def _count_without_time(self, micros: npt.NDArray[np.int64]) -> None:
-        count = int((micros == MIN_TIMESTAMP.micros).sum())
-        if not count:
-            return
-        self._without_time.inc(count)
-        if not self._has_warned:
-            self._has_warned = True
-            _LOG.warning(
-                "ShiftingHeavyHitters: elements have no timestamp, so they lie in no window and are skipped. Give them"
-                " one (beam.window.TimestampedValue), or name the field with their time: time='...'. How many:"
-                " the counter %s.",
-                EVENTS_WITHOUT_TIME,
-            )
+        collect = self._collect.with_outputs(REJECTED, main="batches")
+        return _batches_and_rejected(everywhere | "CollectBatches" >> collect)
 
 
 class CollectEventsOfKeys(beam.PTransform):
     """``(key, (user, item))`` or ``(key, EventBatch)`` -> ``(batches, rejected)``: PCollections of
-    ``(key, EventBatch)`` and ``(key, RejectedEvents)``.
-
-    Keys are ids by the rule of `event_ids`, as users and items are.
-    """
+    ``(key, EventBatch)`` and ``(key, RejectedEvents)``. Keys are ids by the rule of `event_ids`, as users and items
+    are; what has none is rejected under the empty one."""
 
     def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
         collect = beam.ParDo(_CollectEventsOfKeysDoFn()).with_outputs(REJECTED, main="batches")
         outputs = everywhere | "CollectBatches" >> collect
-        batches, rejected = outputs.batches, outputs[REJECTED]
-        batches.element_type = convert_to_beam_type(tuple[str, EventBatch])
-        rejected.element_type = convert_to_beam_type(tuple[str, RejectedEvents])
-        return batches, rejected
+        return _batches_and_rejected(outputs, tuple[str, EventBatch], tuple[str, RejectedEvents])
 
 
-class _CollectEventsOfKeysDoFn(beam.DoFn):
-    """A `CollectEventsDoFn` for each key of a bundle. Elements without a key are rejected under the empty one."""
+class CollectEventsDoFn(beam.DoFn):
+    """Buffers the elements of a bundle."""
+
+    TRANSFORM, REMEDY = "ShiftingHeavyHitters", ", or name the field with their time: time='...'"  # for who is warned
+
+    def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
+        self._user, self._item, self._time, self._time_unit = user, item, time, time_unit
+        self._has_warned = False
 
     def start_bundle(self) -> None:
-        self._of_key: dict[str, CollectEventsDoFn] = {}
+        self._buffers: dict[str, _Buffer] = {}
+
+    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        if isinstance(element, EventBatch):  # a batch whose type was lost on the way
+            yield element
+            return
+        for batch, stamp in self._collect("", element, timestamp):
+            yield TimestampedValue[EventBatch](batch, stamp)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for key, buffer in self._buffers.items():
+            for batch, stamp in self._take(buffer):
+                yield WindowedValue(self._under(key, batch), stamp, [GlobalWindow()])
+            for reason, positions in buffer.rejected.items():
+                operator_counter(EVENTS_REJECTED).inc(len(positions))
+                rejected = self._under(key, RejectedEvents("element", positions, reason))
+                stamped = WindowedValue(rejected, Timestamp(micros=min(positions)), [GlobalWindow()])
+                yield beam.pvalue.TaggedOutput(REJECTED, stamped)
+        self._buffers = {}
+
+    def _under(self, key: str, value: Any) -> Any:
+        return value
+
+    def _collect(self, key: str, element: Any, timestamp: Timestamp) -> Iterator[tuple[EventBatch, Timestamp]]:
+        buffer = self._buffers.setdefault(key, _Buffer())
+        try:
+            user, item = id_of_value(self._user(element), "user"), id_of_value(self._item(element), "item")
+            time = timestamp.micros if self._time is None else self._time(element)
+        except BadIdError as error:
+            buffer.reject(error.args[0], [timestamp.micros])
+        except Exception:  # a hostile element must not stop the stream, and its content must not reach a log
+            what = "user or item" if self._time is None else "user, item or time"
+            buffer.reject(f"{what} cannot be read", [timestamp.micros])
+        else:
+            buffer.events.append((user, item, time, timestamp.micros))
+            if len(buffer.events) >= _MAX_BATCH:
+                yield from self._take(buffer)
+
+    def _take(self, buffer: _Buffer) -> Iterator[tuple[EventBatch, Timestamp]]:
+        """The buffered events, with the earliest event time as timestamp: the watermark must not pass any of them. None
+        if there are none whose time can be read."""
+        if not buffer.events:
+            return
+        users, items, times, stamps = zip(*buffer.events, strict=True)
+        buffer.events = []
+        at = np.array(stamps, np.int64)
+        if self._time is None:
+            read = TimeColumn(at, np.zeros(len(at), np.uint8))
+        else:
+            read = parse_values(times, self._time_unit)
+        for fault in np.unique(read.faults[read.faults != 0]).tolist():
+            reason = "bad time" if fault == BAD_TIME else fault_reason(fault, "time")
+            buffer.reject(reason, at[read.faults == fault].tolist())
+        is_read = read.faults == 0
+        if not is_read.any():
+            return
+        kept, micros = pa.array(is_read), read.micros[is_read]
+        self._count_without_time(micros)
+        user, item = (pa.array(ids, pa.string()).filter(kept).dictionary_encode() for ids in (users, items))
+        yield EventBatch(user, item, micros), Timestamp(micros=int(micros.min()))
+
+    def _count_without_time(self, micros: npt.NDArray[np.int64]) -> None:
+        count = int((micros == MIN_TIMESTAMP.micros).sum())
+        if not count:
+            return
+        operator_counter(EVENTS_WITHOUT_TIME).inc(count)
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "%s: elements have no timestamp, so they lie in no window and are skipped. Give them one"
+                " (beam.window.TimestampedValue)%s. How many: the counter %s.",
+                self.TRANSFORM,
+                self.REMEDY,
+                EVENTS_WITHOUT_TIME,
+            )
+
+
+class _Buffer:
+    """events: user, item, time, which is anything that a function returned, and the timestamp in microseconds.
+    rejected: timestamps by reason."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, Any, int]] = []
+        self.rejected: dict[str, list[int]] = {}
+
+    def reject(self, reason: str, stamps: list[int]) -> None:
+        self.rejected.setdefault(reason, []).extend(stamps)
+
+
+class _CollectEventsOfKeysDoFn(CollectEventsDoFn):
+    TRANSFORM, REMEDY = "ThresholdMonitorEvolving", ""
+
+    def __init__(self) -> None:
+        super().__init__(lambda pair: _pair(pair)[0], lambda pair: _pair(pair)[1])
 
     def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[Any]:
         try:
             key, value = _pair(element)
             key = id_of_value(key, "key")
         except Exception:  # a hostile element must not stop the stream
-            key, value = "", None
+            reason = f"the element is not (key, (user, item)), or its key is not {ID_RULE}"
+            self._buffers.setdefault("", _Buffer()).reject(reason, [timestamp.micros])
+            return
         if isinstance(value, EventBatch):
             yield key, value
             return
-        if key not in self._of_key:
-            of_pair = (_user_of_pair, _item_of_pair) if key else (_no_key, _no_key)
-            self._of_key[key] = CollectEventsDoFn(*of_pair)
-            self._of_key[key].start_bundle()
-        for batch in self._of_key[key].process(value, timestamp):
-            yield TimestampedValue[tuple[str, EventBatch]]((key, batch.value), batch.timestamp)
+        for batch, stamp in self._collect(key, value, timestamp):
+            yield TimestampedValue[tuple[str, EventBatch]]((key, batch), stamp)
 
-    def finish_bundle(self) -> Iterator[Any]:
-        for key, collect in self._of_key.items():
-            for output in collect.finish_bundle():
-                if isinstance(output, beam.pvalue.TaggedOutput):
-                    yield beam.pvalue.TaggedOutput(REJECTED, output.value.with_value((key, output.value.value)))
-                else:
-                    yield output.with_value((key, output.value))
-
-
-def _user_of_pair(pair: Any) -> Any:
-    return _pair(pair)[0]
-
-
-def _item_of_pair(pair: Any) -> Any:
-    return _pair(pair)[1]
+    def _under(self, key: str, value: Any) -> Any:
+        return key, value
 
 
 def _pair(value: Any) -> Any:
@@ -250,7 +230,3 @@ def _pair(value: Any) -> Any:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise BadIdError("the element is not (key, (user, item))")
     return value
-
-
-def _no_key(_: Any) -> Any:
-    raise BadIdError("the element is not (key, (user, item)), or its key is not " + ID_RULE)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
-from apache_beam.typehints import typehints
-from apache_beam.typehints.row_type import RowTypeConstraint
-from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing, in_global_window
+from dp_transforms.beam.at_once import ReleaseAtOnce, Released
+from dp_transforms.beam.close_windows import KeyedCell
+from dp_transforms.beam.element_fields import Getter, check_getters, getter_of
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import display_of
-from dp_transforms.beam.read_events import CollectEvents, Getter
-from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseHits
+from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.checks import check_names
@@ -27,8 +24,9 @@ from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding
 from dp_transforms.core.steps import stages_of
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan
@@ -124,7 +122,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if with_blocks:
             _ = plan.paid_rounds  # raises without rounds
         self._with_blocks = with_blocks
-        self._domain = PublicItemsSource.of_plan(public_items, plan)
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._plan = plan
         self._user = user
         self._item = item
@@ -134,10 +132,6 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._shards = shards
         self._run_id = run_id
         self._stream = stream
-
-    def display_data(self) -> dict[str, str | float]:
-        """What was declared."""
-        return display_of(self._plan, self._stream)
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
         check_windowing(events, self._plan.schedule)
@@ -151,37 +145,39 @@ class ShiftingHeavyHitters(beam.PTransform):
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
+        release = self._in_order
         if run.plan.hits is not None:
-            return self._release_hits(events, run, noise_key)
-        if events.is_bounded:
-            return self._release_at_once(events, run, noise_key)
-        cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._domain)
-        packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
+            release = self._by_hits
+        elif events.is_bounded:
+            release = self._at_once
+        batches, rejected = self._batches(events)
+        reports, blocks = release(batches, run, noise_key)
+        return ReleaseOutput(reports, rejected, blocks)
+
+    def _by_hits(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+        """`ThresholdMonitorEvolving` under one key, the stream of the run."""
+        cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=batches.is_bounded)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cut)
+        keyed = packed | "UnderKey" >> beam.Map(_under_key, run.stream).with_output_types(tuple[KeyedCell, bytes])
+        monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=(run.stream,))
+        return Released(keyed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport), None)
+
+    def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+        cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cuts.users, by_item=True)
+        stages = stages_of(run, self._public_items, is_replay=True)
+        return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]
+
+    def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+        cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cut)
         messages = packed | "ByWatermark" >> CountedByWatermark(AtOnceStep(stages.users, cut, cut))
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
-        return ReleaseOutput((messages | "Release" >> release).reports, rejected)
+        return Released((messages | "Release" >> release).reports, None)
 
-    def _release_hits(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=events.is_bounded)
-        packed, rejected = self._packed(events, run, noise_key, PackContributions(run.plan.schedule, cut))
-        release = ReleaseHits(run, noise_key, cut, self._domain)
-        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
-
-    def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
-        cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        step = PackContributions(run.plan.schedule, cuts.users, by_item=True)
-        packed, rejected = self._packed(events, run, noise_key, step)
-        stages = stages_of(run, self._domain, is_replay=True)
-        release = ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)
-        released = packed | "Release" >> release
-        return ReleaseOutput(released.reports, rejected, released.blocks)
-
-    def _packed(
-        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackContributions
-    ) -> tuple[beam.PCollection, beam.PCollection]:
-        """The pairs of users, packed, and the rows that cannot be read."""
-        batches, rejected = self._batches(events)
-        return batches | "AssignWindows" >> assign_windows(run, noise_key, step, self._domain), rejected
+    def _packing(self, run: PlannedRun, noise_key: beam.Secret, cut: Sharding, *, by_item: bool = False) -> beam.ParDo:
+        step = PackContributions(run.plan.schedule, cut, by_item=by_item)
+        return assign_windows(run, noise_key, step, self._public_items)
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:
@@ -192,98 +188,16 @@ class ShiftingHeavyHitters(beam.PTransform):
         return batches, rejected
 
     def _getters(self, element_type: Any) -> tuple[Getter, Getter, Getter | None]:
-        given = {"user": self._user, "item": self._item, **({} if self._time is None else {"time": self._time})}
-        names = fields_of(element_type)
-        if names is not None:
-            for flag, getter in given.items():
-                for name in [getter] if isinstance(getter, str) else getter if isinstance(getter, Sequence) else []:
-                    if name not in names:
-                        raise ValueError(
-                            f"{flag}={name!r} is not a field of the input, which has {', '.join(names)}."
-                            " Name one of them, or give a function."
-                        )
-            item = self._item_getter(_getter)
-            return _getter(self._user), item, None if self._time is None else _getter(self._time)
-        if may_be_mapping(element_type):  # whose keys no type says
-            time = None if self._time is None else _named_or_pair(self._time, 2)
-            return _named_or_pair(self._user, 0), self._item_getter(lambda field: _named_or_pair(field, 1)), time
-        if callable(self._user) and callable(self._item):
-            if isinstance(self._time, str):
-                raise ValueError("the input has no schema: give a function for time as well.")
-            return self._user, self._item, self._time
-        if callable(self._user) or callable(self._item):
-            raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
-        if _may_be_pair(element_type):
-            if isinstance(self._time, str) and not _is_anything(element_type):
-                raise ValueError("pairs (user, item) have no field for their time: give a function for time.")
-            time = None if self._time is None else _named_or_pair(self._time, 2)
-            item = self._item_getter(lambda field: _named_or_pair(field, 1))
-            return _named_or_pair(self._user, 0), item, time
-        raise ValueError(
-            "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
-            f" {element_type!r}."
-            " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
-        )
-
-    def _item_getter(self, getter: Callable[[str | Getter], Getter]) -> Getter:
-        """getter: of one name."""
-        if isinstance(self._item, str) or callable(self._item):
-            return getter(self._item)
-        return label_getter([getter(name) for name in self._item])
+        items = [self._item] if isinstance(self._item, str) or callable(self._item) else self._item
+        check_getters(element_type, self._user, items, self._time, self._time_unit)
+        of_items = [getter_of(field, 1) for field in items]
+        item = of_items[0] if items[0] is self._item else label_getter(of_items)
+        return getter_of(self._user, 0), item, None if self._time is None else getter_of(self._time, 2)
 
 
-def fields_of(element_type: Any) -> dict[str, Any] | None:
-    """Names and types of the fields of elements with a schema; None for others."""
-    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
-    return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
-
-
-def _getter(field: str | Getter) -> Getter:
-    return operator.attrgetter(field) if isinstance(field, str) else field
-
-
-def _named_or_pair(field: str | Getter, position: int) -> Getter:
-    """Reads elements of unknown type: by name if they have names, else as pairs (user, item).
-
-    A step that sets timestamps often loses the type of elements. Then a NamedTuple (item, user) must not be read by
-    position.
-    """
-    if not isinstance(field, str):
-        return field
-
-    def get(element: Any) -> Any:
-        if isinstance(element, Mapping):
-            return element[field]
-        if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
-            return _checked_pair(element)[position]
-        return getattr(element, field)
-
-    return get
-
-
-def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
-    if len(pair) != 2:
-        raise ValueError("the element is not a pair (user, item).")
-    return pair
-
-
-def may_be_mapping(element_type: Any) -> bool:
-    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
-    constraint = typehints.normalize(element_type)
-    if isinstance(constraint, typehints.UnionConstraint):
-        return any(map(may_be_mapping, constraint.union_types))
-    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
-
-
-def _may_be_pair(element_type: Any) -> bool:
-    if _is_anything(element_type):
-        return True
-    constraint = typehints.normalize(element_type)
-    return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
-
-
-def _is_anything(element_type: Any) -> bool:
-    return element_type in (Any, typehints.Any, object)
+def _under_key(packed: tuple[GroupKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+    cell, blob = packed
+    return (key, *cell), blob
 
 
 def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:

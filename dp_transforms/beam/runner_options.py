@@ -112,11 +112,6 @@ def split_words(words: Sequence[str], ours: Mapping[str, int]) -> tuple[list[str
     return rest, beams
 
 
-def local_options() -> PipelineOptions:
-    """Of a run in this process."""
-    return runner_options([], job_name="", streaming=False)
-
-
 def runner_options(words: Sequence[str], *, job_name: str, streaming: bool) -> PipelineOptions:
     """Beam's options of a job. words: those of the command line that are Beam's; none: a run in this process.
 

@@ -18,10 +18,10 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
-from dp_transforms.beam.at_once import WithStarts, run_for_keys
+from dp_transforms.beam.at_once import WithStarts, run_step
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
 from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import display_of, operator_counter, operator_gauge
+from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import Rewritten, store
@@ -96,10 +96,6 @@ class ThresholdMonitorEvolving(beam.PTransform):
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 
-    def display_data(self) -> dict[str, str | float]:
-        """What was declared."""
-        return display_of(self._plan, "each key")
-
     def expand(self, events: beam.PCollection) -> beam.PCollection | MonitorOutput:
         plan, keys = self._plan, self._keys
         check_windowing(events, plan.schedule)
@@ -161,11 +157,11 @@ class MonitorContributions(beam.PTransform):
         if not packed.is_bounded:
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
-        sums = run_for_keys(users, "BoundUsers", self._bound, noise_key)
+        sums = users | "BoundUsers" >> run_step(self._bound, noise_key, of_keys=True)
         if are_public := self._find.stage.public_items is not None:
             sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
         items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
-        found = run_for_keys(items, "FindCandidates", self._find, noise_key)
+        found = items | "FindCandidates" >> run_step(self._find, noise_key, of_keys=True)
         due = (
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])

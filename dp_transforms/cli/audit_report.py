@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.audit.exact_hits import ChargedAudit, ExactAudit
 from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, LooksExactAudit
 from dp_transforms.audit.few_looks import FewLooks
@@ -285,7 +286,7 @@ class LooksReport(AuditReport):
         further = ""
         if len(plan.units_of_rounds) > 1:
             followed = "in the first round"
-            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
+            shares = ", ".join(f"{100 * units / BUDGET_UNITS:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds pay up to {shares} % of a user's budget, each for what earlier ones left unnamed."
         return (
             f"Plan {plan.fingerprint[:16]}: contributions, noise of shape {looks.shape:g} and scale {looks.scale:,}, "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from dp_transforms.beam.jobs import ReplayJob, replay_pipeline, run_to_end
+import apache_beam as beam
+
+from dp_transforms.beam.jobs import ReplayJob, build_replay, run_to_end
 from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, runner_options
 from dp_transforms.cli.exit_signals import Unwinding
@@ -45,7 +47,9 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
         raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
     with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
         check_unchanged(request.chunks)
-        with Unwinding(), replay_pipeline(options, job_of(request)) as pipeline:  # Ctrl-C cancels the job
+        pipeline = beam.Pipeline(options=options)
+        build_replay(pipeline, job_of(request))
+        with Unwinding():  # Ctrl-C cancels the job
             result = run_to_end(pipeline)
     summary = ReplaySummary.of_counts(operator_counts(result), time.monotonic() - started)
     check_bad_fraction(request, summary.events, summary.rejected)

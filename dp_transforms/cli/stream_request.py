@@ -18,7 +18,6 @@ from dp_transforms.beam.runner_options import (
     is_local,
     is_on_dataflow,
     job_name,
-    local_options,
     recovers,
     runner_options,
     workers_are_here,
@@ -81,9 +80,7 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
     run_id = options.run_id or fresh_run_id()
     try:
         check_names(**{"--stream": options.stream, "--run-id": options.run_id})
-        runner = local_options()
-        if words:
-            runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
+        runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
         if is_on_dataflow(runner):
             raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
         is_here = workers_are_here(runner)

@@ -24,10 +24,10 @@ from dp_transforms.plan.calibration import (
     EXACT,
     calibrate_contributions,
     calibrate_hits,
+    check_plan,
     checked_contributions,
     stored_mode,
 )
-from dp_transforms.plan.plan_checks import check_plan
 from dp_transforms.plan.records import Budget, Contributions, DeclaredItems, Followed, Hits, PublicList, Rounds, Shares
 from dp_transforms.plan.rounds import (
     REPLAY,
@@ -325,17 +325,17 @@ class Plan(Budget):
         margin = self.charged_hits.noise.smallest_margin(math.nextafter(probability, 0)) - 1
         return max(1, self.threshold - margin)
 
-    def found_from(self, contributions: int, probability: float = 0.95, *, known: bool = False) -> int:
+    def found_from(self, contributions: int, probability: float = 0.95, *, followed: bool = False) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many contributions.
 
         contributions: of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2. With rounds:
-        an item that is held in this window alone; known: one that was named in its block.
+        pace and are a little different. followed: the item was named lately. probability: at least 1/2. With rounds:
+        an item that is held in this window alone; followed: one that was named in its block.
         """
         if self.rounds is not None:
-            first = None if known else self.threshold
+            first = None if followed else self.threshold
             return found_in_rounds(self.paid_contributions, self.rounds, first, contributions, probability)
-        threshold = self.followed_threshold if known else self.threshold
+        threshold = self.followed_threshold if followed else self.threshold
         prices = self.paid_contributions.prices
         return max(1, found_from(prices, threshold, contributions, probability))
 

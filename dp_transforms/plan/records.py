@@ -1,6 +1,6 @@
 """The records of a plan: each is one choice with all its numbers, and a choice that was not made has no record.
 
-A record checks by itself what it can tell alone, when it is built or read; `plan_checks` checks what records must be to
+A record checks by itself what it can tell alone, when it is built or read; `calibration` checks what records must be to
 each other, and so that the plan keeps its promise.
 """
 
@@ -25,7 +25,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
 MOST_CONTRIBUTIONS = 100_000  # prices for more take minutes
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
-MOST_ROUNDS = 4  # for each a state has a kind of purses
+MOST_ROUNDS = 4  # for each a state has a kind of user budgets
 
 
 @runtime_checkable
@@ -180,7 +180,7 @@ class Hits(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contributions(Record):
-    """Users pay for contributions, each with one test, called a look here, out of a budget, the purse of a user.
+    """Users pay for tests of their contributions, called looks in what is stored, each out of a budget of its own.
 
     usual_looks: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
     shape, scale: the noise of one sum, an `ExponentialPower`.
@@ -223,11 +223,6 @@ class Contributions(Record):
         return ExponentialPower(self.shape, self.scale)
 
     @property
-    def purse(self) -> int:
-        """Units of a full user budget."""
-        return BUDGET_UNITS
-
-    @property
     def most_looks(self) -> int:
         """A user budget pays for at most so many tests; a user's further ones do not count."""
         return BUDGET_UNITS // self.units[0]
@@ -239,7 +234,7 @@ class Contributions(Record):
 
     @functools.cached_property
     def listed(self) -> PricedWeights:
-        """The price list as workers look weights up."""
+        """The price list as workers read it."""
         return PricedWeights.of(self.weights, self.units)
 
 
@@ -262,12 +257,12 @@ class Followed(Record):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
     """The tests of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
-    later one draws for all pairs (window, item) of these that are not named yet or left out. The last one tests what is
+    later one draws for all items in windows of these that are not named yet or left out. The last one tests what is
     named, too, for its size: the sizing round.
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the tests of a user in each round cost of a budget together, at most.
-    false_names: on average noise alone names at most so many pairs in each later round.
+    false_names: on average noise alone names at most so many items in windows in each later round.
     """
 
     block_seconds: int

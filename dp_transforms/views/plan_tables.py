@@ -118,7 +118,7 @@ def found_table(plan: Plan, found: FoundFrom) -> Table:
 
 
 def _notes(found: FoundFrom) -> list[str]:
-    notes = ["contributions: how many pairs (window, item) each user of the item has in the whole run."]
+    notes = ["contributions: how many items in windows each user of the item has in the whole run."]
     if FOLLOWED in found:
         notes.append(
             "followed item: one that was named lately. With rounds it is one that was named in its block of windows,"

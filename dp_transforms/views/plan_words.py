@@ -43,7 +43,7 @@ def found_from(plan: Plan, contributions: Iterable[int]) -> FoundFrom:
         return {"hits": dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
     found = {NEW: {number: plan.found_from(number, FOUND) for number in numbers}}
     if plan.known is not None or plan.rounds is not None:
-        found[FOLLOWED] = {number: plan.found_from(number, FOUND, known=True) for number in numbers}
+        found[FOLLOWED] = {number: plan.found_from(number, FOUND, followed=True) for number in numbers}
     return found
 
 
@@ -76,7 +76,7 @@ def _found_from(plan: Plan, contributions: int) -> tuple[int, str]:
     if plan.rounds is None:
         return plan.found_from(contributions, FOUND), ""
     in_block = found_in_block(plan.paid_contributions, plan.rounds, plan.threshold, contributions, FOUND)
-    return in_block, f" (and then in its windows from {plan.found_from(contributions, FOUND, known=True):,} on)"
+    return in_block, f" (and then in its windows from {plan.found_from(contributions, FOUND, followed=True):,} on)"
 
 
 def _usual(plan: Plan) -> tuple[int, int]:

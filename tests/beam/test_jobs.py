@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.beam import jobs
-from dp_transforms.beam.runner_options import cluster_address, local_options
+from dp_transforms.beam.runner_options import cluster_address, runner_options
 from dp_transforms.cli.replay_on_runner import job_of
 from tests.helpers.crowded_logs import replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
@@ -92,7 +92,7 @@ def test_a_job_that_is_not_waited_for_any_more_is_cancelled():
 
 
 def test_a_pipeline_here_fails_with_its_own_error():
-    pipeline = beam.Pipeline(options=local_options())
+    pipeline = beam.Pipeline(options=runner_options([], job_name="job", streaming=False))
     _ = pipeline | beam.Create([0]) | beam.Map(lambda number: 1 // number)
     running = jobs.RunningPipeline(pipeline)
     running._thread.join(120)

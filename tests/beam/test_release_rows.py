@@ -125,7 +125,6 @@ BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-02
         (int, {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),
         (str, {"time": "when"}, r"^time='when' is not a field of the input, which has who, what, at\."),
         (str, {"user": "reader"}, r"^user='reader' is not a field"),
-        (str, {"time": "who", "user": "who"}, r"three different fields"),
     ],
 )
 def test_fields_that_the_input_has_not_are_refused(time_type, arguments, words):
@@ -150,7 +149,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, words):
 
 
 def test_elements_without_a_schema_are_refused():
-    with pytest.raises(ValueError, match=r"^the input must have a schema"):
+    with pytest.raises(ValueError, match=r"^pairs \(user, item\) have no field for their time"):
         _ = local_pipeline() | beam.Create([("user", "a")]) | HeavyHitterRows(**BUDGET, time="at")
 
 

@@ -17,9 +17,11 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from dp_transforms.beam.element_fields import getter_of
 from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import CollectEventsDoFn
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, _named_or_pair
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_WITHOUT_TIME
 from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.beam_pipelines import assert_all_give, local_pipeline
@@ -87,6 +89,17 @@ def test_elements_without_a_timestamp_are_counted_and_warned_of_once(tmp_path, c
     assert counts[EVENTS_WITHOUT_TIME] == counts[EVENTS_OUTSIDE_RANGE] == counts[EVENTS_READ] == 1000
     assert "elements have no timestamp" in warning
     assert "time='...'" in warning
+
+
+def test_elements_of_keys_without_a_timestamp_are_warned_of_once_by_the_name_of_their_transform(tmp_path, caplog):
+    """Not once for each key of the bundle."""
+    elements = [(f"key-{n % 9}", (f"user-{n}", "item")) for n in range(90)]
+    monitor = ThresholdMonitorEvolving(small_plan(mode="hits"), key_file(tmp_path), run_id=RUN_ID)
+    with caplog.at_level(logging.WARNING, logger="dp_transforms"), local_pipeline() as pipeline:
+        _ = pipeline | beam.Create(elements, reshuffle=False) | monitor
+    (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("dp_transforms")]
+    assert warning.startswith("ThresholdMonitorEvolving: elements have no timestamp")
+    assert "time='...'" not in warning, "which it does not take"
 
 
 def test_a_log_with_no_event_in_the_range_is_warned_of_once_and_another_is_not(tmp_path, caplog):
@@ -187,7 +200,7 @@ def test_a_time_that_the_input_cannot_have_is_refused_when_the_pipeline_is_built
 
 # Elements whose type a step before has lost: read by name where they have names, else as pairs or batches.
 
-USER, ITEM = _named_or_pair("user", 0), _named_or_pair("item", 1)
+USER, ITEM = getter_of("user", 0), getter_of("item", 1)
 
 
 @pytest.mark.parametrize("element", ["uv", b"uv", ["u", "i", "x"], ("u",), {0: "u", 1: "i"}, 7, None])

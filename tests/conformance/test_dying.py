@@ -254,7 +254,6 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
-    patch.setattr(user_budgets, "_SPARE_CELLS", 1)
     patch.setattr(user_budgets.BudgetEntries, "ROWS_OF_CELL", 5)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
@@ -70,7 +71,7 @@ def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) 
             pairs.setdefault(user, []).extend((window, item) for item in items)
     found: Weights = {}
     for user, of_user in pairs.items():
-        purse = settings.looks.purse
+        purse = BUDGET_UNITS
         looks = min(len(of_user), purse // settings.looks.units[0])
         weight = max(
             w for w, units in zip(settings.looks.weights, settings.looks.units, strict=True) if looks * units <= purse

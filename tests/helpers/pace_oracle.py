@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user
@@ -93,7 +94,7 @@ def stream_weights(
     found: Weights = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
-            wallet = wallets.setdefault(user, Wallet(settings.looks.purse, window))
+            wallet = wallets.setdefault(user, Wallet(BUDGET_UNITS, window))
             before = dataclasses.replace(wallet)
             weight, payable = wallet.choose(len(items), window, settings)
             ordered = list(items)

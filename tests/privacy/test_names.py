@@ -13,6 +13,7 @@ import pytest
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
@@ -145,7 +146,7 @@ def test_x_changes_no_sum_by_more_than_it_pays_for(name: str) -> None:
     with_target, without = (sums_of_replay(part, settings) for part in (held, without_target(held)))
     added = np.array([total - without.get(cell, 0) for cell, total in with_target.items()])
     assert set(without) <= set(with_target)
-    assert sum(units_of(settings, added)) <= settings.looks.purse
+    assert sum(units_of(settings, added)) <= BUDGET_UNITS
     assert 0 < np.count_nonzero(added) == min(len([*held[TARGET]]), MOST_LOOKS)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
@@ -28,7 +29,7 @@ def wrong_sizes(few, *, one_by_one=False):
     if one_by_one:
         quantile = plan.looks.noise.smallest_margin(plan.paid_contributions.size_error) - 1
         settings = changed(settings, likely_noise=quantile)
-    weight = int(settings.looks.listed.largest(np.array([settings.looks.purse]))[0][0])
+    weight = int(settings.looks.listed.largest(np.array([BUDGET_UNITS]))[0][0])
     holders = {f"item-{number}": LARGE if number < 5 else few for number in range(5 + MANY)}
     wrong, stated, of_large = 0, 0, []
     for run in range(RUNS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import types
 
@@ -93,23 +92,24 @@ class Output(ReportFollower):
         """Nothing is open."""
 
 
-def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there() -> None:
+def watched(monkeypatch: pytest.MonkeyPatch, job: Endless, output: Output) -> None:
+    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
+    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    jobs.watch_to_end(None, stream, pause_seconds=0)  # type: ignore[arg-type]
+
+
+def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end record can overtake the last reports, which the job has yet to write."""
     late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
-    jobs.wait_for_reports(late, lambda: False, pause_seconds=0)
+    watched(monkeypatch, Endless(), late)
     assert late.looks == 6
-    ended = Output((0, None))
-    jobs.wait_for_reports(ended, lambda: ended.looks == 3, pause_seconds=0)
-    assert ended.looks == 3
 
 
 def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, output, wait = Endless(), Output((1, None), StreamError("no broker.")), jobs.wait_for_reports
-    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
-    monkeypatch.setattr(jobs, "wait_for_reports", functools.partial(wait, pause_seconds=0, patience_seconds=0.1))
-    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    job, output = Endless(), Output((1, None), StreamError("no broker."))
+    monkeypatch.setattr(jobs, "_PATIENCE_SECONDS", 0.1)
     with pytest.raises(StreamError, match="no broker"):
-        jobs.watch_to_end(None, stream)  # type: ignore[arg-type]
+        watched(monkeypatch, job, output)
     assert (job.cancelled, output.looks > 2) == (True, True)
 
 

@@ -31,7 +31,7 @@ def test_hourly_example():
     assert (plan.charge, plan.looks.usual_looks, plan.looks.most_looks) == ("contributions", (1, 1000), 3000)
     assert plan.schedule.horizon == 384
     assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
-    assert [plan.found_from(looks, known=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
+    assert [plan.found_from(looks, followed=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
     assert plan.followed_for == 168
     assert BUDGET_UNITS // plan.looks.units[0] == plan.looks.most_looks
     assert plan.looks.spacing >= 5.5 * plan.looks.noise.standard_deviation
@@ -100,7 +100,7 @@ def test_known_items_can_be_turned_off():
     plan = short_looks_plan(forget_after=0)
     assert (plan.followed_for, plan.followed_threshold) == (0, plan.threshold)
     assert plan.threshold == short_looks_plan().threshold
-    assert plan.found_from(5, known=True) == plan.found_from(5)
+    assert plan.found_from(5, followed=True) == plan.found_from(5)
 
 
 def test_items_are_forgotten_within_the_horizon():

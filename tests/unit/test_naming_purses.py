@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.contributions import contributions_of_events
 from dp_transforms.core.user_budgets import ENTRY_BYTES, MOST_TESTS, BudgetEntries, BudgetPacing, UserBudgets
 from dp_transforms.plan.records import Rounds
@@ -65,7 +66,7 @@ class Store:
     def left(self, users):
         entries = BudgetEntries.of_messages(self.cells)
         stored = dict(zip(entries.users.tolist(), entries.left.tolist(), strict=True))
-        return [stored.get(user, self.chosen.looks.purse) for user in users]
+        return [stored.get(user, BUDGET_UNITS) for user in users]
 
 
 def weights_of(log, chosen, source=None):
@@ -178,8 +179,8 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
             spent[int(windows[window].users[user])] += units
     assert sum(len(pairs.users) for pairs in windows.values()) == 100_000
     assert deaths > 200
-    assert max(spent.values()) <= chosen.looks.purse
-    assert min(spent.values()) > chosen.looks.purse - chosen.looks.units[0], "all of them are empty at last"
+    assert max(spent.values()) <= BUDGET_UNITS
+    assert min(spent.values()) > BUDGET_UNITS - chosen.looks.units[0], "all of them are empty at last"
     left = BudgetEntries.of_messages(stored[1])
     assert left.left.min() >= 0
 
@@ -208,7 +209,7 @@ def test_an_empty_purse_pays_for_nothing_and_a_nearly_empty_one_for_what_it_can(
     assert per_window == {0: 6, 1: 2}, "eight looks, and no more"
     assert set(found.values()) == {chosen.looks.weights[0]}
     assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [
-        chosen.looks.purse - 8 * chosen.looks.units[0]
+        BUDGET_UNITS - 8 * chosen.looks.units[0]
     ]
     assert found == expected_weights(log, chosen)
 
@@ -253,7 +254,7 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     after = BudgetEntries.of_messages(again.chunks())
     assert np.array_equal(after.users, everybody)
     assert (set(after.tests.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
-    assert (after.left < chosen.looks.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
+    assert (after.left < BUDGET_UNITS - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
 
 
 def test_what_cannot_be_paid_or_read_is_an_error():
@@ -294,7 +295,7 @@ def test_purses_that_no_run_of_these_settings_can_have_made_are_refused(changes,
     keys = chosen.stream_keys(SECRET)
     entries = BudgetEntries(
         np.array([3, 4], dtype=np.uint64),
-        np.full(2, chosen.looks.purse + changes.get("left", 0), dtype=np.int64),
+        np.full(2, BUDGET_UNITS + changes.get("left", 0), dtype=np.int64),
         np.ones(2, dtype=np.uint32),
         np.full(2, changes.get("first_windows", 2), dtype=np.uint32),
     )

@@ -182,7 +182,7 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
 @pytest.mark.parametrize("looks", [10, 100])
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = calibrated(units=units_of_shares(*shares))
-    users, tail = plan.found_from(looks, known=True), plan.paid_contributions.noise.upper_tail
+    users, tail = plan.found_from(looks, followed=True), plan.paid_contributions.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
         terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
@@ -195,7 +195,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
     one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="stream")
-    assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
+    assert calibrated().found_from(100, followed=True) < one.found_from(100) < calibrated().found_from(100)
 
 
 def _days(window_seconds):
