@@ -19,7 +19,7 @@ from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
@@ -110,10 +110,8 @@ class OrderedStream:
         if not len(users):
             return np.zeros(0, dtype=np.int64)
         codes, positions = self._code[users], self._position[items]
-        order = np.argsort(codes * len(self._table) + positions)
-        pairs = UserContributions(
-            self._hashes, codes[order], np.full(len(order), window), positions[order], self._table
-        )
+        order = np.argsort(positions * len(self._code) + codes)
+        pairs = Contributions(self._hashes, codes[order], np.full(len(order), window), positions[order], self._table)
         pairs = pairs.select(slice(None))
         in_order = self._purses.spend(pairs, window)
         self._sums.append(ItemSums.of_weights(pairs, in_order, self._keys))

@@ -332,7 +332,7 @@ def _ratio(late: dict[str, float], early: dict[str, float], name: str) -> float:
 
 def _bytes_per_charged_user() -> float:
     users = np.arange(_CHARGED_USERS, dtype=np.uint64)
-    blobs = Hits(users, np.ones(_CHARGED_USERS, dtype=np.uint32)).to_cells()
+    blobs = Hits(users, np.ones(_CHARGED_USERS, dtype=np.uint32)).to_chunks()
     return sum(map(len, blobs)) / _CHARGED_USERS
 
 

@@ -35,7 +35,7 @@ class Released(NamedTuple):
 
 
 class ReleaseAtOnce(beam.PTransform):
-    """``((range of windows, shard of users), packed ItemContributions)`` -> `Released`, where users pay for
+    """``((range of windows, shard of users), packed Contributions)`` -> `Released`, where users pay for
     contributions; bounded input only. with_blocks: of a plan with rounds, also reports of its blocks."""
 
     def __init__(

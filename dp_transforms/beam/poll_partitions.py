@@ -31,7 +31,7 @@ from dp_transforms.beam.keys import KeyedDoFn
 from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.operator_counts import ToShard
+from dp_transforms.core.messages import ToShard
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents

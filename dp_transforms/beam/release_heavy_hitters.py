@@ -164,7 +164,7 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cuts.users, by_item=True)
+        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cuts.users)
         stages = stages_of(run, self._public_items, is_replay=True)
         return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]
 
@@ -175,8 +175,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
         return Released((messages | "Release" >> release).reports, None)
 
-    def _packing(self, run: PlannedRun, noise_key: beam.Secret, cut: Sharding, *, by_item: bool = False) -> beam.ParDo:
-        step = PackContributions(run.plan.schedule, cut, by_item=by_item)
+    def _packing(self, run: PlannedRun, noise_key: beam.Secret, cut: Sharding) -> beam.ParDo:
+        step = PackContributions(run.plan.schedule, cut)
         return assign_windows(run, noise_key, step, self._public_items)
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:

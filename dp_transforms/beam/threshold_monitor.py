@@ -30,7 +30,8 @@ from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED, batches_of_blobs
+from dp_transforms.core.messages import batches_of_blobs
+from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
@@ -120,7 +121,7 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, range, shard), packed UserContributions)`` -> ``(key, WindowReport)``.
+    """``((key, range, shard), packed Contributions)`` -> ``(key, WindowReport)``.
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
     among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
@@ -288,7 +289,7 @@ def charge_windows(
     reports = list(monitor.close_windows(candidates_in_order(columns), state))
     now.hit_bound = state.hit_bound
     store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
-    operator_gauge(BUDGET_STATE_BYTES).set(12 * len(state.budgets))
+    operator_gauge(COUNTER_STATE_BYTES).set(12 * len(state.budgets))
     return reports
 
 

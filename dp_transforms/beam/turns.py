@@ -1,6 +1,6 @@
 """Turns: counted messages -> the windows of a shard in order, each whole. Each step of a stream begins with it.
 
-A window has its turn when it is the next one and all that was announced for it has come (`core.operator_counts`).
+A window has its turn when it is the next one and all that was announced for it has come (`core.messages`).
 No watermark and no timer decides it: what a step is given depends on no engine, order of delivery or restart.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.core.operator_counts import EncodedMessage, Message
+from dp_transforms.core.messages import EncodedMessage, Message
 
 _DIGIT_BITS = 4
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000

@@ -21,7 +21,7 @@ import apache_beam as beam
 from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.metrics import operator_counter
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.operator_counts import REPORTS_WITHHELD, Key
+from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
@@ -31,7 +31,7 @@ from dp_transforms.stores.local_files import write_whole
 from dp_transforms.stores.remote_files import is_remote, put_new
 
 _ROWS = struct.Struct("<qq")  # events, rejected: shorter than any report
-Gathered = tuple[Key, Iterable[bytes]]
+Gathered = tuple[tuple[int, int], Iterable[bytes]]
 
 
 def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
@@ -44,7 +44,7 @@ def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
             f"{transform} needs bounded input, because its file appears when the input ends."
             " Use WriteReportStream or WriteRejectedFolder for a stream."
         )
-    keyed = beam.Map(_with_one_key).with_output_types(tuple[Key, bytes])
+    keyed = beam.Map(_with_one_key).with_output_types(tuple[tuple[int, int], bytes])
     # An empty element, as an impulse is, stands for "the input has ended": what is gathered is never empty. It has a
     # step of its own, since Flink cannot flatten an impulse.
     sentinel = encoded.pipeline | "Impulse" >> beam.Impulse() | "EvenIfEmpty" >> keyed
@@ -52,7 +52,7 @@ def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
     return (elements, sentinel) | "AddSentinel" >> beam.Flatten() | "Gather" >> beam.GroupByKey()
 
 
-def _with_one_key(blob: bytes) -> tuple[Key, bytes]:
+def _with_one_key(blob: bytes) -> tuple[tuple[int, int], bytes]:
     return (0, 0), blob
 
 

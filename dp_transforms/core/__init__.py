@@ -12,9 +12,8 @@ randomness             keyed functions: identities, choices and uniforms, all fr
 event_ids              what an id is; one label of several fields
 event_batch            events as columns: user, item, time
 public_items           the items of a run, where they are public; in a worker by keyed hash
-packed_arrays          arrays to bytes and back: what goes through a shuffle
-column_kinds           what a column of a table may be
-columns                tables from a schema: packed, merged, selected, cut by window and by shard
+messages               what travels: arrays as bytes and back; messages gathered by counting, until all are there
+tables                 tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
 contributions          which items each user holds in each window, from events; which of them count
@@ -36,5 +35,5 @@ contribution_counters  hits paid by each user; what is kept of users for as long
 window_report          the released types
 run_part               a part of a run, and what is carried into it
 state_chunks           what users and items carry from part to part, in chunks that join in any order
-operator_counts        what is counted for the operator; messages gathered by counting, until all are there
+operator_counts        what is counted for the operator
 """

@@ -11,10 +11,9 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.column_kinds import MOST, Column
-from dp_transforms.core.columns import ByUser
 from dp_transforms.core.equal_rows import places_of
-from dp_transforms.core.packed_arrays import WORDS
+from dp_transforms.core.messages import WORDS
+from dp_transforms.core.tables import MOST, ByUser, Column
 
 _Entries = TypeVar("_Entries", bound=ByUser)
 
@@ -51,11 +50,11 @@ class EntriesByUser(Generic[_Entries]):
 
     def delta(self) -> list[bytes]:
         """What was added since the entries were read, as chunks to append to them."""
-        return self._table.merge(self._added).to_cells()
+        return self._table.merge(self._added).to_chunks()
 
     def chunks(self) -> list[bytes]:
         """All entries, each user once, in as few chunks as possible, to replace those that were read."""
-        return self._table.merge([*self._stored, *self._added]).to_cells()
+        return self._table.merge([*self._stored, *self._added]).to_chunks()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ class Hits(ByUser):
     hits: npt.NDArray[np.uint32]
 
     SCHEMA: ClassVar = {"users": Column(), "hits": Column(WORDS, join=MOST)}
-    ROWS_OF_CELL = 700_000
+    ROWS_OF_CHUNK = 700_000
 
 
 class ContributionCounters(EntriesByUser[Hits]):

@@ -1,4 +1,4 @@
-"""Which items each user holds in each window: distinct (user, window, item), from events; and which of them count."""
+"""Contributions: which items each user holds in each window, once however many events; and which of them count."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.column_kinds import Codes, Column, Items, Narrow, Windows
-from dp_transforms.core.columns import Columns, used
 from dp_transforms.core.equal_rows import (
     concatenated_ranges,
     distinct_hashes,
@@ -20,46 +18,52 @@ from dp_transforms.core.equal_rows import (
     order_in_groups,
     ranks_in_groups,
     sort_distinct,
+    sort_rows,
 )
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.packed_arrays import NARROW, Packed, check_unpacked, narrowest
+from dp_transforms.core.messages import NARROW, Packed, check_unpacked, narrowest
 from dp_transforms.core.randomness import IdKeys as IdKeys
 from dp_transforms.core.randomness import StreamKeys, Words
+from dp_transforms.core.tables import ITEMS, TABLE, WINDOWS, Column, Table, used
 from dp_transforms.plan.window_schedule import WindowSchedule
+
+Whole = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Contributions(Columns):
-    """n rows (user, window, item); as they come from a batch of events, not yet distinct and in no order.
+class Contributions(Table):
+    """n contributions (user, window, item), distinct, sorted by window, then item, then user: as they are added up, and
+    nearly as they come in the order of time.
 
     users: uint64[u], distinct keyed hashes, ascending. codes: int64[n], position in ``users`` of each row.
     windows: int64[n], window index. items: int64[n], position in ``table``.
     """
 
     users: npt.NDArray[np.uint64]
-    codes: npt.NDArray[np.int64]
-    windows: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
+    codes: Whole
+    windows: Whole
+    items: Whole
     table: ItemTable
 
+    ORDER = ("windows", "items", "codes")
     SCHEMA: ClassVar = {
         "users": Column(of="user"),
-        "codes": Narrow(NARROW, into="users"),
-        "windows": Windows(),
-        "items": Narrow(NARROW, into="table"),
-        "table": Items(),
+        "codes": Column(NARROW, into="users"),
+        "windows": WINDOWS,
+        "items": ITEMS,
+        "table": TABLE,
     }
 
     def check(self) -> None:
         check_unpacked(bool((self.users[1:] > self.users[:-1]).all()))
 
     @functools.cached_property
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> Whole:
         """How many rows each user has. int64[u]."""
         return np.bincount(self.codes, minlength=len(self.users))
 
-    def select_users(self, rows: npt.NDArray[np.int64]) -> Self:
+    def select_users(self, rows: Whole | slice) -> Self:
         """These rows (ascending), and the users that have one. The table stays whole, so that the cost is that of rows,
         not of items."""
         columns = {name: getattr(self, name)[rows] for name in self._row_columns}
@@ -70,6 +74,11 @@ class Contributions(Columns):
         """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,
         for what goes by ``codes``. marked: bool[n]."""
         return dataclasses.replace(self, users=np.repeat(self.users, 2), codes=2 * self.codes + marked)
+
+    def in_windows(self, windows: Whole) -> Self:
+        """The distinct contributions when their windows are these instead. windows: int64[n], in any order."""
+        moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
+        return moved
 
     @classmethod
     def of_messages(cls, messages: Iterable[Packed]) -> Self:
@@ -86,7 +95,7 @@ class Contributions(Columns):
 
     @classmethod
     def _merged(cls, parts: Sequence[Self]) -> Self:
-        """Contributions that several parts hold are kept once."""
+        """What several parts hold is kept once."""
         if not parts:
             return cls.none()
         table, item_maps = ItemTable.merge([part.table for part in parts])
@@ -102,25 +111,14 @@ class Contributions(Columns):
         return merged
 
     @classmethod
-    def by_group(cls, rows: Contributions, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
-        """The distinct pairs of each group, ``(group, pairs)``. groups: int64[n], of each row."""
-        first = int(groups.min())
-        ordered, (groups,) = cls._of_rows([rows], [groups - first])
-        for part in group_slices(groups):
-            yield int(groups[part.start]) + first, ordered.select(part)
-
-    @classmethod
-    def _of_rows(
-        cls, parts: Sequence[Contributions], groups: list[npt.NDArray[np.int64]], *, stable: bool = False
-    ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
-        """The distinct rows by group, each group in order; and their groups. All by one sort. parts: of the same users
-        and table; one where there are groups."""
+    def _of_rows(cls, parts: Sequence[Self], groups: list[Whole], *, stable: bool = False) -> tuple[Self, list[Whole]]:
+        """The distinct rows by group, each group in order; and their groups. All by one sort. parts: rows in any order,
+        of the same users and table; one where there are groups."""
         users, table = parts[0].users, parts[0].table
         first = min((int(rows.windows.min()) for rows in parts if len(rows)), default=0)
         columns = {name: [getattr(rows, name) for rows in parts] for name in cls.ORDER}
         columns["windows"] = [windows - first for windows in columns["windows"]]
-        sizes = {name: max(map(_size, of_parts)) for name, of_parts in columns.items()}
-        sizes |= {"codes": len(users), "items": len(table)}
+        sizes = {"windows": max(map(_size, columns["windows"])), "items": len(table), "codes": len(users)}
         ordered = sort_distinct(
             [[*groups, *of_part] for of_part in zip(*columns.values(), strict=True)],
             [*map(_size, groups), *sizes.values()],
@@ -129,27 +127,6 @@ class Contributions(Columns):
         found = dict(zip(cls.ORDER, ordered[len(groups) :], strict=True))
         found["windows"] += first
         return cls(users=users, table=table, **found), ordered[: len(groups)]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class UserContributions(Contributions):
-    """n distinct (user, window, item), sorted by user, then window, then item."""
-
-    ORDER = ("codes", "windows", "items")
-    SCHEMA: ClassVar = {**Contributions.SCHEMA, "codes": Codes(into="users")}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ItemContributions(Contributions):
-    """The same sorted by window, then item, then user, for steps that add up over users: what comes as events in the
-    order of time is nearly in this order, and needs no second sort."""
-
-    ORDER: ClassVar[tuple[str, ...]] = ("windows", "items", "codes")
-
-    def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemContributions:
-        """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
-        moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
-        return moved
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -164,43 +141,35 @@ def contributions_of_events(
     *,
     windows_per_range: int,
     shards: int,
-    first_open: npt.NDArray[np.int64] | None = None,
+    first_open: Whole | None = None,
     end: int | None = None,
-) -> Iterator[tuple[int, int, UserContributions]]:
-    """The distinct pairs of a batch, by range of windows and shard of users: ``(range, shard, pairs)``. What has many
-    pairs comes in several parts, of different windows.
+) -> Iterator[tuple[int, int, Contributions]]:
+    """The contributions of a batch, by range of so many consecutive windows and shard of users: ``(range, shard,
+    contributions)``. What has many comes in several parts, of different windows.
 
     first_open, end: as `rows_of_events` has them.
     """
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        groups = (rows.windows // windows_per_range) * shards + shards_of(rows, shards)
-        for group, pairs in UserContributions.by_group(rows, groups):
-            yield (*divmod(group, shards), pairs)
-
-
-def item_contributions_of_events(
-    batch: EventBatch,
-    schedule: WindowSchedule,
-    keys: IdKeys,
-    shards: int,
-    first_open: npt.NDArray[np.int64] | None = None,
-    end: int | None = None,
-) -> Iterator[tuple[int, ItemContributions]]:
-    """The same in all these windows, by shard of users: ``(shard, pairs)``."""
-    for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        yield from ItemContributions.by_group(rows, shards_of(rows, shards))
+        groups = (rows.windows // windows_per_range) * shards
+        if shards > 1:
+            groups += (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
+        first = int(groups.min())
+        ordered, (groups,) = Contributions._of_rows([rows], [groups - first])
+        for part in group_slices(groups):
+            yield (*divmod(int(groups[part.start]) + first, shards), ordered.select(part))
 
 
 def rows_of_events(
     batch: EventBatch,
     schedule: WindowSchedule,
     keys: IdKeys,
-    first_open: npt.NDArray[np.int64] | None = None,
+    first_open: Whole | None = None,
     end: int | None = None,
     rows_at_once: int = 1 << 20,
 ) -> Iterator[Contributions]:
-    """An event counts in every window that holds it; events outside the declared range are left out. Rows come in parts
-    of consecutive windows: an event in a thousand windows is not a thousand rows at once.
+    """A row for each event in every window that holds it, in no order and not distinct; events outside the declared
+    range are left out. Rows come in parts of consecutive windows: an event in a thousand windows is not a thousand rows
+    at once.
 
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
     end: windows from this one on are left out; None: none of them. rows_at_once: a part has at most so many
@@ -229,9 +198,7 @@ def rows_of_events(
         yield Contributions(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
 
 
-def _parts_of_windows(
-    firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], rows_at_once: int
-) -> Iterator[tuple[np.int64, np.int64]]:
+def _parts_of_windows(firsts: Whole, ends: Whole, rows_at_once: int) -> Iterator[tuple[np.int64, np.int64]]:
     """Ranges of windows, each with at least one row. firsts, ends: of each event."""
     first = firsts.min()
     opened, closed = (np.bincount(windows - first, minlength=ends.max() - first + 1) for windows in (firsts, ends))
@@ -240,12 +207,7 @@ def _parts_of_windows(
     return zip(begins, [*begins[1:], ends.max()], strict=True)
 
 
-def shards_of(rows: Contributions, shards: int) -> npt.NDArray[np.int64]:
-    """int64[n], the shard of users of each row."""
-    return (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
-
-
-def _size(values: npt.NDArray[np.int64]) -> int:
+def _size(values: Whole) -> int:
     return int(values.max(initial=0)) + 1
 
 
@@ -254,53 +216,51 @@ def _size(values: npt.NDArray[np.int64]) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def bound_contributions(pairs: UserContributions, max_items_per_user: int, keys: StreamKeys) -> UserContributions:
+def bound_contributions(contributions: Contributions, max_items_per_user: int, keys: StreamKeys) -> Contributions:
     """The contribution bound: at most L distinct items per user and window, chosen uniformly. Keeps L items of each
     user with more than L of them in a window: those first in a keyed order of (user, item).
 
     A uniform random subset, independent of everything else (docs/guarantee.md, "Several items in a window"); the order
-    differs from window to window. ``pairs`` must contain all pairs of its users in its windows.
+    differs from window to window. ``contributions`` must contain all of its users in its windows.
     """
-    sizes = np.diff(np.append(group_starts(pairs.codes, pairs.windows), len(pairs)))
-    crowded = np.repeat(sizes > max_items_per_user, sizes)
-    rows = np.flatnonzero(crowded)
-    if not len(rows):
-        return pairs
-    group_of_row = np.repeat(np.arange(len(sizes)), sizes)[rows]
-
-    blocks = np.stack([pairs.users[pairs.codes[rows]], pairs.table.hashes[pairs.items[rows], 0]], axis=1)
-    by_window = np.argsort(pairs.windows[rows], kind="stable")
-    priority = np.empty(len(rows), dtype=np.uint64)
-    for of_window in group_slices(pairs.windows[rows[by_window]]):
-        part = by_window[of_window]
-        order = keys.contribution_order(int(pairs.windows[rows[part[0]]]))
-        priority[part] = order(blocks[part])[:, 0]
-
-    ranked = np.lexsort((priority, group_of_row))  # which keeps each group in its place
-    kept = ~crowded
-    kept[rows[ranked[ranks_in_groups(group_of_row) < max_items_per_user]]] = True
-    return pairs.select(np.flatnonzero(kept))
+    users_before = (contributions.windows - contributions.windows.min(initial=0)) * len(contributions.users)
+    groups, rows = sort_rows(users_before + contributions.codes)  # what a user holds in a window stands together
+    sizes = np.diff(np.append(group_starts(groups), len(groups)))
+    is_crowded = np.repeat(sizes > max_items_per_user, sizes)
+    if not is_crowded.any():
+        return contributions
+    groups, rows = groups[is_crowded], rows[is_crowded]
+    users, items = contributions.users[contributions.codes[rows]], contributions.items[rows]
+    blocks = np.stack([users, contributions.table.hashes[items, 0]], axis=1)
+    windows, priority = contributions.windows[rows], np.empty(len(rows), dtype=np.uint64)
+    for of_window in group_slices(windows):
+        order = keys.contribution_order(int(windows[of_window.start]))
+        priority[of_window] = order(blocks[of_window])[:, 0]
+    ranked = np.lexsort((priority, groups))  # which keeps each group in its place
+    kept = np.ones(len(contributions), dtype=np.bool_)
+    kept[rows[ranked[ranks_in_groups(groups) >= max_items_per_user]]] = False
+    return contributions.select(kept)
 
 
-def keep_by_hash(pairs: Contributions, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
-    """Which pairs of a user count where its purse cannot pay for all: whether each pair is among the first ``most``
+def keep_by_hash(contributions: Contributions, most: Whole, keys: StreamKeys) -> npt.NDArray[np.bool_]:
+    """Which contributions of a user count where its budget cannot pay for all: whether each is among the first ``most``
     ones of its user, in a keyed order of (user, window, item).
 
-    A uniform random subset, independent of everything else. ``pairs`` must contain all pairs of its users in its
+    A uniform random subset, independent of everything else. ``contributions`` must contain all of its users in its
     windows. most: int64[u], by user. Returns bool[n].
     """
-    has_more = pairs.counts > most
+    has_more = contributions.counts > most
     if not has_more.any():
-        return np.ones(len(pairs), dtype=np.bool_)
-    kept = ~has_more[pairs.codes]
+        return np.ones(len(contributions), dtype=np.bool_)
+    kept = ~has_more[contributions.codes]
     rows = np.flatnonzero(~kept)
-    codes, look_order = pairs.codes[rows], keys.look_order()
+    codes, look_order = contributions.codes[rows], keys.look_order()
 
     def hashes_of(some: slice) -> Words:
-        hashes = pairs.table.hashes.take(pairs.items[rows[some]], axis=0)
-        return look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
+        hashes = contributions.table.hashes.take(contributions.items[rows[some]], axis=0)
+        return look_order(contributions.users[codes[some]], contributions.windows[rows[some]], hashes)
 
-    ranked, sizes = order_in_groups(codes, hashes_of), pairs.counts[has_more]
+    ranked, sizes = order_in_groups(codes, hashes_of), contributions.counts[has_more]
     first_ones, _ = concatenated_ranges(np.cumsum(sizes) - sizes, most[has_more])
     kept[rows[ranked[first_ones]]] = True
     return kept

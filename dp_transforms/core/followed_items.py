@@ -21,12 +21,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.column_kinds import MOST, Column, Items
-from dp_transforms.core.columns import Cells, Columns
 from dp_transforms.core.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.packed_arrays import WHOLE
+from dp_transforms.core.messages import WHOLE
 from dp_transforms.core.randomness import Words
+from dp_transforms.core.tables import MOST, Column, Items, Table, WindowItems
 
 Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
@@ -36,7 +35,7 @@ _DRAWS_AT_ONCE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FollowedItems(Columns):
+class FollowedItems(Table):
     """k items in the order of their keyed hashes, with the window in which each was last named.
 
     table: ItemTable of length k. last_named: int64[k].
@@ -47,7 +46,7 @@ class FollowedItems(Columns):
 
     SCHEMA: ClassVar = {"last_named": Column(WHOLE, join=MOST), "table": Items(of="row")}
 
-    def after(self, named: Cells, next_window: int, forget_after: int) -> FollowedItems:
+    def after(self, named: WindowItems, next_window: int, forget_after: int) -> FollowedItems:
         """What is followed in ``next_window``, if after these items were named no others are, up to that window.
 
         An item is followed in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
@@ -123,7 +122,7 @@ class Crossings:
 
 
 def name_followed_items(
-    cells: Cells,
+    cells: WindowItems,
     followed: FollowedItems,
     first: int,
     end: int,

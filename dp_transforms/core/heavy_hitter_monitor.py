@@ -117,7 +117,7 @@ class WindowQueries:
         asked = self._candidates.select_range(cells)
         rows = slice(self._candidates.splits[cells.start], self._candidates.splits[cells.stop])
         is_active = self._hits[self._user_of_row[rows]] < self._hits_per_user
-        active = asked if is_active.all() else asked.select_rows(is_active)
+        active = asked if is_active.all() else asked.select_holders(is_active)
         counts = active.counts
         digests = digests_of_groups(self._keys.widen_users(active.holders), active.splits)
         noisy_counts = counts + self._draw(asked.table.hashes[asked.items], digests, asked.counts)

@@ -17,7 +17,6 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.columns import cell_keys
 from dp_transforms.core.followed_items import NO_ROW, FollowedItems, name_followed_items
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
@@ -25,6 +24,7 @@ from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.noise_table import noise_bounds
 from dp_transforms.core.randomness import StreamKeys, Words
 from dp_transforms.core.round_candidates import OPEN, Candidates
+from dp_transforms.core.tables import window_item_keys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -199,8 +199,7 @@ class ItemNamer:
 
 def _placed(named: NamedItems, sums: ItemSums) -> tuple[Whole, Words]:
     """The sum and the digest of each name, 0 for none."""
-    table, (of_named, of_sums) = ItemTable.merge([named.table, sums.table])
-    cells, asked = (cell_keys(each, len(table), of) for each, of in ((named, of_named), (sums, of_sums)))
+    (cells, asked), _ = window_item_keys([named, sums])
     places = np.searchsorted(cells, asked)
     values, digests = np.zeros(len(named), dtype=np.int64), np.zeros((len(named), 2), dtype=np.uint64)
     values[places], digests[places] = sums.sums, sums.digests

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import stated_users
-from dp_transforms.core.column_kinds import Column, Items, Narrow, Windows
-from dp_transforms.core.columns import Cells
 from dp_transforms.core.equal_rows import group_slices
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.packed_arrays import NARROW, WHOLE
+from dp_transforms.core.messages import WHOLE
+from dp_transforms.core.tables import ITEMS, TABLE, WINDOWS, Column, WindowItems
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
@@ -37,7 +36,7 @@ def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, ter
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NamedItems(Cells):
+class NamedItems(WindowItems):
     """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on. Between rounds
@@ -53,11 +52,11 @@ class NamedItems(Cells):
     table: ItemTable
 
     SCHEMA: ClassVar = {
-        "windows": Windows(),
-        "items": Narrow(NARROW, into="table"),
+        "windows": WINDOWS,
+        "items": ITEMS,
         "levels": Column(WHOLE),
         "at_least_users": Column(WHOLE),
-        "table": Items(),
+        "table": TABLE,
     }
 
     ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it

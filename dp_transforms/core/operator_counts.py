@@ -4,54 +4,7 @@ published")."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
-
-# Messages that are gathered by counting: how a sender announces them, and how a receiver knows that all have come.
-#
-# What belongs to one shard of one window travels in messages of bounded size, because engines refuse values of 80 MB
-# and copy each one several times. The last message of a sender announces how many the sender sends, itself included. A
-# window is complete when all its senders have announced and as many messages have come (`beam.turns`). No watermark and
-# no timer decides it, so what is gathered does not depend on the engine, on the order of delivery or on restarts.
-
-MOST_MESSAGE_BYTES = 8_000_000
-
-Key = tuple[int, int]  # window and shard
-EncodedMessage = tuple[int, int, bytes]  # the fields of a `Message`, as engines encode them
-ToShard = tuple[int, EncodedMessage]  # what travels: all windows of a shard have one key, since their order counts
-
-
-class Message(NamedTuple):
-    """From one sender to one shard, for one window.
-
-    announced: on the last message of its sender for the window, how many messages this sender sends, this one included;
-        0 on all others.
-    blob: packed content; empty for none.
-    """
-
-    window: int
-    announced: int
-    blob: bytes
-
-
-def messages_of(window: int, blobs: list[bytes]) -> list[Message]:
-    """All that one sender has for one shard of one window, as messages. The last one announces them."""
-    *first, last = blobs or [b""]
-    return [*(Message(window, 0, blob) for blob in first), Message(window, len(first) + 1, last)]
-
-
-def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
-    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
-    batches: list[list[bytes]] = [[]]
-    size = 0
-    for blob in blobs:
-        if batches[-1] and size + len(blob) > most_bytes:
-            batches.append([])
-            size = 0
-        batches[-1].append(blob)
-        size += len(blob)
-    return batches
-
+from collections.abc import Mapping, Sequence
 
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
@@ -60,9 +13,7 @@ EVENTS_WITHOUT_TIME = "events_without_time"  # elements that nobody gave a times
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
 EVENTS_OF_OTHER_KEYS = "events_of_other_keys"  # than those that were named
 LATE_BATCHES = "late_batches_dropped"
-CONTRIBUTIONS_UNPAID = (
-    "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count
-)
+CONTRIBUTIONS_UNPAID = "pairs_unpaid"  # of users with more of them than a user budget pays for; they do not count
 REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read
 
 # Of streams.
@@ -81,7 +32,7 @@ WINDOWS_ANSWERED = "windows_answered"  # windows that the last step has closed
 PENDING_WINDOWS = "pending_windows"  # windows that a partition has closed and the last step has not
 PARTITIONS_UNREAD = "partitions_unread"  # that the log has now, and had not when the run was begun
 PARTITION_STATE_BYTES = "partition_state_bytes"
-BUDGET_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
+COUNTER_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
 BUDGET_STATE_BYTES = "purse_state_bytes"  # of one shard of users: what is left to all users who were ever seen
 FOLLOWED_ITEMS = "known_items"  # of one shard of items: what was named lately
 STREAM_GAUGES = (
@@ -90,7 +41,7 @@ STREAM_GAUGES = (
     WINDOWS_ANSWERED,
     PARTITIONS_UNREAD,
     PARTITION_STATE_BYTES,
-    BUDGET_STATE_BYTES,
+    COUNTER_STATE_BYTES,
     BUDGET_STATE_BYTES,
     FOLLOWED_ITEMS,
 )

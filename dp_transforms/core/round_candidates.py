@@ -14,7 +14,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contributions import ItemContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
@@ -98,7 +98,7 @@ class Candidates:
         statuses = self.statuses[np.repeat(rows, self._sizes)]
         return Candidates(self.of_windows, table, self.blocks[rows], items, statuses)
 
-    def contributions_of(self, held: ItemContributions, *, with_sizing: bool = False) -> ItemContributions:
+    def contributions_of(self, held: Contributions, *, with_sizing: bool = False) -> Contributions:
         """Those of these contributions that are drawn for. with_sizing: and what is named already,
         `Contributions.split_by_mask`."""
         starts = group_starts(held.windows, held.items)

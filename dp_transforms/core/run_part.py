@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.core.packed_arrays import check_unpacked
+from dp_transforms.core.messages import check_unpacked
 from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from dp_transforms.core.columns import Columns
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.planned_run import PlannedRun
@@ -17,6 +16,7 @@ from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind, pack_by_bucket
+from dp_transforms.core.tables import Table
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -114,7 +114,7 @@ class Step(abc.ABC):
     sends_to_all: whether something is sent to each shard, be it an empty table.
     """
 
-    TAKES: ClassVar[type[Columns]]
+    TAKES: ClassVar[type[Table]]
     KIND: ClassVar[Kind | None] = None
     sends_to_all: ClassVar[bool] = False
 
@@ -178,8 +178,8 @@ class Stage:
 def packed_by_group(sent: Sent, cut: Sharding) -> Iterator[tuple[GroupKey, list[bytes]]]:
     """Columns by range of windows and shard of items, packed in messages that engines accept. What has none is left
     out."""
-    for number, of_range in sent.by_window_range(cut.windows_per_range):
-        for shard, of_shard in of_range.shard_by_item(cut.shards):
+    for number, of_range in sent.by_range(cut.windows_per_range):
+        for shard, of_shard in of_range.by_shard(cut.shards):
             yield (number, shard), list(of_shard.messages())
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dp_transforms.core.contribution_counters import Hits
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS
 
@@ -87,7 +87,7 @@ def chunks_by_bucket(entries: Entries) -> Iterator[tuple[int, bytes]]:
     ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
     for bucket, rows in enumerate(np.split(order, ends[:-1])):
         if len(rows):
-            yield from ((bucket, chunk) for chunk in entries.select(rows).to_cells())
+            yield from ((bucket, chunk) for chunk in entries.select(rows).to_chunks())
 
 
 def buckets_of_shard(shard: int, shards: int) -> list[int]:
@@ -116,7 +116,7 @@ def join_chunks(kind: Kind, chunks: Sequence[Packed], *, named_from: int = 0) ->
         bounds = [hit_bound_of_chunk(chunk) for chunk in chunks]
         return [hit_bound_chunk(max(bounds))] if bounds else []
     joined = _TABLES[kind].of_messages(chunks)
-    return (joined.since(named_from) if isinstance(joined, FollowedItems) else joined).to_cells()
+    return (joined.since(named_from) if isinstance(joined, FollowedItems) else joined).to_chunks()
 
 
 def hit_bound_chunk(bound: int) -> bytes:

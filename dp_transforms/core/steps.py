@@ -12,20 +12,13 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.columns import Columns, used
-from dp_transforms.core.contributions import (
-    Contributions,
-    ItemContributions,
-    UserContributions,
-    bound_contributions,
-    keep_by_hash,
-)
+from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
 from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.equal_rows import group_slices
 from dp_transforms.core.followed_items import FollowedItems
@@ -33,9 +26,9 @@ from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.messages import check_unpacked
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
-from dp_transforms.core.packed_arrays import check_unpacked
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
@@ -93,14 +86,16 @@ def stages_of(
 
 
 class BoundUsers(Step):
-    """`UserContributions` -> `ItemHolders`: at most L items of each user in each window."""
+    """`Contributions` -> `ItemHolders`: at most L items of each user in each window."""
 
-    TAKES = UserContributions
+    TAKES = Contributions
 
     def process(
-        self, state: None, columns: UserContributions, span: Span, counts: Counter[str], *earlier_names: Messages
+        self, state: None, columns: Contributions, span: Span, counts: Counter[str], *earlier_names: Messages
     ) -> ItemHolders:
-        return ItemHolders.of_pairs(bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys))
+        return ItemHolders.of_contributions(
+            bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys)
+        )
 
 
 class FindCandidates(Step):
@@ -141,13 +136,13 @@ class _WeighingStep(Step):
 
 
 class WeighReplay(_WeighingStep):
-    """`ItemContributions` of the whole run -> `ItemSums`: each user spends its budget evenly on all its contributions
+    """`Contributions` of the whole run -> `ItemSums`: each user spends its budget evenly on all its contributions
     of the run, also on later ones (`replay_weights`)."""
 
-    TAKES = ItemContributions
+    TAKES = Contributions
 
     def weigh(
-        self, state: None, columns: ItemContributions, span: Span, *earlier_names: Messages
+        self, state: None, columns: Contributions, span: Span, *earlier_names: Messages
     ) -> tuple[Contributions, Whole]:
         return columns, replay_weights(columns, self.plan, self.keys)
 
@@ -169,37 +164,25 @@ def replay_weights(contributions: Contributions, plan: Plan, keys: StreamKeys) -
 
 
 class SpendBudgets(_WeighingStep):
-    """`UserContributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
+    """`Contributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
     state is what each user has left."""
 
-    TAKES: ClassVar[type[Columns]] = UserContributions
+    TAKES = Contributions
     KIND = Kind.USER_BUDGETS
 
     def restore(self, entries: Sequence[Any], first: int) -> UserBudgets:
         return UserBudgets(self.plan, self.keys, entries, first, self.plan.units_of_rounds[self.round])
 
     def weigh(
-        self, state: UserBudgets, columns: UserContributions, span: Span, *earlier_names: Messages
+        self, state: UserBudgets, columns: Contributions, span: Span, *earlier_names: Messages
     ) -> tuple[Contributions, Whole]:
         weights = np.zeros(len(columns), dtype=np.int64)
-        for window, rows, of_window in _by_window(columns):
-            weights[rows] = state.spend(of_window, window)
+        for rows in group_slices(columns.windows):
+            weights[rows] = state.spend(columns.select_users(rows), int(columns.windows[rows.start]))
         return columns, weights
 
     def measures(self, state: UserBudgets) -> dict[str, int]:
         return {BUDGET_STATE_BYTES: ENTRY_BYTES * len(state)}
-
-
-def _by_window(contributions: UserContributions) -> Iterator[tuple[int, Whole, UserContributions]]:
-    """Each window in order, with the rows of its contributions, ascending, and with these. The table stays whole, so
-    that the cost is that of the contributions, however many windows they lie in."""
-    order = np.argsort(contributions.windows, kind="stable")
-    for found in group_slices(contributions.windows[order]):
-        rows = order[found]
-        users, codes = used(len(contributions.users), contributions.codes[rows])
-        windows, items = contributions.windows[rows], contributions.items[rows]
-        of_window = contributions.users if users is None else contributions.users[users]
-        yield int(windows[0]), rows, UserContributions(of_window, codes, windows, items, contributions.table)
 
 
 @dataclasses.dataclass
@@ -210,10 +193,10 @@ class _Followed:
     first: int
 
     def delta(self) -> list[bytes]:
-        return self.items.since(self.first).to_cells()
+        return self.items.since(self.first).to_chunks()
 
     def chunks(self) -> list[bytes]:
-        return self.items.to_cells()
+        return self.items.to_chunks()
 
 
 class NameItems(Step):
@@ -291,21 +274,21 @@ class _RoundStep(Step):
 
 
 class WeighRound(_RoundStep, SpendBudgets):
-    """`ItemContributions` of a part of a run -> `ItemSums`: each user spends its budget of the round at its own pace,
+    """`Contributions` of a part of a run -> `ItemSums`: each user spends its budget of the round at its own pace,
     in round 0 on its items in blocks of windows, later on those of its contributions that are drawn for. All items are
     drawn for by their shards, also one to which nobody adds anything. The state is what each user has left of the
     round.
     """
 
-    TAKES = ItemContributions
+    TAKES = Contributions
     sends_to_all = True
 
     @property
     def state_kind(self) -> Kind:
         return Kind.budgets_of_round(self.round)
 
-    def weigh(  # type: ignore[override]
-        self, state: UserBudgets, columns: ItemContributions, span: Span, *earlier_names: Messages
+    def weigh(
+        self, state: UserBudgets, columns: Contributions, span: Span, *earlier_names: Messages
     ) -> tuple[Contributions, Whole]:
         if earlier := self.earlier(span, *earlier_names):
             columns = earlier.candidates.contributions_of(columns, with_sizing=self.is_sizing)

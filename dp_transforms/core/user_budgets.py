@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.column_kinds import LEAST, MOST, Column
-from dp_transforms.core.columns import ByUser
 from dp_transforms.core.contribution_counters import EntriesByUser
 from dp_transforms.core.contributions import Contributions, keep_by_hash
-from dp_transforms.core.packed_arrays import WHOLE, WORDS, check_unpacked
+from dp_transforms.core.messages import WHOLE, WORDS, check_unpacked
 from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.tables import LEAST, MOST, ByUser, Column
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import FEWEST_BESIDE, SIZING_PART, SIZING_TESTS, most_of_sizing_test
 
@@ -127,7 +126,7 @@ class BudgetEntries(ByUser):
         "tests": Column(WORDS, join=MOST),
         "first_windows": Column(WORDS, join=LEAST),
     }
-    ROWS_OF_CELL = 400_000
+    ROWS_OF_CHUNK = 400_000
 
     def check(self) -> None:
         check_unpacked(bool((self.left >= 0).all()))

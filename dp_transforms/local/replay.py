@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dp_transforms.core.contribution_counters import ContributionCounters
-from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
@@ -120,8 +119,7 @@ class _Replaying:
 
     def _read(self, sources: Iterable[Any], fields: EventFields | None) -> Groups:
         """Packed contributions by range of windows and shard of users."""
-        by_item = self._stages.users.step.TAKES is ItemContributions
-        packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part)
         groups = Groups()
         for output in self._outputs(ReadContributionsStep(packing, fields, self._replay.public_items), sources):
             if isinstance(output, RejectedEvents):

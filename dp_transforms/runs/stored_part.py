@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from dp_transforms.core.packed_arrays import Packed
+from dp_transforms.core.messages import Packed
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind, join_chunks, unpack_chunk
 from dp_transforms.runs.records import StateError
@@ -61,7 +61,7 @@ def write_next_state(
     forget_after: followed items that were named longer ago than so many windows are forgotten. key: `sealing_key`.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
-    shards. Cells that nobody changed are copied.
+    shards. WindowItems that nobody changed are copied.
     """
     assert header.intent is not None
     changed: dict[tuple[Kind, int], list[Packed]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dp_transforms.accounting.priced_weights import stated_users
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
-from dp_transforms.core.contributions import ItemContributions, UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.public_items import PublicItemsTable
@@ -88,7 +88,7 @@ def _run_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool) -
     all_items = labels_of(trial.copies * scene.items)
     domain = PublicItemsTable.of_labels(all_items, keys.hash_items) if scene.is_domain else None
     rows = _rows(scene, trial.copies, with_user)
-    pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
+    pairs = contributions_of(rows, keys)
     for windows, numbers, *of_named in _name_pairs(pairs, plan, keys, domain, in_order=scene.in_order):
         copy, item = np.divmod(numbers, scene.items)
         levels[copy, windows, item], sizes[copy, windows, item] = of_named
@@ -124,7 +124,7 @@ def _round_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool)
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
     """What is named in blocks; and in windows in each later round and those before it. The last one is told names
     without their levels and sizes: so what comes shows its second looks."""
-    pairs = item_pairs_of(rows, keys)
+    pairs = contributions_of(rows, keys)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
@@ -193,27 +193,16 @@ def _rows(scene: Scene, copies: int, with_user: bool) -> Rows:
     return Rows(np.concatenate(users).astype(np.uint64), np.concatenate(windows), np.concatenate(numbers))
 
 
-def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserContributions:
+def contributions_of(rows: Rows, keys: StreamKeys) -> Contributions:
     table, items = _items_of(rows, keys)
-    return UserContributions(*_sorted(rows, items, (items, rows.windows, rows.users)), table).select(slice(None))
-
-
-def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemContributions:
-    """The same pairs, as rounds need them."""
-    table, items = _items_of(rows, keys)
-    return ItemContributions(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
+    order = np.lexsort((rows.users, items, rows.windows))
+    users, codes = np.unique(rows.users[order], return_inverse=True)
+    return Contributions(users, codes.reshape(-1), rows.windows[order], items[order], table).select(slice(None))
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:
     table, positions = ItemTable.of_labels(labels_of(int(rows.numbers.max()) + 1), keys.hash_items)
     return table, positions[rows.numbers]
-
-
-def _sorted(rows: Rows, items: Whole, by: Sequence[npt.NDArray]) -> tuple[Users, Whole, Whole, Whole]:
-    """Distinct users, and the user's place among them, window and item of each row. by: the last one counts most."""
-    order = np.lexsort(by)
-    users, codes = np.unique(rows.users[order], return_inverse=True)
-    return users, codes.reshape(-1), rows.windows[order], items[order]
 
 
 def numbers_of(table: ItemTable, items: Whole) -> Whole:
@@ -230,7 +219,7 @@ Named = tuple[Whole, Whole, Whole, Whole]
 
 
 def _name_pairs(
-    pairs: ItemContributions | UserContributions,
+    pairs: Contributions,
     plan: TrialPlan,
     keys: StreamKeys,
     domain: PublicItemsTable | None,
@@ -244,9 +233,7 @@ def _name_pairs(
         yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
 
 
-def _found(
-    pairs: ItemContributions | UserContributions, users: Step, items: Step, *, in_order: bool
-) -> Iterator[NamedItems]:
+def _found(pairs: Contributions, users: Step, items: Step, *, in_order: bool) -> Iterator[NamedItems]:
     horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
     if not in_order:
         span = Span(0, horizon)

@@ -27,7 +27,7 @@ from dp_transforms.core.steps import SpendBudgets, WeighRound, replay_weights
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
-from tests.audit.copies import Rows, item_pairs_of, labels_of, numbers_of, user_pairs_of
+from tests.audit.copies import Rows, contributions_of, labels_of, numbers_of
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 
@@ -105,13 +105,13 @@ class _RealCode:
         return {(user, *cell): weight for user, own in _by_user(rows) for cell, weight in self.sums(own).items()}
 
     def sums(self, rows: Rows) -> Cells:
-        pairs = user_pairs_of(rows, self._keys)
+        pairs = contributions_of(rows, self._keys)
         return _cells(ItemSums.of_weights(pairs, replay_weights(pairs, self._plan, self._keys), self._keys))
 
     def stream(self, rows: Rows) -> tuple[Weights, bool]:
         """And whether what was stored between two windows was refused."""
         carried = Carried(SpendBudgets(self._plan, self._keys))
-        pairs = user_pairs_of(rows, self._keys)
+        pairs = contributions_of(rows, self._keys)
         found: Weights = {}
         for window in range(_WINDOWS):
             here = pairs.select(pairs.windows == window)
@@ -226,7 +226,7 @@ class _RoundCode:
         users, found = [Carried(work) for work in rounds], [Cells() for _ in rounds]
         counts, first = collections.Counter[str](), 0
         for end in ends:
-            pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
+            pairs = contributions_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block

@@ -127,7 +127,7 @@ class _Adversaries:
         holders = np.arange(splits[-1]) + (window + 1) * FIRST_OTHER
         if self._with_user:
             holders[splits[:-1]] = copies
-        return ItemHolders(np.full(len(copies), window), copies, splits, holders.astype(np.uint64), self._table)
+        return ItemHolders(np.full(len(copies), window), copies, counts, holders.astype(np.uint64), self._table)
 
     def read(self, published: Sequence[HeavyHitter]) -> None:
         """Updates each copy with what was published of it."""

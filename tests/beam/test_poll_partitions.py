@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
-from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import open_partitions
 from dp_transforms.logs.streams.open_partitions import Polling
@@ -170,7 +170,7 @@ def users_of(loop):
     users = {}
     for _, message in loop.messages:
         if message.blob:
-            pairs = UserContributions.from_bytes(message.blob)
+            pairs = Contributions.from_bytes(message.blob)
             codes, names = pairs.codes, pairs.table.labels.to_pylist()
             for item, code in zip(pairs.items.tolist(), codes.tolist(), strict=True):
                 users.setdefault(names[item], set()).add(int(pairs.users[code]))

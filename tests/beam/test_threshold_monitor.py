@@ -323,7 +323,7 @@ def case():
     found = {}
     for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_range=1, shards=1):
         held = bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys)
-        found.setdefault(window, []).append(ItemHolders.of_pairs(held).to_bytes())
+        found.setdefault(window, []).append(ItemHolders.of_contributions(held).to_bytes())
     return settings, found, reference(log, plan, stream="DE")
 
 

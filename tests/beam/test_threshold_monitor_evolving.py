@@ -147,8 +147,8 @@ def candidates_of(plan, log):
     """What the steps before hand to the monitor, window by window: in parts of two shards of items."""
     settings, keys, windows = settings_of(plan), settings_of(plan).stream_keys(SECRET), defaultdict(list)
     for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_range=1, shards=1):
-        held = ItemHolders.of_pairs(bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys))
-        windows[window] += [find_candidates(part, settings, keys) for _, part in held.shard_by_item(2)]
+        held = ItemHolders.of_contributions(bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys))
+        windows[window] += [find_candidates(part, settings, keys) for _, part in held.by_shard(2)]
     return sorted(windows.items())
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dp_transforms.beam.turns import Turns
-from dp_transforms.core.operator_counts import Message, messages_of
+from dp_transforms.core.messages import Message, messages_of
 from tests.helpers.do_fn_state import Bag, Cell
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from dp_transforms import MonitorStream, PublicItems, StreamClock
 from dp_transforms.core import user_budgets
-from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.logs.streams import open_partitions
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
@@ -206,7 +206,7 @@ class Stream:
     def _content(self, blob: bytes) -> frozenset:
         if not blob:
             return frozenset()
-        pairs = UserContributions.from_bytes(blob)
+        pairs = Contributions.from_bytes(blob)
         labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
         return frozenset(
             (window, self._users[user], labels[item])
@@ -254,7 +254,7 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
-    patch.setattr(user_budgets.BudgetEntries, "ROWS_OF_CELL", 5)
+    patch.setattr(user_budgets.BudgetEntries, "ROWS_OF_CHUNK", 5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
-from dp_transforms.core.contributions import ItemContributions
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
@@ -180,9 +179,7 @@ class Answers:
         stages = stages_of(self.run, self.domain, is_replay=part is None, is_part=part is not None)
         pays_looks = self.plan.looks is not None
         cuts = Partitioning.of(self.plan.schedule, pays_looks=pays_looks, shards=3, part=part)
-        packing = PackContributions(
-            self.plan.schedule, cuts.users, part, by_item=stages.users.step.TAKES is ItemContributions
-        )
+        packing = PackContributions(self.plan.schedule, cuts.users, part)
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         groups = _grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts))
@@ -222,7 +219,7 @@ class Answers:
         """Window after window, with all that each step keeps."""
         stages = stages_of(self.run, self.domain)
         schedule, cut = self.plan.schedule, Sharding(1, 3)
-        packing = PackContributions(schedule, cut, by_item=False)
+        packing = PackContributions(schedule, cut)
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)
         packed = dict(_grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts)))

@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.contributions import (
-    ItemContributions,
-    UserContributions,
-    contributions_of_events,
-    item_contributions_of_events,
-)
+from dp_transforms.core.contributions import Contributions, contributions_of_events
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
@@ -117,7 +112,7 @@ def _keys() -> StreamKeys:
     return settings_of(small_plan()).stream_keys(SECRET)
 
 
-def _pairs() -> list[UserContributions]:
+def _pairs() -> list[Contributions]:
     schedule = small_plan().schedule
     return [
         pairs
@@ -129,12 +124,10 @@ def _pairs() -> list[UserContributions]:
 def _packed_samples() -> list[Sample]:
     pairs = _pairs()
     samples = [Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pairs[0].messages(400))]
-    by_item = [part for _, part in item_contributions_of_events(batch_of(_LOG), small_plan().schedule, _keys(), 2)]
-    samples += [Sample(f"item pairs {n}", part.to_bytes(), "", (), "item pairs") for n, part in enumerate(by_item)]
-    holders = ItemHolders.of_pairs(pairs[0])
+    holders = ItemHolders.of_contributions(pairs[0])
     samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holders.messages(400))]
     users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
-    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in Hits(users, hits).to_cells())]
+    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in Hits(users, hits).to_chunks())]
 
 
 def _read_packed(sample: Sample, data: bytes) -> Any:
@@ -143,16 +136,10 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
         budgets = ContributionCounters(map(Hits.from_bytes, (data, sample.data)))
         return [budgets.chunks(), len(budgets)]
     if sample.context == "pairs":
-        pairs = UserContributions.from_bytes(data)
+        pairs = Contributions.from_bytes(data)
         _check_table(pairs.table, pairs.items)
-        return ItemHolders.of_pairs(
-            UserContributions.merge([pairs, UserContributions.from_bytes(sample.data)])
-        ).to_bytes()
-    if sample.context == "item pairs":
-        by_item = ItemContributions.from_bytes(data)
-        _check_table(by_item.table, by_item.items)
-        merged = ItemContributions.merge([by_item, ItemContributions.from_bytes(sample.data)])
-        return [merged.to_bytes(), merged.counts.tolist()]
+        merged = Contributions.merge([pairs, Contributions.from_bytes(sample.data)])
+        return [ItemHolders.of_contributions(merged).to_bytes(), merged.counts.tolist()]
     holders = ItemHolders.from_bytes(data)
     _check_table(holders.table, holders.items)
     merged_holders = ItemHolders.merge([holders, ItemHolders.from_bytes(sample.data)])
@@ -177,7 +164,7 @@ def _naming_samples() -> list[Sample]:
         *(Sample("purses", cell, "", (), "purses") for cell in purses.delta()),
         *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sums.messages(400))),
         *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named.messages())),
-        *(Sample("known", cell, "", (), "known") for cell in known.to_cells()),
+        *(Sample("known", cell, "", (), "known") for cell in known.to_chunks()),
     ]
 
 
@@ -187,7 +174,7 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
         entries = BudgetEntries.merge([BudgetEntries.from_bytes(data), BudgetEntries.from_bytes(sample.data)])
         if len(entries) and entries.left.min() < 0:
             raise FaultError("purses", "less than nothing is left")
-        return entries.to_cells()
+        return entries.to_chunks()
     if sample.context == "sums":
         sums = ItemSums.from_bytes(data)
         _check_table(sums.table, sums.items)
@@ -198,7 +185,7 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
         return NamedItems.merge([named, NamedItems.from_bytes(sample.data)]).to_bytes()
     known = FollowedItems.from_bytes(data)
     _check_table(known.table, np.arange(len(known)))
-    return known.to_cells()
+    return known.to_chunks()
 
 
 @functools.cache

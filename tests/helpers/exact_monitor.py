@@ -128,7 +128,7 @@ def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolde
     return ItemHolders(
         np.full(len(items), window, dtype=np.int64),
         np.arange(len(items), dtype=np.int64),
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        np.array(counts, dtype=np.int64),
         holders,
         table,
     )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.core.contributions import UserContributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions, contributions_of_events
 from dp_transforms.core.empty_items import EmptyItems, binomial_integers
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
@@ -86,8 +86,8 @@ def law_of(
     return {transcript: float(probability) for transcript, probability in law.items()}
 
 
-def pairs_of_held(held: Held, settings: TrialPlan, windows_per_range: int) -> list[tuple[int, UserContributions]]:
-    """All pairs by window_range, through the columns of a log."""
+def pairs_of_held(held: Held, settings: TrialPlan, windows_per_range: int) -> list[tuple[int, Contributions]]:
+    """All pairs by range of windows, through the columns of a log."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [
         (user, item, schedule.window_end_micros(window) - MICROS // 2)
@@ -97,7 +97,7 @@ def pairs_of_held(held: Held, settings: TrialPlan, windows_per_range: int) -> li
     if not log:
         return []
     parts = contributions_of_events(batch_of(log), schedule, keys, windows_per_range=windows_per_range, shards=1)
-    return [(window_range, pairs) for window_range, _, pairs in parts]
+    return [(number, pairs) for number, _, pairs in parts]
 
 
 def law_of_replay(held: Held, settings: TrialPlan, *, domain: Sequence[str] = ()) -> Law:

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.columns import Cells
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.tables import WindowItems
 from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
 from tests.helpers.modes import plan_in_rounds
@@ -73,7 +73,7 @@ def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
     return NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)
 
 
-def cells_of(cells: Cells, windows: Collection[int] | None = None) -> Iterator[tuple[int, str]]:
+def cells_of(cells: WindowItems, windows: Collection[int] | None = None) -> Iterator[tuple[int, str]]:
     """windows: instead of its own, each of these."""
     labels = cells.table.labels.to_pylist()
     for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):

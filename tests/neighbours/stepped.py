@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
@@ -159,7 +159,7 @@ class Stepped:
     def _content(blob: bytes) -> Content:
         if not blob:
             return frozenset()
-        pairs = UserContributions.from_bytes(blob)
+        pairs = Contributions.from_bytes(blob)
         labels = pairs.table.labels.to_pylist()
         users = pairs.users[pairs.codes].tolist()
         return frozenset(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.core.contributions import UserContributions, bound_contributions
+from dp_transforms.core.contributions import Contributions, bound_contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.sampling_checks import chi_squared_rejects, stream_keys
@@ -19,16 +19,16 @@ USERS, ITEMS, KEPT = 60_000, 5, 2
 SUBSETS = [*itertools.combinations(range(ITEMS), KEPT)]
 
 
-def _pairs(keys: StreamKeys, windows: int) -> UserContributions:
+def _pairs(keys: StreamKeys, windows: int) -> Contributions:
     """Every user holds the same ITEMS items in every window."""
     table, _ = ItemTable.of_labels(pa.array([f"item {item}" for item in range(ITEMS)]), keys.hash_items)
     users = np.unique(keys.hash_users(pa.array([f"user {user}" for user in range(USERS)]))[:, 0])
     rows = windows * ITEMS
-    return UserContributions(
+    return Contributions(
         users,
-        np.repeat(np.arange(len(users)), rows),
-        np.tile(np.repeat(np.arange(windows), ITEMS), len(users)),
-        np.tile(np.arange(ITEMS), len(users) * windows),
+        np.tile(np.arange(len(users)), rows),
+        np.repeat(np.arange(windows), ITEMS * len(users)),
+        np.tile(np.repeat(np.arange(ITEMS), len(users)), windows),
         table,
     )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.contributions import UserContributions, bound_contributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions, bound_contributions, contributions_of_events
 from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_noise
@@ -67,9 +67,9 @@ def run_core(
     for window_range, blobs in shuffled(
         [(window_range, blobs) for (window_range, _), blobs in by_users.items()], order
     ):
-        pairs = UserContributions.of_messages(shuffled(blobs, order))
+        pairs = Contributions.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
-        for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
+        for shard, cells in ItemHolders.of_contributions(bounded).by_shard(shards):
             by_items.setdefault((window_range, shard), []).append(cells.to_bytes())
     pending = {}
     for (window_range, _), blobs in shuffled(by_items.items(), order):
@@ -191,7 +191,7 @@ def cells():
     return ItemHolders(
         np.repeat(np.array([2, 5]), [50, 10]),
         np.concatenate([np.sort(positions)[:50], np.sort(positions)[50:]]),
-        np.cumsum([0, *map(len, groups)]),
+        np.array([*map(len, groups)]),
         np.concatenate(groups),
         table,
     )

@@ -1,6 +1,6 @@
 """Counted messages, as their sender makes them. How they are gathered: tests/beam/test_turns.py."""
 
-from dp_transforms.core.operator_counts import Message, batches_of_blobs, messages_of
+from dp_transforms.core.messages import Message, batches_of_blobs, messages_of
 
 
 def test_the_last_message_announces_all_and_none_is_one_without_content():

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
-from dp_transforms.core.contributions import ItemContributions, UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.stage import Sharding
@@ -366,10 +366,9 @@ def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(tmp_pa
     assert sorted(at for _, positions in found for at in positions) == sorted(itertools.chain(*rejected.values()))
 
 
-def pack(chunks, *, by_item):
+def pack(chunks, sharding):
     """What goes to each shard."""
-    sharding = Sharding(SCHEDULE.horizon, 4) if by_item else Sharding(3, 4)
-    work = ReadContributionsStep(PackContributions(SCHEDULE, sharding, by_item=by_item), FIELDS).start(SECRET)
+    work = ReadContributionsStep(PackContributions(SCHEDULE, sharding), FIELDS).start(SECRET)
     messages = {}
     for joined in chunks:
         for output in work(joined, Counter()):
@@ -378,17 +377,20 @@ def pack(chunks, *, by_item):
     return messages
 
 
-@pytest.mark.parametrize("by_item", [True, False])
-def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path, by_item, small_limits):
+@pytest.mark.parametrize("windows", [SCHEDULE.horizon, 3])
+def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path, windows, small_limits):
     chunks = write_files(tmp_path, {**SMALL_FILES, "large.jsonl": 900})
-    kind = ItemContributions if by_item else UserContributions
-    joined = pack(spread_chunks(chunks, FIELDS, 2), by_item=by_item)
+    sharding = Sharding(windows, 4)
+    joined = pack(spread_chunks(chunks, FIELDS, 2), sharding)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "JOINED_ROWS", 1)
-        single = pack([JoinedChunks((chunk,)) for chunk in chunks], by_item=by_item)
-    merged = [{shard: kind.of_messages(blobs).to_bytes() for shard, blobs in each.items()} for each in (joined, single)]
+        single = pack([JoinedChunks((chunk,)) for chunk in chunks], sharding)
+    merged = [
+        {shard: Contributions.of_messages(blobs).to_bytes() for shard, blobs in each.items()}
+        for each in (joined, single)
+    ]
     assert merged[0] == merged[1]
-    assert len(merged[0]) == (4 if by_item else 4 * -(-SCHEDULE.horizon // 3))
+    assert len(merged[0]) == 4 * -(-SCHEDULE.horizon // windows)
     assert 2 * sum(map(len, joined.values())) < sum(map(len, single.values()))
     sizes = [sum(len(blob) for blobs in each.values() for blob in blobs) for each in (joined, single)]
     assert sizes[0] < sizes[1]

@@ -55,7 +55,7 @@ def cells_of(log, keys):
     return ItemHolders(
         np.array([window for (window, _), _ in groups], dtype=np.int64),
         np.array([item for (_, item), _ in groups], dtype=np.int64),
-        np.cumsum([0, *(len(holders) for _, holders in groups)]),
+        np.array([len(holders) for _, holders in groups], dtype=np.int64),
         np.array([user for _, holders in groups for user in holders], dtype=np.uint64),
         table,
     )
@@ -234,7 +234,7 @@ def part_of(windows, source, keys, most=12):
     return ItemHolders(
         np.array([window for window, _ in cells], dtype=np.int64),
         np.array([item for _, item in cells], dtype=np.int64),
-        np.cumsum([0, *map(len, held)]),
+        np.array([*map(len, held)], dtype=np.int64),
         np.array([user for users in held for user in users], dtype=np.uint64),
         table,
     )

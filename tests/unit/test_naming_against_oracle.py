@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import steps
 from dp_transforms.core.contributions import (
-    ItemContributions,
-    UserContributions,
-    item_contributions_of_events,
+    Contributions,
+    contributions_of_events,
     keep_by_hash,
 )
 from dp_transforms.core.empty_items import EmptyItems
@@ -54,12 +53,14 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     for batch in batches_of(log, batch_size):
         if table is not None:
             batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for shard, pairs in item_contributions_of_events(batch, chosen.schedule, keys, shards):
+        for _, shard, pairs in contributions_of_events(
+            batch, chosen.schedule, keys, windows_per_range=horizon, shards=shards
+        ):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
-        pairs = ItemContributions.of_messages(shuffled(blobs, order))
+        pairs = Contributions.of_messages(shuffled(blobs, order))
         added = ItemSums.of_weights(pairs, steps.replay_weights(pairs, chosen, keys), keys)
-        for shard, sums in added.shard_by_item(shards):
+        for shard, sums in added.by_shard(shards):
             by_items[shard] += sums.messages(most_bytes)
     namer, parts = ItemNamer(chosen, keys), []
     for blobs in by_items.values():
@@ -72,7 +73,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
             known = FollowedItems.merge(
                 [
                     FollowedItems.from_bytes(cell)
-                    for cell in shuffled(known.after(named, end, chosen.followed_for).to_cells(), order)
+                    for cell in shuffled(known.after(named, end, chosen.followed_for).to_chunks(), order)
                 ]
             )
             parts.append(NamedItems.from_bytes(named.to_bytes()))
@@ -168,15 +169,15 @@ KEYS = naming_settings().stream_keys(SECRET)
 def pairs_of(held, keys=KEYS):
     """``{user number: [(window, item)]}`` as columns."""
     if not held:
-        return UserContributions.none()
+        return Contributions.none()
     rows = sorted((user, window, item) for user, of_user in held.items() for window, item in of_user)
     table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.hash_items)
     users, windows = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
     parts = [
-        UserContributions(users[[at]].astype(np.uint64), np.array([0]), windows[[at]], code[[at]], table)
+        Contributions(users[[at]].astype(np.uint64), np.array([0]), windows[[at]], code[[at]], table)
         for at in range(len(rows))
     ]
-    return UserContributions.merge(parts)
+    return Contributions.merge(parts)
 
 
 def test_which_pairs_are_dropped_is_uniform():
@@ -184,14 +185,14 @@ def test_which_pairs_are_dropped_is_uniform():
     users = 4000
     held = {user: [(window, item) for window in range(4) for item in "ab"] for user in range(users)}
     pairs = pairs_of({0: held[0]})
-    repeated = UserContributions(
+    repeated = Contributions(
         np.arange(users, dtype=np.uint64) * np.uint64(2**40 + 1),
-        np.repeat(np.arange(users), 8),
-        np.tile(pairs.windows, users),
-        np.tile(pairs.items, users),
+        np.tile(np.arange(users), 8),
+        np.repeat(pairs.windows, users),
+        np.repeat(pairs.items, users),
         pairs.table,
     )
-    kept = keep_by_hash(repeated, np.full(users, 5), KEYS).reshape(users, 8)
+    kept = keep_by_hash(repeated, np.full(users, 5), KEYS).reshape(8, users).T
     assert (kept.sum(axis=1) == 5).all()
     share = 5 / 8
     assert np.abs(kept.mean(axis=0) - share).max() < 6 * np.sqrt(share * (1 - share) / users)
@@ -212,7 +213,7 @@ def test_known_items_fit_in_cells_under_10_mb():
     table, code = table_of(labels)
     last_named = np.empty(len(labels), dtype=np.int64)
     last_named[code] = np.arange(len(labels))
-    cells = FollowedItems(table, last_named).to_cells()
+    cells = FollowedItems(table, last_named).to_chunks()
     assert len(cells) > 1
     assert max(map(len, cells)) < 10_000_000
     again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in reversed(cells)])
@@ -277,7 +278,7 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     first = namer.name_windows(sums.select(slice(0, 3)), FollowedItems.none(), 0, 2)
     known = FollowedItems.none().after(first, 2, chosen.followed_for)
     assert known.table.labels.to_pylist() == ["low", "high", "other"]
-    again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in known.to_cells()[::-1]])
+    again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in known.to_chunks()[::-1]])
     second = namer.name_windows(sums.select(slice(3, 5)), again, 2, 3)
     assert second.levels.tolist() == whole.levels[3:].tolist()
 

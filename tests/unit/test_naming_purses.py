@@ -276,7 +276,7 @@ def test_what_cannot_be_paid_or_read_is_an_error():
         ),
     ):
         with pytest.raises(ValueError, match="damaged"):
-            restored(chosen, keys, damaged.to_cells())
+            restored(chosen, keys, damaged.to_chunks())
     with pytest.raises(ValueError, match="at most 4,294,967,295 contributions"):
         UserBudgets(changed(chosen, weights=(1,), units=(1,)), keys)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.core.contributions import UserContributions
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import partition_poller
@@ -173,7 +173,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
         clock = dataclasses.replace(CLOCK, out_of_order_seconds=300)
         stepped = PartitionPoller(held, keys, clock, 1, domain=domain, confirm=False)
         step = stepped.step("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
-        users = {int(user) for _, message in step.messages for user in UserContributions.from_bytes(message.blob).users}
+        users = {int(user) for _, message in step.messages for user in Contributions.from_bytes(message.blob).users}
         sent.append(users)
         assert step.counts["events_outside_domain"] == len(log) - len(others)
     in_time = keys.hash_users(pa.array([f"u{n}" for n in range(0, 9, 3)]))[:, 0].tolist()

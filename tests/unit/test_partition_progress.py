@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.contributions import UserContributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions, contributions_of_events
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
@@ -323,9 +323,9 @@ def test_all_that_is_sent_is_the_same(kind):
             read += step.counts.get("records_read", 0)
             for shard, message in step.messages:
                 if message.blob:
-                    blobs.setdefault((message.window, shard), []).append(UserContributions.from_bytes(message.blob))
+                    blobs.setdefault((message.window, shard), []).append(Contributions.from_bytes(message.blob))
         assert progress.is_over
-        return {key: UserContributions.merge(parts).to_bytes() for key, parts in blobs.items()}, read
+        return {key: Contributions.merge(parts).to_bytes() for key, parts in blobs.items()}, read
 
     everything, read = sent(0)
     later, read_later = sent(first)

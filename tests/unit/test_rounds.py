@@ -17,7 +17,7 @@ import pytest
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.contributions import ItemContributions, item_contributions_of_events
+from dp_transforms.core.contributions import Contributions, contributions_of_events
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
@@ -195,7 +195,7 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed):
 def test_a_round_that_is_not_told_what_is_named_is_refused():
     """It would spend the purse of its round on blocks."""
     trial = trial_with_rounds()
-    for step, nothing in ((WeighRound, ItemContributions.none()), (NameRound, ItemSums.none())):
+    for step, nothing in ((WeighRound, Contributions.none()), (NameRound, ItemSums.none())):
         first, last = (step(trial, trial.stream_keys(SECRET), None, number) for number in (0, 3))
         assert len(first.process(first.restore([], 0), nothing, span(), Counter())) == 0
         with pytest.raises(ValueError, match="round 3 must be told"):
@@ -334,11 +334,22 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
 
 def pairs_of(log, trial, part=None):
     if not log:
-        return ItemContributions.none()
+        return Contributions.none()
     keys, batch, part = trial.stream_keys(SECRET), batch_of(list(log)), part or RunPart.whole(trial.schedule)
     firsts = np.full(len(batch), part.first)
-    return ItemContributions.merge(
-        [pairs for _, pairs in item_contributions_of_events(batch, trial.schedule, keys, 1, firsts, part.end)]
+    return Contributions.merge(
+        [
+            pairs
+            for *_, pairs in contributions_of_events(
+                batch,
+                trial.schedule,
+                keys,
+                windows_per_range=WINDOWS,
+                shards=1,
+                first_open=firsts,
+                end=part.end,
+            )
+        ]
     )
 
 

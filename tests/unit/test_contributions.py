@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import equal_rows
 from dp_transforms.core.contributions import (
-    ItemContributions,
-    UserContributions,
+    Contributions,
     bound_contributions,
     contributions_of_events,
-    item_contributions_of_events,
     keep_by_hash,
     rows_of_events,
 )
@@ -91,7 +89,8 @@ def checked_rows(pairs):
         (ids[code], window, item)
         for code, window, item in zip(pairs.codes.tolist(), pairs.windows.tolist(), pairs.items.tolist(), strict=True)
     ]
-    assert rows == sorted(set(rows))
+    order = [(window, item, user) for user, window, item in rows]
+    assert order == sorted(set(order))
     assert {item for _, _, item in rows} == set(range(len(labels))), "items that no row names are dropped"
     return {(user, window, labels[item]) for user, window, item in rows}
 
@@ -115,7 +114,7 @@ def all_pairs(events, schedule):
     """All of them in one part."""
     groups = pairs_by_group(events, schedule, windows_per_range=1000)
     assert [*groups] == [(0, 0)] or not groups
-    return groups.get((0, 0)) or UserContributions.none()
+    return groups.get((0, 0)) or Contributions.none()
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
@@ -153,12 +152,7 @@ def test_rows_come_in_parts_of_windows(events, schedule, rows_at_once, first_ope
     if schedule is SLIDING:
         assert all(int((each < each.max()).sum()) < rows_at_once for each in windows)
         assert all(one.max() < two.min() for one, two in itertools.pairwise(windows))
-    found = {
-        row
-        for part in parts
-        for _, pairs in UserContributions.by_group(part, part.windows * 0)
-        for row in checked_rows(pairs)
-    }
+    found = {row for part in parts for row in checked_rows(part.in_windows(part.windows).select(slice(None)))}
     assert found == {row for row in oracle if first_open <= row[1] < 7}
 
 
@@ -233,63 +227,60 @@ def rows_in_order(pairs):
     return [(window, labels[item], user) for window, item, user in columns]
 
 
-def by_item(events, schedule, shards, batches):
+def merged_of_batches(events, schedule, shards, batches):
     """Merged from batches of events in any order, into one message, as for a pool of processes."""
     found = {}
     for part in range(batches):
-        for shard, pairs in item_contributions_of_events(batch_of(events[part::batches]), schedule, KEYS, shards):
-            found.setdefault(shard, []).append(pairs)
-    merge, merged = MergeContributions(most_bytes=sys.maxsize).start(b""), {}
-    for shard, parts in found.items():
-        ((_, packed),) = merge(((0, shard), [part.to_bytes() for part in parts]), Counter())
-        merged[shard] = ItemContributions.from_bytes(packed)
-    return merged
+        for _, shard, pairs in contributions_of_events(
+            batch_of(events[part::batches]), schedule, KEYS, windows_per_range=1000, shards=shards
+        ):
+            found.setdefault((0, shard), []).append(pairs.to_bytes())
+    merge = MergeContributions(most_bytes=sys.maxsize).start(b"")
+    return {key: Contributions.from_bytes(packed) for group in found.items() for key, packed in merge(group, Counter())}
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by columns"])
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 3), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_pairs_by_item_are_those_of_the_users(limit, events, schedule, shards, batches):
+def test_batches_of_events_are_merged_into_what_all_events_make(limit, events, schedule, shards, batches):
+    expected = pairs_by_group(events, schedule, 1000, shards)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)  # rows that do not fit one integer are sorted by columns
-        found = by_item(events, schedule, shards, batches)
-        expected = {shard: pairs for (_, shard), pairs in pairs_by_group(events, schedule, 1000, shards).items()}
+        found = merged_of_batches(events, schedule, shards, batches)
     assert found.keys() == expected.keys()
-    for shard, pairs in found.items():
-        checked_rows(expected[shard])
-        assert sorted(rows_in_order(pairs)) == sorted(rows_in_order(expected[shard]))
-        assert np.array_equal(pairs.users, expected[shard].users)
-        assert np.array_equal(pairs.counts, expected[shard].counts)
-        assert np.array_equal(pairs.table.hashes, expected[shard].table.hashes)
-        order = list(zip(pairs.windows.tolist(), pairs.items.tolist(), pairs.codes.tolist(), strict=True))
-        assert order == sorted(set(order))
+    assert all(found[key].to_bytes() == expected[key].to_bytes() for key in found)
 
 
 @given(events_strategy, st.randoms(use_true_random=False), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(events, source, several):
-    """Weights of a user and its digests: computed once for each user, or for each pair."""
-    users, items = all_pairs(events, FIXED), by_item(events, FIXED, 1, 1).get(0, ItemContributions.none())
-    weights = {row: source.choice([0, 1, 7]) for row in rows_in_order(users)}
-    if not several:
-        of_users = {row[2]: weight or 1 for row, weight in weights.items()}
-        weights = {row: weight and of_users[row[2]] for row, weight in weights.items()}
-    of_rows = [np.array([weights[row] for row in rows_in_order(pairs)], dtype=np.int64) for pairs in (users, items)]
-    sums, same = (ItemSums.of_weights(pairs, each, KEYS) for pairs, each in zip((users, items), of_rows, strict=True))
-    assert same.to_bytes() == sums.to_bytes()
-    assert int(same.sums.sum()) == sum(weights.values())
+def test_weights_add_up_whether_a_user_has_one_or_several(events, source, several):
+    """Weights of a user and its digests: computed once for each user, or for each contribution."""
+    held = all_pairs(events, FIXED)
+    of_users = np.array([source.choice([1, 7]) for _ in held.users], dtype=np.int64)[held.codes]
+    weights = np.array([source.choice([0, 1, 7] if several else [0, of_user]) for of_user in of_users], dtype=np.int64)
+    sums, expected = ItemSums.of_weights(held, weights, KEYS), {}
+    digests = KEYS.widen_holders(held.users[held.codes], weights).tolist()
+    for window, item, weight, (high, low) in zip(held.windows, held.items, weights, digests, strict=True):
+        if weight:
+            key = int(window), *held.table.hashes[item].tolist()
+            total, digest = expected.get(key, (0, 0))
+            expected[key] = total + int(weight), (digest + (high << 64 | low)) % 2**128
+    found = zip(sums.windows.tolist(), sums.hashes.tolist(), sums.sums.tolist(), sums.digests.tolist(), strict=True)
+    assert {(window, *of): (total, high << 64 | low) for window, of, total, (high, low) in found} == expected
 
 
 @given(events_strategy, st.integers(0, 4))
 @settings(max_examples=40, deadline=None)
-def test_the_same_pairs_of_a_user_are_kept(events, most):
-    kept = []
-    for pairs in (all_pairs(events, SLIDING), by_item(events, SLIDING, 1, 1).get(0, ItemContributions.none())):
-        chosen = keep_by_hash(pairs, np.full(len(pairs.users), most), KEYS)
-        rows = [row for row, is_kept in zip(rows_in_order(pairs), chosen.tolist(), strict=True) if is_kept]
-        assert len(rows) == int(np.minimum(pairs.counts, most).sum())
-        kept.append(sorted(rows))
-    assert kept[0] == kept[1]
+def test_which_contributions_of_a_user_are_kept(events, most):
+    """Those first in the order of their keyed hashes, whatever else is there."""
+    held = all_pairs(events, SLIDING)
+    chosen = keep_by_hash(held, np.full(len(held.users), most), KEYS)
+    hashes = held.table.hashes.take(held.items, axis=0)
+    order = KEYS.look_order()(held.users[held.codes], held.windows, hashes).tolist()
+    for code in range(len(held.users)):
+        mine = np.flatnonzero(held.codes == code)
+        first = sorted(mine, key=order.__getitem__)[:most]
+        assert [*np.flatnonzero(chosen & (held.codes == code))] == sorted(first)
 
 
 def test_one_user_may_have_millions_of_pairs():
@@ -297,11 +288,11 @@ def test_one_user_may_have_millions_of_pairs():
     chosen in hardly more."""
     table, _ = ItemTable.of_labels(pa.array([f"item {number}" for number in range(1 << 10)]), KEYS.hash_items)
     user, codes, places = np.array([7], dtype=np.uint64), np.zeros(1 << 17, dtype=np.int64), np.arange(1 << 17)
-    parts = (ItemContributions(user, codes, (places >> 10) + 128 * part, places & 1023, table) for part in range(8))
+    parts = (Contributions(user, codes, (places >> 10) + 128 * part, places & 1023, table) for part in range(8))
     messages, peaks = [part.to_bytes() for part in parts], []
     tracemalloc.start()
     try:
-        merged = ItemContributions.of_messages(messages)
+        merged = Contributions.of_messages(messages)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
