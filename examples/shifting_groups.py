@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.charged_hits import solve_target_charging
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.accounting.release_modes import solve_target_charging
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.papers.query import LinearQuery

@@ -1,23 +1,15 @@
-"""Budget in, plain numbers out: `dp_transforms.plan` is made of them. Knows of the mechanisms only the laws of their
-noise.
+"""A budget into plain numbers: `dp_transforms.plan` is made of them. Each module imports only those above it.
 
-Each module below imports only those above it.
+Laws of noise: `discrete_laplace_law`, `exponential_power`. `composition`: what every accountant answers, the solver of
+all, and the shares of delta.
 
-Noise and accountants:
+- **Hits**: `charging_game`, the price of target charging; `kms21_accountant`, that of [KMS21] as printed;
+  `charged_hits`, the ways to charge hits, and the least noise and the threshold of each.
+- **Contributions**: `price_bounds`, what a test with a weight costs at most; `priced_weights`, how the weight that one
+  can pay is found; `price_list`, the weights of a run, its threshold and its sizes; `paid_tests`, the numbers that find
+  most for a budget.
 
-- `composition`: `Accountant`, the interface of all objects that know a price: delta(epsilon) and epsilon(delta); basic,
-  advanced and optimal composition, and the solver.
-- `charging_game`: the game accountant of target charging, tight, with or without a participation cap; and what is
-  charged in each mode.
-- `kms21_accountant`: the explicit constants of [KMS21]: the noise of mode `kms21` for a budget, and its price.
-
-From a budget to the noise:
-
-- `release_modes`: what each mode needs, with its accountant: one object for each mode; the noise of one count.
-- `calibration`: the noise, the threshold and the shares of delta for a budget.
-- `purse`: a package; looks paid from a purse, at one Renyi order. For mode `looks`. What a look costs is in
-  its `look_prices`, and the list of a plan in its `price_list`.
-
-The proofs are in docs/guarantee.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across
-Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
+The proofs are in docs/guarantee.md and docs/prices.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy
+Analysis across Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for
+Differential Privacy"; [KMS21] Kaplan, Mansour, Stemmer, "The Sparse Vector Technique, Revisited".
 """

@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.accounting.discrete_laplace_law import empty_items_total_variation
 from dp_transforms.checks import check_positive, check_whole, is_number
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
@@ -178,3 +179,43 @@ def _root(value: Callable[[float], float], below: float, above: float, tolerance
         before, at_before = at, here
         at += step if abs(step) > least else math.copysign(least, half)
         here = value(at)
+
+
+def hash_delta(max_users: int, max_items: int) -> float:
+    """Another user with the same 64-bit hash, or two items of the run with the same 128-bit hash: of a user's items
+    also those that do not count, since labels are read from all of them (docs/guarantee.md, "How delta is
+    split for contributions")."""
+    return (max_users + max_items**2 / 2.0**64) / 2.0**64
+
+
+def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domain_size: int) -> float:
+    """Both directions of ``P' <= P + d <= e^eps Q + delta + d <= e^eps (Q' + d) + delta + d``.
+
+    d: distance_of_draws, of all draws that one user is part of, from their exact distributions; in a known domain also
+    of one draw a window, of the items that nobody holds.
+    """
+    distance = distance_of_draws
+    if domain_size:
+        distance += horizon * empty_items_total_variation(domain_size)
+    return (1 + math.exp(epsilon)) * distance
+
+
+def charged_sampling_delta(
+    epsilon: float, queries: int, total_variation: float, horizon: int, domain_size: int
+) -> float:
+    """`sampling_delta` with two draws a query, each within total_variation of its exact distribution."""
+    return sampling_delta(epsilon, 2 * queries * total_variation, horizon, domain_size)
+
+
+def delta_left(delta: float, taken: float, max_users: int) -> float:
+    """What is left for noise and threshold, rounded down. Raises ValueError if nothing is left.
+
+    taken: the shares of hash collisions and sampling.
+    """
+    left = (delta - taken) * (1 - 1e-12)
+    if not left > 0:
+        raise ValueError(
+            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}. "
+            f"Raise delta, or declare fewer users and items (max_users = {max_users})."
+        )
+    return left

@@ -1,4 +1,5 @@
-"""The noise of the purse: a density ``exp(-|x / scale|^shape)``, rounded to integers; for accounting and mechanisms.
+"""The noise of tests that users pay for: a density ``exp(-|x / scale|^shape)``, rounded to integers. Accounting and
+mechanisms share it.
 
 ``Z = round(X)``: ``Pr[Z >= m] = Pr[X >= m - 1/2]`` for every integer m. Shape 1 is Laplace noise, 2 Gaussian; a larger
 one has lighter tails. Z is symmetric and log-concave. Since X has a continuous law, prices depend on ``weight / scale``
@@ -19,6 +20,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +86,14 @@ class ExponentialPower:
         check_fraction("probability", probability)
         return smallest_whole(lambda margin: self.upper_tail(margin) <= probability, 0, self.scale)
 
-    def hazard_bounds(self, margin: int) -> tuple[float, float]:
-        """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale.
+    def hazard_bounds(self, margins: Any) -> tuple[Any, Any]:
+        """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale; of one
+        margin or of an array.
 
         ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/prices.md, "Prices:
         facts and certificate").
         """
-        at = (check_whole("margin", margin, 1) - 0.5) / self.scale
+        at = (margins - 0.5) / self.scale
         low = self.shape * at ** (self.shape - 1)
         return low * (1 - 1e-12), (low + (self.shape - 1) / at) * (1 + 1e-12)
 

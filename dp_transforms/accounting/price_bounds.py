@@ -1,11 +1,17 @@
-"""Upper bounds on the prices of many weights at once: much faster than the prices, and at most 0.02 % above them.
+"""What a test costs at most: bounds on the prices of many weights at once, of one published bit or of its levels.
 
-Guarantee: `price_bounds` is at least the price of each weight, of bits or levels, for all integer counts;
-`within` says yes only where a price is at most what is given (docs/prices.md, "Many prices at once"). Errors of
-floats are added.
+The price of a test is the largest Renyi divergence, over all whole counts of the other users and both ways, between
+what is published of an item with a user's weight and without it: a bit, ``count + noise >= threshold``; or a level, how
+many of the boundaries T, T + d, T + 2d, ... the noisy count reaches.
+
+Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it; `within` says yes only
+where a price is at most what is given (docs/prices.md, "Many prices at once"). Errors of floats are added, each
+inequality is rounded up. Tests compare the bounds with exact prices.
 
 A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,
-and only intervals whose bound is above what is allowed are cut. Names as in `look_prices`.
+and only intervals whose bound is above what is allowed are cut. ``P = Pr[Z >= m - weight]`` is the bit with the user,
+``Q = Pr[Z >= m]`` without; m is the threshold less the count of the others; ``lam = order - 1``; the excess is ``sum
+P^order Q^-lam - 1`` over the outcomes.
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What is published of a look: a bit (spacing 0), or all levels."""
+    """What is published of a test: a bit (spacing 0), or all levels."""
 
     noise: ExponentialPower
     order: float
@@ -76,7 +82,7 @@ def price_bounds(
 
 
 def within(published: Published, weights: Ints, prices: Floats) -> Bools:
-    """Whether the price of each weight is certainly at most this one. No: it needs a closer look."""
+    """Whether the price of each weight is certainly at most this one. No: it may be more."""
     lam = published.order - 1
     allowed = np.expm1(np.minimum(lam * prices * (1 - 2 * ROUNDING), 600.0)) * (1 - ROUNDING)
     return np.isfinite(_in_parts(published, weights, allowed, math.expm1(lam * SMALLEST_PRICE / 2), math.inf))
@@ -200,9 +206,10 @@ class _Search:
         self.found[which] = np.maximum(self.found[which], np.nan_to_num(total.max(axis=1), posinf=math.inf))
 
     def _beyond(self, reach: Ints) -> Floats:
-        """`look_prices.beyond_reach` of each weight."""
+        """A bound on the excess for all counts beyond the reach ("Prices: facts and certificate"): from where ``H(t) <=
+        order / lam * H(t - weight)`` on, ``P (P/Q)^lam`` falls; at the other side 1 - Q rises. Infinite before that."""
         log_p, log_q = self.tails_at(reach - self.weights), self.tails_at(reach)
-        lowest, highest = self._hazards(reach - self.weights)[0], self._hazards(reach)[1]
+        lowest, highest = self.noise.hazard_bounds(reach - self.weights)[0], self.noise.hazard_bounds(reach)[1]
         falls = highest <= self.order / self.lam * lowest * (1 - 1e-9)
         error = 2 * self.order * LOG_TAIL_ERROR * np.maximum(1.0, -log_q)
         other = np.expm1(-self.lam * np.log1p(-np.exp(log_p + error)))
@@ -210,15 +217,12 @@ class _Search:
         return np.where(falls & (log_p <= -math.log(2 * self.order)), bound, math.inf)
 
     def _decay(self, reach: Ints) -> Floats:
-        """As in `look_prices`: ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next."""
-        lowest, highest = self._hazards(reach - self.weights)[0], self._hazards(reach)[1]
-        return self.published.spacing / self.noise.scale * lowest * (self.order - self.lam * highest / lowest)
-
-    def _hazards(self, margins: Ints) -> tuple[Floats, Floats]:
-        """`ExponentialPower.hazard_bounds`; margins: >= 1."""
-        at, shape = (margins - 0.5) / self.noise.scale, self.noise.shape
-        low = shape * at ** (shape - 1)
-        return low * (1 - 1e-12), (low + (shape - 1) / at) * (1 + 1e-12)
+        """``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next: its slope is ``lam H(t) -
+        order H(t - weight) <= -H(t - weight) (order - lam R)``, R the largest ratio of hazards from here on."""
+        lowest, highest = self.noise.hazard_bounds(reach - self.weights)[0], self.noise.hazard_bounds(reach)[1]
+        return np.asarray(
+            self.published.spacing / self.noise.scale * lowest * (self.order - self.lam * highest / lowest)
+        )
 
     def tails_at(self, margins: Ints) -> Floats:
         """``ln Pr[Z >= margin]``."""
@@ -280,22 +284,27 @@ class _Search:
         one, two = here.corners[i], there.corners[j]
         p = np.where(is_above, one.p[1] - two.p[0], two.not_p[1] - one.not_p[0])
         q = np.where(is_above, one.q[0] - two.q[1], two.not_q[0] - one.not_q[1])
-        found = np.where(there.far_below, there.below[j], self.part(p, q))
-        return np.where(here.far_above, here.above[i], found) * (1 + ROUNDING)
+        found = self.part(p, q)
+        if there.has_far:
+            found = np.where(there.far_below, there.below[j], found)
+        if here.has_far:
+            found = np.where(here.far_above, here.above[i], found)
+        return found * (1 + ROUNDING)
 
     def part(self, p: Floats, q: Floats) -> Floats:
         """``P (P/Q)^lam`` of one outcome, rounded up."""
         log_p, log_q = np.log(p), np.log(q)
         error = 1 + 2 * self.order * _OUTCOME_ERRORS * np.maximum(1.0, -np.minimum(log_p, log_q))
-        nothing = (p <= 0) & (q >= 0)  # NaN, or a q below 0, must not pass for nothing
-        return np.where(nothing, 0.0, p * np.exp(self.lam * (log_p - log_q)) * error)
+        found = p * np.exp(self.lam * (log_p - log_q)) * error
+        found[(p <= 0) & (q >= 0)] = 0.0  # NaN, or a q below 0, must not pass for nothing
+        return found
 
     def falling_part(self, weights: Ints, lower: Ints, upper: Ints) -> Floats:
         """A bound on ``P (P/Q)^lam`` of all that is above a boundary from lower to upper; close where both > weight."""
         before, first = self.tails_at(lower - weights), self.tails_at(lower)
         last = self.tails_at(upper)
         # Up to the weight, P falls: no more is used. The bound on its hazard is for positive margins.
-        steepness = np.where(lower > weights, self._hazards(np.maximum(lower - weights, 1))[0], 0.0)
+        steepness = np.where(lower > weights, self.noise.hazard_bounds(np.maximum(lower - weights, 1))[0], 0.0)
         at_upper = self.order * (before - steepness * (upper - lower) / self.noise.scale) - self.lam * last
         error = 4 * self.order * LOG_TAIL_ERROR * np.maximum(1.0, -last)
         return np.asarray(np.exp(np.maximum(self.order * before - self.lam * first, at_upper) + error))
@@ -349,7 +358,8 @@ class _Boundary:
         self.far_above = far_above = np.minimum(log_p[1], log_q[1]) < _FAR
         self.far_below = far_below = np.minimum(log_not_p[0], log_not_q[0]) < _FAR
         far = far_above | far_below
-        self.corners = [_instead(far, box, corner) if np.any(far) else corner for corner in (*ends, meeting)]
+        self.has_far = bool(np.any(far))
+        self.corners = [_instead(far, box, corner) if self.has_far else corner for corner in (*ends, meeting)]
         self.below = [np.where(far_below, not_p[1], search.part(c.not_p[1], c.not_q[0])) for c in self.corners]
         self.above = [search.part(c.p[1], c.q[0]) for c in self.corners]
         if np.any(far_above):

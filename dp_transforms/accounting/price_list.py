@@ -1,20 +1,19 @@
-"""The price list of a run: the weights that a user may have in a look, and what each costs out of the purse.
+"""The price list of a run: the weights that a user may have in a test, and what each costs of a user budget; the
+smallest safe threshold of items that nobody named before; and what stated sizes allow for noise.
 
-Guarantee: if the whole numbers of `units` that a user pays for its looks never add up to more than `BUDGET_UNITS`, all
-looks together have a Renyi divergence of at most `budget` at this order, also when weights are chosen adaptively
-(docs/guarantee.md, "Theorem of the user budget"). Prices are rounded up to whole units, so adding them up is exact on
-every machine, and a purse is one 64-bit integer.
+Guarantees, also when weights are chosen adaptively:
 
-The smallest weight costs a purse divided by `most_looks`, whatever less its price is. So a purse pays for at most
-`most_looks` looks, and the smallest threshold of an open domain is finite ("Lone items").
+- If the whole numbers of `units` that a user pays for its tests never add up to more than `BUDGET_UNITS`, all tests
+  together have a Renyi divergence of at most `budget` at this order (docs/guarantee.md, "Theorem of the user budget").
+  Prices are rounded up to whole units, so adding them up is exact, and a user budget is one 64-bit integer.
+- An item that nobody else holds is named in any test of a user's whole life with a probability of at most delta_open,
+  from `smallest_open_threshold` on ("Lone items"). The smallest weight costs a user budget divided by `most_looks`,
+  whatever less its price is; so no user has more tests, and this threshold is finite.
+- An interaction whose divergence of an order is at most B, either way, is (epsilon, delta)-DP with
 
-What a purse of an order is worth (`order_budget`): an interaction whose Renyi divergence of this
-order is at most B, either way, is (epsilon, delta)-DP with
+      delta = e^((order - 1)(B - epsilon)) (1 - 1/order)^order / (order - 1)
 
-    delta = e^((order - 1)(B - epsilon)) (1 - 1/order)^order / (order - 1).
-
-Source: Canonne, Kamath, Steinke (2020), Proposition 12; docs/guarantee.md, "Conversion". Budgets are rounded down,
-deltas up.
+  (`order_budget`; Canonne, Kamath, Steinke (2020), Proposition 12). Budgets are rounded down, deltas up.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import check_delta, check_epsilon
+from dp_transforms.accounting.composition import check_delta, check_epsilon, log_factorials
+from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import (
     ROUNDING,
@@ -36,18 +36,21 @@ from dp_transforms.accounting.price_bounds import (
     Published,
     check_order,
     check_spacing,
+    log_tails,
     price_bounds,
     within,
 )
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED, PricedWeights
 from dp_transforms.checks import check_positive, check_range, check_whole
 
 MOST_LOOKS = 10**7
-_EACH = 32  # up to so many looks each number has its own weight, beyond it weights rise by the ratio
+_EACH = 32  # up to so many tests each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
 _GUESSES = 3  # by powers, before halves
 _MORE = 1 + 1e-9  # before rounding up: above the error of a few products of floats
+_SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
+_DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
 _ADVICE = "Use make_price_list."
 
 
@@ -65,12 +68,15 @@ def order_budget(order: float, epsilon: float, delta: float) -> float:
     return epsilon - loss - ROUNDING * (epsilon + abs(loss))
 
 
+Floats = npt.NDArray[np.float64]
+
+
 @dataclasses.dataclass(frozen=True)
 class PriceList:
-    """What looks cost at one order. Build it with `make_price_list`; construction bounds every price again.
+    """What tests cost at one order. Build it with `make_price_list`; construction bounds every price again.
 
-    noise, order, budget: the law, the order, and the Renyi divergence that a full purse stands for.
-    weights: whole numbers, rising. units: what a look with each costs, rising, at most BUDGET_UNITS.
+    noise, order, budget: the law, the order, and the Renyi divergence that a full user budget stands for.
+    weights: whole numbers, rising. units: what a test with each costs, rising, at most BUDGET_UNITS.
     spacing: distance of the boundaries of levels, in integers; 0 where no levels are published.
     """
 
@@ -102,16 +108,16 @@ class PriceList:
 
     @property
     def most_looks(self) -> int:
-        """A purse pays for no more looks than this."""
+        """A user budget pays for no more tests than this."""
         return BUDGET_UNITS // self.units[0]
 
     def replay_weight(self, looks: int, reserved: int = 0) -> int:
         """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
 
-        reserved: units of a purse that are not for these looks.
+        reserved: units of a user budget that are not for these tests.
         """
-        purse = BUDGET_UNITS - reserved
-        amount = purse // min(check_whole("contributions", looks, 1), max(1, purse // self.units[0]))
+        left = BUDGET_UNITS - reserved
+        amount = left // min(check_whole("contributions", looks, 1), max(1, left // self.units[0]))
         return int(self.listed.largest(np.array([amount]))[0][0])
 
     @functools.cached_property
@@ -131,7 +137,7 @@ def make_price_list(
 ) -> PriceList:
     """The price list for users who pay for up to `most_looks` looks.
 
-    Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
+    Weights: for 1, 2, ... 32 tests the largest that a full budget can pay for each, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
 
     amounts: the units for each of which there is a weight, in place of those.
@@ -140,7 +146,7 @@ def make_price_list(
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
     least = BUDGET_UNITS // most_looks
     if amounts is None:
-        amounts = [BUDGET_UNITS // number for number in _numbers_of_looks(most_looks)]
+        amounts = [BUDGET_UNITS // number for number in _numbers_of_tests(most_looks)]
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     largest, units = _largest_weights(Published(noise, order, spacing), budget, paid)
     if not np.all(largest):
@@ -154,7 +160,7 @@ def make_price_list(
     return PriceList(noise, order, budget, weights, tuple(listed[weight] for weight in weights), spacing)
 
 
-def _numbers_of_looks(most: int) -> list[int]:
+def _numbers_of_tests(most: int) -> list[int]:
     """Up to this one: each up to 32, and then by the ratio."""
     steps = math.ceil(max(0.0, math.log(most / _EACH)) / math.log(_RATIO))
     finer = np.geomspace(_EACH, most, steps + 1).tolist() if steps else []
@@ -217,3 +223,79 @@ def _some_weights(
     while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
         largest *= 2
     return np.array(sorted(set(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64).tolist())))
+
+
+def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units: int = BUDGET_UNITS) -> int:
+    """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / open_units`` for every weight w of the list.
+
+    open_units: what a user can pay for tests of open items. A weight that costs more has none of these tests. The
+    shares of all looks add up to at most 1. With the smallest weight in each of `most_looks` looks the bound is met, so
+    that no smaller T is safe where that weight binds, as it nearly always does.
+    """
+    check_delta(delta_open)
+    noise = prices.noise
+    units = np.array([units for units in prices.units if units <= open_units])
+    shares = np.log(units / open_units * delta_open * _SAFE)
+    reach = noise.smallest_margin(math.exp(float(shares.min()))) + 1
+    tails = log_tails(noise, reach)
+    tails = tails[len(tails) // 2 + 1 :]  # of m = 1, 2, ...
+    margins = 1 + np.searchsorted(-tails * (1 - ROUNDING), -shares)
+    return int(np.max(np.array(prices.weights[: len(units)]) + margins))
+
+
+def smallest_size_margin(prices: PriceList, size_error: float, users: int, most_unheld: int) -> int:
+    """The smallest z at which at most `size_error` of all sizes that a run states are too large, on average.
+
+    A stated N of at least k + 1 = `FEWEST_STATED` is too large only if ``Z > z + k (W - w)``, with w the largest weight
+    in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
+    users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, "Sizes").
+    """
+    looks = BUDGET_UNITS / np.array(prices.units)
+    return size_margin(prices.noise, np.array(prices.weights), looks, size_error, users, most_unheld)
+
+
+def size_margin(
+    noise: ExponentialPower,
+    weights: npt.NDArray[np.int64],
+    looks: Floats,
+    size_error: float,
+    users: int,
+    most_unheld: int,
+) -> int:
+    """The same for these weights alone, of each of which a user can pay so many tests, and no more with others."""
+    check_range("size_error", size_error, 0.0, 1.0)
+    largest, others = int(weights.max()), FEWEST_STATED - 1
+    below = others * (largest - weights)
+
+    def is_enough(z: int) -> bool:
+        of_one = np.exp(noise.log_upper_tail(z + 1 + below)) * looks
+        of_nobody = most_unheld * noise.upper_tail(z + 1 + others * largest)
+        return bool(users * of_one.max() + of_nobody <= size_error * _SAFE)
+
+    return smallest_whole(is_enough, -1, noise.scale)
+
+
+def found_from(
+    prices: PriceList, threshold: int, contributions: int, probability: float = 0.95, *, reserved: int = 0
+) -> int:
+    """From how many users on an item is found in a window with this probability, if each has so many contributions in
+    the run; of more than a user budget pays for, a random choice counts. No guarantee depends on it.
+
+    probability: at least 1/2. reserved: units of a user budget that are not for these tests.
+    """
+    check_range("probability", probability, 0.5, 1 - 1e-12)
+    weight = prices.replay_weight(contributions, reserved)
+    share = (BUDGET_UNITS - reserved) // prices.units[0] / contributions
+    if share < 1:
+        return smallest_whole(lambda users: _found(prices, threshold, weight, users, share) >= probability, 0, 1)
+    # Pr[Z >= T - N w] >= probability where Pr[Z >= 1 - (T - N w)] <= 1 - probability.
+    return math.ceil((threshold + prices.noise.smallest_margin(1 - probability) - 1) / weight)
+
+
+def _found(prices: PriceList, threshold: int, weight: int, users: int, share: float) -> float:
+    """With which probability an item of so many users is found, each of whom counts with the probability `share`."""
+    spread = _DEVIATIONS * math.sqrt(users * share * (1 - share)) + _DEVIATIONS
+    counts = np.arange(max(0, math.floor(users * share - spread)), min(users, math.ceil(users * share + spread)) + 1)
+    log_mass = math.lgamma(users + 1) - log_factorials(counts) - log_factorials(users - counts)
+    log_mass += counts * math.log(share) + (users - counts) * math.log1p(-share)
+    return float(np.sum(np.exp(log_mass + prices.noise.log_upper_tail(threshold - counts * weight))))

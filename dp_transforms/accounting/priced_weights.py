@@ -1,4 +1,4 @@
-"""The weights that a user may have in a look, and what each costs: how the largest one that can be paid is found.
+"""The weights that a user may have in a test, and what each costs: how the largest one that can be paid is found.
 
 And how many users a noisy sum of weights shows. A plan and the workers of a run look it up here, and so agree.
 """
@@ -13,12 +13,14 @@ import numpy.typing as npt
 
 Whole = npt.NDArray[np.int64]
 
-BUDGET_UNITS = 10**12  # a full purse
-FEWEST_STATED = 5  # "at least N users" is said from here on: pairs of fewer users are then far from being stated
+BUDGET_UNITS = 10**12  # a full user budget
+FEWEST_STATED = (
+    5  # "at least N users" is said from here on: contributions of fewer users are then far from being stated
+)
 
 
 class PricedWeights(NamedTuple):
-    """weights: rising. units: what a look with each costs of a purse, rising. Both int64[k]."""
+    """weights: rising. units: what a test with each costs of a user budget, rising. Both int64[k]."""
 
     weights: Whole
     units: Whole

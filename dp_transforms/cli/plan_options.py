@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dp_transforms.accounting.purse_search import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
-from dp_transforms.accounting.release_modes import RELEASE_MODES
+from dp_transforms.accounting.charged_hits import RELEASE_MODES
+from dp_transforms.accounting.paid_tests import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     ADVANCED,

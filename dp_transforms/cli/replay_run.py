@@ -10,11 +10,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
 
-from dp_transforms.cli.operator_log import operator_progress, tell
+from dp_transforms.cli.operator_log import operator_console, operator_progress, tell
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
 from dp_transforms.cli.output_file import check_output, output_draft_file, publish_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
@@ -43,6 +43,9 @@ from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
 from dp_transforms.runs.stored_part import write_next_state
 from dp_transforms.stores.remote_files import is_remote
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _SECONDS_BETWEEN_UPDATES = 0.2
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
@@ -246,12 +249,14 @@ def _shown_progress(total_bytes: int) -> Iterator[local.Progress]:
     """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
     yet."""
     progress = local.Progress()
+    if not operator_console().is_terminal:
+        yield progress
+        return
     with operator_progress() as bars, contextlib.ExitStack() as stack:
-        if not bars.disable:
-            reading = bars.add_task("reading", total=max(1, total_bytes))
-            update = functools.partial(_update, bars, reading, progress)
-            stack.callback(update)
-            stack.enter_context(_repeated(update, _SECONDS_BETWEEN_UPDATES))
+        reading = bars.add_task("reading", total=max(1, total_bytes))
+        update = functools.partial(_update, bars, reading, progress)
+        stack.callback(update)
+        stack.enter_context(_repeated(update, _SECONDS_BETWEEN_UPDATES))
         yield progress
 
 

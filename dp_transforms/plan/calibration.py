@@ -11,27 +11,25 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from dp_transforms.accounting.calibration import (
+from dp_transforms.accounting.charged_hits import (
     DEFAULT_FALSE_REPORTS,
-    charged_sampling_delta,
     choose_for_known_domain,
     choose_for_open_domain,
-    delta_left,
-    hash_delta,
-    sampling_delta,
+    mode_of,
+    smallest_safe_threshold,
     threshold_error,
 )
+from dp_transforms.accounting.composition import charged_sampling_delta, delta_left, hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.accounting.price_list import PriceList
-from dp_transforms.accounting.purse_search import (
+from dp_transforms.accounting.paid_tests import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
     SMALLEST_KNOWN_ERROR,
-    PurseChoice,
+    PaidTests,
     check_usual_looks,
-    choose_purse,
+    choose_tests,
 )
-from dp_transforms.accounting.release_modes import mode_of, smallest_safe_threshold
+from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.plan.records import (
     MOST_CONTRIBUTIONS,
@@ -123,7 +121,7 @@ def calibrate_hits(
     }
 
 
-_choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
+_choose = functools.lru_cache(maxsize=64, typed=True)(choose_tests)  # who compares plans makes some of them again
 
 
 def calibrate_contributions(
@@ -311,7 +309,7 @@ def _check_looks(plan: Plan, looks: Contributions) -> None:
         raise ValueError(f"each round must pay for a test, {looks.units[0]} units. Calibrate the plan again.")
     # The price list is checked when it is built; this checks the rest: budget and threshold.
     units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
-    PurseChoice(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)
+    PaidTests(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)
 
 
 def _check_known(plan: Plan) -> None:

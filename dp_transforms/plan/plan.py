@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.accounting.open_threshold import found_from, smallest_size_margin
+from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import exact, html_table, nearest, shown
 from dp_transforms.plan.calibration import (

@@ -12,12 +12,12 @@ import itertools
 import re
 from typing import Protocol, runtime_checkable
 
+from dp_transforms.accounting.charged_hits import NoiseParameters, ReleaseMode, mode_of
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.paid_tests import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_looks
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
-from dp_transforms.accounting.purse_search import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_looks
-from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, mode_of
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule

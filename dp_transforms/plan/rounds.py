@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_transforms.accounting.open_threshold import found_from, size_margin, smallest_open_threshold
+from dp_transforms.accounting.paid_tests import PaidTests
+from dp_transforms.accounting.price_list import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
-from dp_transforms.accounting.purse_search import PurseChoice
 from dp_transforms.checks import shown
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -27,7 +27,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
 TESTS_OF_ROUNDS = 10  # times the most tests of a user: as many as the first round can pay, with a tenth of a budget
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
-FALSE_NAMES = 0.65  # of each later round, in the whole run
+FALSE_NAMES = 0.75  # of each later round, in the whole run
 UNITS = tuple(BUDGET_UNITS * each // 1000 for each in (100, 45, 171, 684))  # 10, 5, 20 and 100 % of what is left
 TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
 # The sizing round, of what is named already in the last round.
@@ -197,7 +197,7 @@ def amounts_of_rounds(units: Sequence[int], most_looks: int) -> tuple[int, ...]:
     return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
 
 
-def with_rounds(choice: PurseChoice, units: Sequence[int]) -> PurseChoice:
+def with_rounds(choice: PaidTests, units: Sequence[int]) -> PaidTests:
     """The same with the threshold of the first round, the only one that tests items that are not named yet."""
     threshold = smallest_open_threshold(choice.prices, choice.delta_open, open_units=units[0])
     return dataclasses.replace(choice, threshold=threshold, open_units=units[0])

@@ -117,7 +117,7 @@ def test_rounds_are_for_replays(folder):
     words = " ".join(planned.stdout.split())
     assert f"threshold of blocks {plan.threshold / first:.1f} users with one contribution" in words
     assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "contributions that count, by round"
-    assert "On average noise alone names at most 1.95 of them in a run." in " ".join(
+    assert "On average noise alone names at most 2.25 of them in a run." in " ".join(
         shh("explain", "--plan", "plan.json", cwd=folder).stdout.split()
     )
     given = ("--plan", "plan.json", "--noise-key-file", key_file(folder))

@@ -91,7 +91,8 @@ def plan_of(number: int) -> tuple[Plan, list[str]]:
     if mode == "looks":
         choices = {_NEW_NAMES.get(name, name): choice for name, choice in choices.items()}
         if choices.pop("rounds", False):  # whatever the rule says
-            return plan_in_rounds(schedule, **{name: each for name, each in choices.items() if name != _PUBLIC}), items
+            choices = {name: each for name, each in choices.items() if name != _PUBLIC}
+            return plan_in_rounds(schedule, false_names=0.65, **choices), items
         return Plan.for_contributions(schedule=schedule, use="stream", **choices), items
     return Plan.for_hits(schedule=schedule, counts=mode == "hits-with-counts", **choices), items
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import math
 
-from dp_transforms.accounting.calibration import hash_delta, sampling_delta
+from dp_transforms.accounting.composition import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.price_list import make_price_list, order_budget
+from dp_transforms.accounting.price_list import make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.calibration import LEVEL_SPACING, contributions_of, followed_of
 from dp_transforms.plan.plan import Plan

@@ -288,7 +288,7 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
     )
-    for _ in range(1000):
+    for _ in range(6000):
         others = psutil.Process(process.pid).children(recursive=True)
         if sum(other.cpu_times().user > 0.02 for other in others) > 3:  # all of them work
             break

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget
+from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule

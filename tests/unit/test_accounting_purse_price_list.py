@@ -10,12 +10,11 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy.stats import norm
 
-from dp_transforms.accounting.calibration import sampling_delta
+from dp_transforms.accounting.composition import sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import found_from, smallest_open_threshold
-from dp_transforms.accounting.price_list import make_price_list, order_budget
+from dp_transforms.accounting.paid_tests import choose_tests
+from dp_transforms.accounting.price_list import found_from, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.accounting.purse_search import choose_purse
 from tests.helpers.exact_prices import level_price, look_price
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE, delta_of_budget
@@ -269,7 +268,7 @@ BUDGET = {"epsilon": 2.0, "delta": 1e-9}
 
 @functools.cache
 def chosen(**activity):
-    return choose_purse(**BUDGET, **activity)
+    return choose_tests(**BUDGET, **activity)
 
 
 def test_the_default_finds_as_much_as_the_reference():

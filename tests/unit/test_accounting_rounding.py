@@ -8,21 +8,18 @@ from fractions import Fraction
 
 import pytest
 
-from dp_transforms.accounting.calibration import (
+from dp_transforms.accounting.charged_hits import (
     DEFAULT_FALSE_REPORTS,
+    NoiseParameters,
     choose_for_known_domain,
     choose_for_open_domain,
-    hash_delta,
-)
-from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.accounting.kms21_accountant import _round_noise
-from dp_transforms.accounting.release_modes import (
-    NoiseParameters,
     epsilon_after_each_hit,
     smallest_safe_threshold,
     solve_target_charging,
 )
+from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import hash_delta, optimal_composition_delta
+from dp_transforms.accounting.kms21_accountant import _round_noise
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.plan_files import with_changes

@@ -10,11 +10,10 @@ from dp_transforms.accounting.charging_game import GameAccountant, charging_game
 from dp_transforms.accounting.composition import MOST_CALLS
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.paid_tests import choose_tests
 from dp_transforms.accounting.price_bounds import check_spacing
-from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget
+from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.accounting.purse_search import choose_purse
 from dp_transforms.core.noise_table import NoiseTable
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.individual_charging import IndividualCharging
@@ -85,7 +84,6 @@ CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE
 CASES = [
     # Noise and purses.
     (ExponentialPower, {"shape": 2.0, "scale": 10}, {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]}),
-    (ExponentialPower(2.0, 10).hazard_bounds, {"margin": 1}, {"margin": [0]}),
     (ExponentialPower(2.0, 10).smallest_margin, {"probability": 0.5}, {"probability": [1.0]}),
     (
         NoiseTable,
@@ -109,7 +107,7 @@ CASES = [
     ),
     (make_price_list, PURSE, {"most_looks": [10**6]}),
     (
-        choose_purse,
+        choose_tests,
         {"epsilon": 2.0, "delta": 1e-9},
         {
             **{"usual_looks": [(0, 5), (1, 3001), 5], "most_looks": [0]},

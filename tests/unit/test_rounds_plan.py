@@ -11,8 +11,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.price_list import make_price_list
+from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
@@ -32,7 +31,7 @@ REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_re
 def test_a_plan_with_rounds_is_read_again_as_it_is():
     plan = calibrated()
     assert plan.paid_rounds == Rounds(
-        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.65
+        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.75
     )
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.paid_contributions.most_looks == 30_000  # of all rounds

@@ -35,6 +35,9 @@ from dp_transforms.accounting.discrete_laplace_law import (
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.checks import shown
 
+# In a known domain the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
+# most one run in twenty publishes any.
+DEFAULT_FALSE_REPORTS = 0.05
 _EPSILONS = 32  # at which the running figure is computed; between them it is interpolated
 _EXACT_HITS = 64  # of kms21: entries of the running figure up to here are computed one by one
 _GRID = 32
@@ -276,3 +279,45 @@ def mode_of(mode: str) -> ReleaseMode:
     if not isinstance(mode, str) or mode not in RELEASE_MODES:
         raise ValueError(f"mode must be one of {', '.join(RELEASE_MODES)}, got {shown(mode)}.")
     return RELEASE_MODES[mode]
+
+
+def threshold_error(threshold: int, safe: int) -> ValueError:
+    return ValueError(
+        f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
+        f"budget, got {threshold}. Use {safe} or leave it out."
+    )
+
+
+def choose_for_known_domain(
+    solve: Callable[[float], NoiseParameters], shared: float, tests: int, threshold: int | None
+) -> tuple[NoiseParameters, int, float]:
+    """All of delta for the noise, and any threshold; with the part of delta that the threshold takes, 0.
+
+    solve: the least noise for a delta. shared: what is left of delta. tests: the most tests, in the whole run, of items
+        that nobody holds. threshold: None for the smallest that keeps the expected false reports at most 0.05.
+    """
+    noise = solve(shared)
+    if threshold is None:
+        # The item of one more holder would be at T - 1; the item of none is at T.
+        threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
+    return noise, threshold, 0.0
+
+
+def choose_for_open_domain(
+    solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
+) -> tuple[NoiseParameters, int, float]:
+    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
+
+    solve, shared: as above. queries: of one user in the whole run. threshold: None for the smallest safe one. Raises
+        ValueError for a smaller one.
+    """
+    delta_open = shared / 2
+    noise = solve(shared - delta_open)
+    smallest = smallest_safe_threshold(noise, queries, delta_open)
+    if threshold is None or threshold == smallest:
+        return noise, smallest, delta_open
+    if threshold < smallest:
+        raise threshold_error(threshold, smallest)
+    # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
+    delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
+    return solve(shared - delta_open), threshold, delta_open

@@ -1,11 +1,9 @@
-"""The search for a purse's numbers: shape, order and split of delta, for a declared activity.
+"""The numbers of tests that users pay for: which noise, order, weights and threshold find most for a budget.
 
-No guarantee hangs on it: prices on a coarse grid of the continuous law decide which numbers are good, and `PurseChoice`
-computes all of them again. It reads declared numbers, never a log (docs/guarantee.md, "The noise of contributions").
-
-What is minimised: the number of users from which an item is found with 95 % probability, as a geometric mean over
-activities from the first to the last of the usual ones, at the smallest safe threshold.
-
+Guarantee: whatever is chosen, the result is safe: `PaidTests` checks the budget, every price and the threshold. The
+search alone reads declared numbers, never a log, and prices on a coarse grid of the continuous law (docs/guarantee.md,
+"The noise of contributions"). It minimises the number of users from which an item is found with 95 % probability, as a
+geometric mean over activities from the first to the last of the usual ones, at the smallest safe threshold.
 """
 
 from __future__ import annotations
@@ -22,18 +20,25 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.price_bounds import MAX_ORDER
-from dp_transforms.accounting.price_list import MOST_LOOKS, PriceList, make_price_list, order_budget
+from dp_transforms.accounting.price_list import (
+    MOST_LOOKS,
+    PriceList,
+    make_price_list,
+    order_budget,
+    smallest_open_threshold,
+)
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, shown
 
+DEFAULT_USUAL_LOOKS, DEFAULT_MOST_LOOKS = (1, 1000), 3000
+SMALLEST_KNOWN_ERROR = 1e-30
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
 LARGEST_SCALE = 50_000
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
 _STRIDE = 3  # of shapes and orders that are looked at first
-_SCALE_FOR_1000_LOOKS = 10_000
+_SCALE_FOR_1000_TESTS = 10_000
 _SMALLEST_WEIGHT = 10
 _ACTIVITIES = 5
 _POINTS = np.concatenate([np.linspace(-4, 6, 251), np.linspace(6, 16, 101)[1:]])  # thresholds less counts, in scales
@@ -45,7 +50,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Terms(NamedTuple):
-    """What is searched for. Names as in `choose_purse`."""
+    """What is searched for. Names as in `choose_tests`."""
 
     epsilon: float
     delta: float
@@ -54,17 +59,8 @@ class Terms(NamedTuple):
     known_error: float | None
 
     @property
-    def activities(self) -> Floats:
-        return _activities(self.usual_looks)
-
-    @property
     def shares_open(self) -> tuple[float, ...]:
         return SHARES_OPEN if self.known_error is None else (0.0,)
-
-
-@functools.lru_cache(maxsize=16)
-def _activities(usual_looks: tuple[int, int]) -> Floats:
-    return np.array(sorted(set(np.geomspace(*usual_looks, _ACTIVITIES).round().tolist())))
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -129,7 +125,8 @@ def _found_with(terms: Terms, shape: float, order: float, share_open: float) -> 
     budget = order_budget(order, terms.epsilon, terms.delta * (1 - share_open))
     if budget <= 0:
         return None
-    looks, curve = np.append(terms.activities, terms.most_looks), _curve(shape, order)
+    activities = sorted(set(np.geomspace(*terms.usual_looks, _ACTIVITIES).round().tolist()))
+    looks, curve = np.array([*activities, terms.most_looks]), _curve(shape, order)
     weights = _weights(curve, budget / looks)
     if weights[-1] == -math.inf or weights[0] == -math.inf:
         return None
@@ -144,56 +141,49 @@ def _weights(curve: Floats, amounts: Floats) -> Floats:
     return np.interp(np.log(np.maximum(amounts, 1e-300)), prices, _LOG_WEIGHTS, left=-math.inf)
 
 
-def _threshold(terms: Terms, shape: float, curve: Floats, purse: float, delta_open: float) -> float:
+def _threshold(terms: Terms, shape: float, curve: Floats, budget: float, delta_open: float) -> float:
     """The smallest safe T, in scales."""
     if terms.known_error is not None:
         return float(_quantile(shape, np.array([terms.known_error]))[0])
-    least = purse / terms.most_looks
+    least = budget / terms.most_looks
     smallest = math.exp(float(_weights(curve, np.array([least]))[0]))
-    payable = np.flatnonzero((curve <= purse) & (smallest <= _WEIGHTS))
+    payable = np.flatnonzero((curve <= budget) & (smallest <= _WEIGHTS))
     charged = np.maximum(curve[payable], least)
-    threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / purse), initial=0.0))
+    threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / budget), initial=0.0))
     return max(threshold, smallest + float(_quantile(shape, np.array([delta_open / terms.most_looks]))[0]))
 
 
 def scale_for(shape: float, order: float, budget: float, most_looks: int) -> int:
     """Large enough for the smallest weight to be some tens, or at least 10: rounding it down costs little then."""
     smallest = math.exp(float(_weights(_curve(shape, order), np.array([budget / most_looks]))[0]))
-    usual = max(_SCALE_FOR_1000_LOOKS, round(_SCALE_FOR_1000_LOOKS * math.sqrt(most_looks / 1e4)))
+    usual = max(_SCALE_FOR_1000_TESTS, round(_SCALE_FOR_1000_TESTS * math.sqrt(most_looks / 1e4)))
     return min(LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / max(smallest, 1e-9))))
 
 
 @functools.lru_cache(maxsize=4096)
 def _curve(shape: float, order: float) -> Floats:
-    """Prices of `_WEIGHTS` on a coarse grid of the continuous law; infinite where they overflow."""
-    without, with_user = _tails(shape)
-    p_without, p_with_user = _probabilities(shape)
+    """Prices of `_WEIGHTS`, about; infinite where they overflow."""
+    without, with_user = _grid(shape)
     there, back = (
-        sum(outcome_excess(p, q, order, probability=chance) for p, q, chance in zip(*ways, strict=True))
-        for ways in ((with_user, without, p_with_user), (without, with_user, p_without))
+        sum(_outcome_excess(p, log_p, log_q, order) for (log_p, p), (log_q, _) in zip(*ways, strict=True))
+        for ways in ((with_user, without), (without, with_user))
     )
     excess = np.maximum(np.max(there, axis=1), np.max(back, axis=1))
     return np.minimum(np.maximum.accumulate(np.log1p(np.maximum(excess, 0.0)) / (order - 1)), 1e6)
 
 
 @functools.lru_cache(maxsize=16)
-def _tails(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Logarithms of both tails at `_POINTS`, and at `_POINTS` less each of `_WEIGHTS`: float64[weights, points]."""
+def _grid(shape: float) -> tuple[list[tuple[Floats, Floats]], list[tuple[Floats, Floats]]]:
+    """Of both outcomes at `_POINTS`, without a user and with each of `_WEIGHTS`: the logarithm of the probability, and
+    itself; float64[weights, points]."""
     noise = ExponentialPower(shape, 1)
     with_user = noise.log_tails_at(_POINTS - _WEIGHTS[:, None])
-    upper, lower = (np.broadcast_to(tails, with_user[0].shape) for tails in noise.log_tails_at(_POINTS))
-    return (upper, lower), with_user
+    without = [np.broadcast_to(tails, with_user[0].shape) for tails in noise.log_tails_at(_POINTS)]
+    return [(log, np.exp(log)) for log in without], [(log, np.exp(log)) for log in with_user]
 
 
-@functools.lru_cache(maxsize=16)
-def _probabilities(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """The tails of `_tails` themselves."""
-    without, with_user = _tails(shape)
-    return (np.exp(without[0]), np.exp(without[1])), (np.exp(with_user[0]), np.exp(with_user[1]))
-
-
-def outcome_excess(log_p: Floats, log_q: Floats, order: float, probability: Floats) -> Floats:
-    """About ``P ((P/Q)^lam - 1)`` of one outcome; infinite where it overflows. probability: P."""
+def _outcome_excess(probability: Floats, log_p: Floats, log_q: Floats, order: float) -> Floats:
+    """About ``P ((P/Q)^(order - 1) - 1)`` of one outcome; infinite where it overflows."""
     exponent = (order - 1) * (log_p - log_q)
     gained = probability * np.expm1(np.minimum(exponent, 1.0))
     far = exponent > 1
@@ -214,23 +204,14 @@ def _quantiles(shape: float) -> tuple[Floats, Floats]:
     return ExponentialPower(shape, 1).log_tails_at(at)[0], at
 
 
-# The numbers of a purse: `PurseChoice`, which checks that they are safe, and `choose_purse`, which picks them.
-#
-# Guarantee: whatever is chosen, the result is safe: `PurseChoice` recomputes the budget, every price and the threshold.
-# The search (`purse_search`) only decides which numbers are good.
-
-DEFAULT_USUAL_LOOKS = (1, 1000)
-DEFAULT_MOST_LOOKS = 3000
-SMALLEST_KNOWN_ERROR = 1e-30
-
-
 @dataclasses.dataclass(frozen=True)
-class PurseChoice:
-    """The numbers of a run in mode `looks`. Build it with `choose_purse`; construction checks that they are safe.
+class PaidTests:
+    """Build it with `choose_tests`; construction checks that the numbers are safe.
 
-    epsilon, delta_looks, delta_open: the looks are (epsilon, delta_looks)-DP, and delta_open pays for items that one
-        user alone holds; 0 where all items are known. prices: with their noise and order. threshold: T of items that
-        were not reported before. open_units: what a user can pay for looks at such items, of a purse.
+    epsilon, delta_looks, delta_open: all tests are (epsilon, delta_looks)-DP, and delta_open pays for items that one
+        user alone holds; 0 with public items. prices: with their noise and order. threshold: T of items that were not
+        named before. open_units: what a user can pay for tests of such items, of a full budget. Theorem:
+        docs/guarantee.md, "Theorem of the user budget".
     """
 
     epsilon: float
@@ -247,7 +228,7 @@ class PurseChoice:
         if not self.prices.budget <= affordable:
             raise ValueError(
                 f"budget must be at most {affordable:.9g} at order {self.prices.order:g} for these epsilon and "
-                f"delta_looks, got {self.prices.budget:.9g}. Use choose_purse."
+                f"delta_looks, got {self.prices.budget:.9g}. Use choose_tests."
             )
         check_whole("threshold", self.threshold, 1)
         if self.delta_open:
@@ -256,7 +237,7 @@ class PurseChoice:
                 raise ValueError(f"threshold must be >= {safe} for this delta_open, got {self.threshold}.")
 
 
-def choose_purse(
+def choose_tests(
     epsilon: float,
     delta: float,
     *,
@@ -266,14 +247,16 @@ def choose_purse(
     level_spacing: float = 0.0,
     known_error: float | None = None,
     amounts: Sequence[int] | None = None,
-) -> PurseChoice:
+    open_units: int = BUDGET_UNITS,
+) -> PaidTests:
     """The numbers that find most for this budget and activity.
 
-    delta: for looks and open items together; what sampling and hashes need is taken off before.
-    usual_looks: most users have between so many pairs (window, item) over the whole run. most_looks: a user's further
-    pairs are dropped. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels. known_error:
-    None for an open domain. In a known one no threshold has to be safe: all of delta goes to the looks, and the
-    threshold is the smallest that noise alone reaches with at most this probability. amounts: as in `make_price_list`.
+    delta: for tests and open items together; what sampling and hashes need is taken off before.
+    usual_looks: most users have between so many contributions in the whole run. most_looks: a user's further ones do
+    not count. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels. known_error: None
+    for open items. With public items no threshold has to be safe: all of delta goes to the tests, and the threshold is
+    the smallest that noise alone reaches with at most this probability. amounts, open_units: as in `make_price_list`
+    and `smallest_open_threshold`.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -292,10 +275,10 @@ def choose_purse(
     spacing = math.ceil(level_spacing * noise.standard_deviation)
     prices = make_price_list(noise, best.order, budget, most_looks, spacing=spacing, amounts=amounts)
     if known_error is not None:
-        return PurseChoice(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error))
+        return PaidTests(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error))
     delta_open = delta * best.share_open
-    threshold = smallest_open_threshold(prices, delta_open)
-    return PurseChoice(epsilon, delta * (1 - best.share_open), delta_open, prices, threshold)
+    threshold = smallest_open_threshold(prices, delta_open, open_units=open_units)
+    return PaidTests(epsilon, delta * (1 - best.share_open), delta_open, prices, threshold, open_units)
 
 
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
