@@ -23,17 +23,17 @@ from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTS
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.stage import SlabKey
+from dp_transforms.core.stage import GroupKey
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
-PACKED = tuple[SlabKey, bytes]
+PACKED = tuple[GroupKey, bytes]
 _LOG = logging.getLogger(__name__)
 
 
 def assign_windows(
     run: PlannedRun, noise_key: beam.Secret, step: PackContributions, public_items: PublicItemsSource | None = None
 ) -> beam.ParDo:
-    """`EventBatch` -> ``((slab, shard), packed contributions)``, as ``step`` says.
+    """`EventBatch` -> ``((range, shard), packed contributions)``, as ``step`` says.
 
     All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
     return beam.ParDo(_PackDoFn(run, step, noise_key, public_items)).with_output_types(PACKED)
@@ -46,7 +46,7 @@ def assign_windows_of_keys(
     public_items: PublicItemsSource | None = None,
     keys: Collection[str] | None = None,
 ) -> beam.ParDo:
-    """``(key, EventBatch)`` -> ``((key, slab, shard), packed contributions)``. keys: others are left out; None: any."""
+    """``(key, EventBatch)`` -> ``((key, range, shard), packed contributions)``. keys: others are left out; None: any"""
     do_fn = _PackOfKeysDoFn(keys, run, step, noise_key, public_items)
     return beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
 

@@ -7,7 +7,7 @@ report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
@@ -16,13 +16,15 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.metrics import add_counts
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions
-from dp_transforms.core.release_stages import Partitioning, ReleaseStages
-from dp_transforms.core.rounds import ReleaseBlocks
-from dp_transforms.core.stage import AtOnceStep, EachKeyStep, Sharding, SlabKey, Stage
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding
+from dp_transforms.core.steps import RunStages, block_reports
 from dp_transforms.core.window_report import WindowReport
 
-_Named = Sequence[tuple[SlabKey, bytes]] | None  # in earlier rounds
+_Named = Sequence[tuple[GroupKey, bytes]] | None  # in earlier rounds
 
 
 class Released(NamedTuple):
@@ -37,7 +39,7 @@ class ReleaseAtOnce(beam.PTransform):
     contributions; bounded input only. with_blocks: of a plan with rounds, also reports of its blocks."""
 
     def __init__(
-        self, stages: ReleaseStages, noise_key: beam.Secret, cuts: Partitioning, *, with_blocks: bool = False
+        self, stages: RunStages, noise_key: beam.Secret, cuts: Partitioning, *, with_blocks: bool = False
     ) -> None:
         super().__init__()
         self._stages, self._noise_key, self._cuts, self._with_blocks = stages, noise_key, cuts, with_blocks
@@ -55,22 +57,30 @@ class ReleaseAtOnce(beam.PTransform):
         for number, (name, of_users, of_items) in enumerate(rounds, 1):
             # What the last round names goes to its windows; each step of the next one reads all that a round names.
             to = self._cuts.windows if number == len(rounds) else cut
-            find = AtOnceStep(of_items, cut, Sharding(to.windows_per_slab, 1))
+            find = AtOnceStep(of_items, cut, Sharding(to.windows_per_range, 1))
             sums = users | f"Users{name}" >> run_step(AtOnceStep(of_users, cut, cut), key, named)
-            if of_items.domain is not None:  # never in rounds: FnApiRunner gets stuck with starts and side inputs
+            if of_items.public_items is not None:  # never in rounds: FnApiRunner gets stuck with starts and side inputs
                 sums = sums | f"AllShards{name}" >> WithStarts(find)
             items = sums | f"GroupItems{name}" >> beam.GroupByKey()
             found = items | f"Items{name}" >> run_step(find, key, named)
             if number == 1 and self._with_blocks:
-                blocks = self._reports(found, "Blocks", Stage(ReleaseBlocks, stages.users.run), cut)
+                blocks = self._reports(found, "Blocks", RunPart.whole(stages.users.run.plan.schedule))
             named = [*named[:1], found]
-        assert stages.windows is not None, "users pay for contributions"
-        return Released(self._reports(found, "Windows", stages.windows, self._cuts.windows), blocks)
+        return Released(self._reports(found, "Windows"), blocks)
 
-    def _reports(self, found: beam.PCollection, name: str, stage: Stage, cut: Sharding) -> beam.PCollection:
-        report = AtOnceStep(stage, Sharding(cut.windows_per_slab, 1), None)
-        groups = found | f"Group{name}" >> beam.GroupByKey()
-        return groups | name >> run_step(report, self._noise_key)
+    def _reports(self, found: beam.PCollection, name: str, of_blocks: RunPart | None = None) -> beam.PCollection:
+        report = beam.FlatMap(_reports, self._stages.users.run, of_blocks).with_output_types(WindowReport)
+        return found | f"Group{name}" >> beam.GroupByKey() | name >> report
+
+
+def _reports(
+    group: tuple[GroupKey, Iterable[bytes]], run: PlannedRun, of_blocks: RunPart | None
+) -> Iterator[TimestampedValue]:
+    """At the maximal timestamp of their windows. of_blocks: what is named is named in blocks of this part."""
+    named = NamedItems.of_messages(group[1])
+    reports = named.window_reports(run.plan, run.stream) if of_blocks is None else block_reports(run, of_blocks, named)
+    for _, report in reports:
+        yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
 
 
 class Step(Protocol):
@@ -79,17 +89,16 @@ class Step(Protocol):
     def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]: ...
 
 
-def run_step(step: Step, noise_key: beam.Secret, named: Sequence[beam.PCollection] = ()) -> beam.ParDo:
-    """Groups -> packed columns by key for the next step; of the last one reports, at the maximal timestamp of their
-    windows. A group is ``(key, all packed columns)``; a key has a range of windows and a shard, and those of an
-    `EachKeyStep` the key of the monitor before them.
+def run_step(
+    step: Step, noise_key: beam.Secret, named: Sequence[beam.PCollection] = (), *, of_keys: bool = False
+) -> beam.ParDo:
+    """Groups -> packed columns by key for the next step. A group is ``(key, all packed columns)``; a key has a range of
+    windows and a shard. of_keys: with the key of a monitor before them.
 
-    named: for every group of a later round, what was named, packed `NamedItems` by key, as `StageWork.columns` takes
-    it; each of one step alone, since not every engine waits for all that were flattened.
+    named: for every group of a later round, what was named, packed `NamedItems` by key, as `Step.process` takes
+    them; each of one step alone, since not every engine waits for all that were flattened.
     """
-    sent: Any = tuple[KeyedCell, bytes] if isinstance(step, EachKeyStep) else tuple[SlabKey, bytes]
-    if isinstance(step, AtOnceStep) and step.to is None:
-        sent = WindowReport
+    sent: Any = tuple[KeyedCell, bytes] if of_keys else tuple[GroupKey, bytes]
     return beam.ParDo(_RunStepDoFn(step, noise_key), *map(beam.pvalue.AsList, named)).with_output_types(sent)
 
 
@@ -104,11 +113,7 @@ class _RunStepDoFn(beam.DoFn):
     def process(self, group: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         named = [[blob for _, blob in each] for each in (first, second) if each is not None]
         counts: Counter[str] = Counter()
-        for key, sent in self._work((*group, *named), counts):
-            if isinstance(sent, WindowReport):
-                yield TimestampedValue[WindowReport](sent, Timestamp(micros=sent.window_end - 1))
-            else:
-                yield key, sent
+        yield from self._work((*group, *named), counts)
         add_counts(counts)
 
 
@@ -134,6 +139,6 @@ class WithStarts(beam.PTransform):
 
 def _starts(once: bytes, step: AtOnceStep, names: Sequence[str] | None) -> Iterator[tuple[Any, bytes]]:
     cut, windows = step.cut, step.whole_or_part
-    ranges = range(windows.first // cut.windows_per_slab, -(-windows.end // cut.windows_per_slab))
+    ranges = range(windows.first // cut.windows_per_range, -(-windows.end // cut.windows_per_range))
     for cell in ((number, shard) for number in ranges for shard in range(cut.shards)):
         yield from [(cell, b"")] if names is None else (((name, *cell), b"") for name in names)

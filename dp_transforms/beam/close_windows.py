@@ -20,7 +20,7 @@ from dp_transforms.core.operator_counts import LATE_BATCHES
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 KeyedCell = tuple[str, int, int]
-"""A key, a slab of windows, and a shard of users or items."""
+"""A key, a range of windows, and a shard of users or items."""
 _MILLISECOND = 1000  # microseconds: engines cut timestamps to milliseconds
 
 

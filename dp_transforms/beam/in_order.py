@@ -23,11 +23,12 @@ from dp_transforms.beam.metrics import add_counts, operator_counter, operator_ga
 from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
 from dp_transforms.core.messages import Message, ToShard, messages_of
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.release_stages import ReleaseStages
-from dp_transforms.core.stage import AtOnceStep, Sharding, SlabKey, Span, Stage, packed_by_cell, shards_of_items
-from dp_transforms.core.state_chunks import Kind, pack_chunk, unpack_chunk
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Sent, Sharding, Span, Stage, packed_by_group, shards_of_items
+from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
+from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 
@@ -57,7 +58,7 @@ class CountedByWatermark(beam.PTransform):
         return in_global_window(groups | "Announce" >> beam.FlatMap(_announced).with_output_types(ToShard))
 
 
-def _announced(group: tuple[SlabKey, Iterable[bytes]]) -> Iterator[ToShard]:
+def _announced(group: tuple[GroupKey, Iterable[bytes]]) -> Iterator[ToShard]:
     (window, shard), blobs = group
     return ((shard, message) for message in messages_of(window, [blob for blob in blobs if blob]))
 
@@ -77,16 +78,14 @@ class ReleaseStagesInOrder(beam.PTransform):
     shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
     """
 
-    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
+    def __init__(self, stages: RunStages, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
         of_items = shards_of_items(shards)
         self._users = InOrderDoFn(stages.users, noise_key, shards, senders, of_items)
         self._items = InOrderDoFn(stages.items, noise_key, of_items, shards, 1)
-        self._last: beam.DoFn
-        if stages.windows is None:
-            self._last = MonitorInOrderDoFn(stages.items.run, noise_key, of_items)
-        else:
-            self._last = ReleaseInOrderDoFn(stages.windows, noise_key, of_items)
+        run = stages.items.run
+        last = ReleaseInOrderDoFn if run.plan.hits is None else MonitorInOrderDoFn
+        self._last: beam.DoFn = last(run, noise_key, of_items)
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
         added = messages | "Users" >> beam.ParDo(self._users).with_output_types(ToShard)
@@ -136,7 +135,7 @@ class InOrderDoFn(beam.DoFn):
         self._late = operator_counter(LATE_BATCHES)
 
     def setup(self) -> None:
-        self._work = self._stage.start(self._noise_key.get_secret_bytes())
+        self._step = self._stage.start(self._noise_key.get_secret_bytes())
 
     def process(
         self,
@@ -156,15 +155,14 @@ class InOrderDoFn(beam.DoFn):
             return
         now, span = self._progress(progress), Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
         blobs = [blob for _, of_window in windows for blob in of_window]
-        if blobs or self._work.runs_on_empty:
-            yield from self._advance(blobs, span, cells, now)
-        else:
-            yield from self.send(None, span, now)
+        yield from self.close(blobs, span, cells, now)
         progress.write(now.to_bytes())
 
-    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
-        """What the stage made of a span, window by window; None: nothing came for it."""
-        packed = {} if advanced is None else dict(packed_by_cell(advanced, self._to))
+    def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+        """What the step makes of a span, window by window. blobs: all that came for it."""
+        packed = {}
+        if blobs or self._step.runs_on_empty:
+            packed = dict(packed_by_group(self._processed(blobs, span, cells, progress), self._to))
         for window in range(span.first, span.end):
             for shard in range(self._to.shards):
                 for message in messages_of(window, packed.get((window, shard), [])):
@@ -177,46 +175,45 @@ class InOrderDoFn(beam.DoFn):
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now
 
-    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
-        work, counts = self._work, Counter[str]()
-        stored = list(cells.read()) if work.keeps_state else []
-        state = work.read(((kind, cell) for kind, _, cell in map(unpack_chunk, stored)), span.first)
-        yield from self.send(work.advance(state, work.columns(blobs), span, counts), span, progress)
+    def _processed(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Sent:
+        step, counts = self._step, Counter[str]()
+        stored = [] if step.state_kind is None else list(cells.read())
+        entries = [entries_of_chunk(kind, chunk) for kind, _, chunk in map(unpack_chunk, stored)]
+        state = step.restore(entries, span.first)
+        sent = step.process(state, step.TAKES.of_messages(blobs), span, counts)
         add_counts(counts)
-        if work.keeps_state:
-            changed = [pack_chunk(kind, 0, cell) for kind, cell in work.changed(state, span)]
-            store(
-                cells,
-                stored,
-                changed,
-                lambda: [pack_chunk(kind, 0, cell) for kind, cell in work.cells(state)],
-                progress,
-            )
-            for name, value in work.measures(state).items():
+        if step.state_kind is not None:
+            store(cells, stored, _packed(step.delta(state)), lambda: _packed(step.chunks(state)), progress)
+            for name, value in step.measures(state).items():
                 operator_gauge(name).set(value)
+        return sent
 
 
-def _packed(cells: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
-    return [pack_chunk(kind, 0, cell) for kind, cell in cells]
+def _packed(chunks: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
+    return [pack_chunk(kind, 0, chunk) for kind, chunk in chunks]
 
 
 class ReleaseInOrderDoFn(InOrderDoFn):
     """The same for the last stage, which has one shard: releases the report of each window, and `RunEnded` tagged
     `ENDED`. Stateful, since reports come in the order of windows and the last one ends the run."""
 
-    def __init__(self, stage: Stage, noise_key: beam.Secret, senders: int) -> None:
-        super().__init__(stage, noise_key, 1, senders, 1)
-        self._closed, self._answered = operator_counter(WINDOWS_CLOSED), operator_gauge(WINDOWS_ANSWERED)
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
+        self._run, self._shards, self._senders = run, 1, senders
+        self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
+        self._answered = operator_gauge(WINDOWS_ANSWERED)
 
-    def send(self, advanced: Any, span: Span, progress: StageProgress) -> Iterator[object]:
-        run = self._stage.run
-        for window, report in advanced or ():
+    def setup(self) -> None:
+        pass
+
+    def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+        plan, stream = self._run.plan, self._run.stream
+        for window, report in NamedItems.of_messages(blobs).window_reports(plan, stream):
             progress.reports += 1
-            yield TimestampedValue[WindowReport](report, max_timestamp(run.plan.schedule, window))
+            yield TimestampedValue[WindowReport](report, max_timestamp(plan.schedule, window))
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
-        if span.end == run.plan.schedule.horizon:
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(run.stream, span.end, progress.reports))
+        if span.end == plan.schedule.horizon:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, span.end, progress.reports))
 
 
 class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):

@@ -15,8 +15,8 @@ from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.stage import Sharding
+from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.open_partitions import Polling
 from dp_transforms.logs.streams.partition_progress import StreamClock

@@ -24,8 +24,8 @@ from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.release_stages import Partitioning, stages_of
-from dp_transforms.core.stage import AtOnceStep, Sharding, SlabKey
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding
+from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -195,7 +195,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         return getter_of(self._user, 0), item, None if self._time is None else getter_of(self._time, 2)
 
 
-def _under_key(packed: tuple[SlabKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
+def _under_key(packed: tuple[GroupKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
     cell, blob = packed
     return (key, *cell), blob
 

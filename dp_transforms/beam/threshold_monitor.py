@@ -26,7 +26,7 @@ from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import store
 from dp_transforms.checks import check_names
-from dp_transforms.core.contribution_counters import ContributionCounters
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
@@ -35,8 +35,8 @@ from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.stage import EachKeyStep, Sharding, Stage, shards_of_items
-from dp_transforms.core.users import BoundUsers, FindCandidates
+from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
+from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -121,7 +121,7 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, slab, shard), packed Contributions)`` -> ``(key, WindowReport)``.
+    """``((key, range, shard), packed Contributions)`` -> ``(key, WindowReport)``.
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
     among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
@@ -141,9 +141,9 @@ class MonitorContributions(beam.PTransform):
     ) -> None:
         super().__init__()
         self._noise_key, self._keys, self._schedule = noise_key, keys, run.plan.schedule
-        self._bound = EachKeyStep(Stage(BoundUsers, run), cut, cut)
-        to = Sharding(cut.windows_per_slab, 1)
-        self._find = EachKeyStep(Stage(FindCandidates, run, public_items), cut, to)
+        self._bound = AtOnceStep(Stage(BoundUsers, run), cut, cut)
+        to = Sharding(cut.windows_per_range, 1)
+        self._find = AtOnceStep(Stage(FindCandidates, run, public_items), cut, to)
         self._monitor = ThresholdMonitorEvolvingDoFn(run, noise_key)
 
     @staticmethod
@@ -158,11 +158,11 @@ class MonitorContributions(beam.PTransform):
         if not packed.is_bounded:
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
-        sums = users | "BoundUsers" >> run_step(self._bound, noise_key)
-        if are_public := self._find.stage.domain is not None:
+        sums = users | "BoundUsers" >> run_step(self._bound, noise_key, of_keys=True)
+        if are_public := self._find.stage.public_items is not None:
             sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
         items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
-        found = items | "FindCandidates" >> run_step(self._find, noise_key)
+        found = items | "FindCandidates" >> run_step(self._find, noise_key, of_keys=True)
         due = (
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
@@ -279,10 +279,10 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
             return []
         columns = [ItemHolders.from_bytes(blob) for blob in candidates]
         stored = list(counters.read())
-        state = MonitorState(first, now.hit_bound, ContributionCounters(stored))
+        state = MonitorState(first, now.hit_bound, ContributionCounters(map(Hits.from_bytes, stored)))
         reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
         now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
-        store(counters, stored, state.budgets.charged_blobs(), state.budgets.to_blobs, now)
+        store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
         self._state_bytes.set(12 * len(state.budgets))
         return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
 

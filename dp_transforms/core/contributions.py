@@ -139,7 +139,7 @@ def contributions_of_events(
     schedule: WindowSchedule,
     keys: IdKeys,
     *,
-    windows_per_slab: int,
+    windows_per_range: int,
     shards: int,
     first_open: Whole | None = None,
     end: int | None = None,
@@ -150,7 +150,7 @@ def contributions_of_events(
     first_open, end: as `rows_of_events` has them.
     """
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        groups = (rows.windows // windows_per_slab) * shards
+        groups = (rows.windows // windows_per_range) * shards
         if shards > 1:
             groups += (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
         first = int(groups.min())

@@ -1,16 +1,15 @@
-"""Known items: what was named lately, and so is public, a function of what was published alone. And following them:
-which windows an item is named in, when what was named lately has a lower threshold.
+"""Followed items: what was named lately, and so is public. And which windows an item is named in, when what is followed
+has a lower threshold.
 
-All windows at once. For each item write down its *passes*: the windows in which its noisy sum reaches the known
-threshold, and which of them reach the higher threshold of items that are not known. Cut the passes wherever two
-neighbours are more than `forget_after` windows apart. In each piece, the item is named from the first one on that
-reaches the higher threshold: from there on each pass has a named one shortly before it. Before it, and in a piece
-without one, nothing was named lately, so the item is not known. This is the rule of windows in order, without a loop
-over windows.
+All windows at once. For each item write down its *crossings*: the windows in which its noisy sum reaches the followed
+threshold, and which of them reach the higher threshold of new items. Cut them wherever two neighbours are more than
+`forget_after` windows apart. In each piece, the item is named from the first one on that reaches the higher threshold:
+from there on each crossing has a named one shortly before it. Before it, and in a piece without one, nothing was named
+lately, so the item is not followed. This is the rule of windows in order, without a loop over windows.
 
-The passes of windows in which nobody adds to a known item are noise alone. They are drawn for exactly those windows in
-which the item is known, and each can make the item known for longer. So a round draws for the windows that the one
-before it has added, until no round finds a pass.
+The crossings of windows in which nobody adds to a followed item are noise alone. They are drawn for exactly those
+windows in which the item is followed, and each can let it be followed for longer. So a pass draws for the windows that
+the one before it has added, until none finds a crossing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import group_starts
+from dp_transforms.core.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.messages import WHOLE
 from dp_transforms.core.randomness import Words
@@ -30,9 +29,9 @@ from dp_transforms.core.tables import MOST, Column, Items, Table, WindowItems
 
 Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
-_DRAWS_AT_ONCE = 1 << 20
 NO_ROW = -1
 _GIVEN = -2  # in the place of a row: what was named before the first window
+_DRAWS_AT_ONCE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,16 +47,10 @@ class FollowedItems(Table):
     SCHEMA: ClassVar = {"last_named": Column(WHOLE, join=MOST), "table": Items(of="row")}
 
     def after(self, named: WindowItems, next_window: int, forget_after: int) -> FollowedItems:
-        """What is known in ``next_window``, if after these items were named no others are, up to that window.
+        """What is followed in ``next_window``, if after these items were named no others are, up to that window.
 
-        An item is known in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
+        An item is followed in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
         """
-        is_known = self.last_named >= next_window - forget_after
-        is_new = named.windows >= next_window - forget_after
-        if not is_new.any():
-            if is_known.all():
-                return self
-            return self.select(is_known)
         table, (old, new) = ItemTable.merge([self.table, named.table])
         last_named = np.full(len(table), -1, dtype=np.int64)
         last_named[old] = self.last_named
@@ -76,13 +69,12 @@ class FollowedItems(Table):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Passes:
-    """n distinct (item, window) whose noisy sum reaches the known threshold, sorted by item, then window.
+class Crossings:
+    """n distinct (item, window) whose noisy sum reaches the followed threshold, sorted by item, then window.
 
-    items: int64[n], any code. windows: int64[n]. names_anew: bool[n], whether it names an item that is not known.
-    rows: int64[n], the caller's; `NO_ROW` where nobody adds anything. Of what was named before the
-        first window, neither.
-    drawn_to: int64[n], the last window that has been drawn for after this pass; at least its own window.
+    items: int64[n], any code. windows: int64[n]. names_anew: bool[n], whether it names an item that is not followed.
+    rows: int64[n], the caller's; `NO_ROW` where nobody adds anything. Of what was named before the first window,
+    neither. drawn_to: int64[n], the last window that has been drawn for after it; at least its own.
     """
 
     items: Whole
@@ -97,17 +89,17 @@ class Passes:
     def columns(self) -> tuple[npt.NDArray, ...]:
         return self.items, self.windows, self.names_anew, self.rows, self.drawn_to
 
-    def take(self, which: npt.NDArray) -> Passes:
-        """These passes. which: positions or bool[n]."""
-        return Passes(*(column[which] for column in self.columns()))
+    def take(self, which: npt.NDArray) -> Crossings:
+        """These. which: positions or bool[n]."""
+        return Crossings(*(column[which] for column in self.columns()))
 
-    def joined(self, more: Passes) -> Passes:
+    def joined(self, more: Crossings) -> Crossings:
         """The union, in order."""
-        both = Passes(*map(np.concatenate, zip(self.columns(), more.columns(), strict=True)))
+        both = Crossings(*map(np.concatenate, zip(self.columns(), more.columns(), strict=True)))
         return both.take(np.lexsort((both.windows, both.items)))
 
     def named(self, forget_after: int) -> tuple[Bits, Bits]:
-        """Which of them are named, bool[n], and which of these were known then, bool[n]."""
+        """Which of them are named, bool[n], and which of these were followed then, bool[n]."""
         place = np.arange(len(self))
         begins = np.zeros(len(self), dtype=np.bool_)
         begins[group_starts(self.items)] = True
@@ -115,17 +107,23 @@ class Passes:
         first = np.maximum.accumulate(np.where(begins, place, 0))
         last_anew = np.maximum.accumulate(np.where(self.names_anew, place, -1))
         named = last_anew >= first
-        was_known = np.zeros(len(self), dtype=np.bool_)
-        was_known[1:] = named[:-1] & ~begins[1:]
-        return named, was_known
+        was_followed = np.zeros(len(self), dtype=np.bool_)
+        was_followed[1:] = named[:-1] & ~begins[1:]
+        return named, was_followed
+
+    def undrawn(self, named: Bits, end: int, forget_after: int) -> tuple[Whole, Whole]:
+        """The named ones after which windows are to be drawn for, and the last such window of each."""
+        until = np.full(len(self), end - 1)
+        same_item = self.items[1:] == self.items[:-1]
+        until[:-1][same_item] = self.windows[1:][same_item] - 1
+        reach = np.minimum(until, self.windows + forget_after)
+        rows = np.flatnonzero(named & (reach > self.drawn_to))
+        return rows, reach[rows]
 
 
-DrawNobody = Callable[[Whole, Whole], Bits]  # of items and windows: whether noise alone reaches the known threshold
-
-
-def follow(
+def name_followed_items(
     cells: WindowItems,
-    known: FollowedItems,
+    followed: FollowedItems,
     first: int,
     end: int,
     forget_after: int,
@@ -133,85 +131,68 @@ def follow(
     names_anew: Bits,
     reaches: Callable[[Whole], Bits],
     nobody_passes: Callable[[Whole, Words], Bits],
-) -> tuple[Passes, Bits, ItemTable]:
-    """All named passes of the windows ``first .. end - 1``, by window, then item; whether each was of a known item; and
+) -> tuple[Crossings, Bits, ItemTable]:
+    """All that is named in the windows ``first .. end - 1``, by window, then item; whether each was followed then; and
     the table of their items.
 
-    cells: all with a sum above 0 in these windows: nothing is drawn for them here. known: before window ``first``.
-    names_anew: bool[c], of cells. reaches: of rows of cells, whether they reach the known threshold. nobody_passes: of
-    windows and hashes of items, whether noise alone reaches it.
+    cells: all with a sum above 0 in these windows: nothing is drawn for them here. followed: before window ``first``.
+    names_anew: bool[c], of cells. reaches: of rows of cells, whether they reach the followed threshold. nobody_passes:
+    of windows and hashes of items, whether noise alone reaches it.
     """
-    items, (of_cells, of_known) = ItemTable.merge([cells.table, known.table])
-    is_followed = np.zeros(len(items), dtype=np.bool_)
-    is_followed[of_cells[cells.items[names_anew]]] = is_followed[of_known] = True
-    rows = np.flatnonzero(is_followed[of_cells[cells.items]])
+    items, (of_cells, of_followed) = ItemTable.merge([cells.table, followed.table])
+    is_asked = np.zeros(len(items), dtype=np.bool_)
+    is_asked[of_cells[cells.items[names_anew]]] = is_asked[of_followed] = True
+    rows = np.flatnonzero(is_asked[of_cells[cells.items]])
     rows = rows[np.argsort(of_cells[cells.items[rows]], kind="stable")]  # by item, then window
-    has_sum = of_cells[cells.items[rows]], cells.windows[rows]
-    held = Passes(*has_sum, names_anew[rows], rows, has_sum[1]).take(reaches(rows))
-    anew, given = np.ones(len(known), dtype=np.bool_), np.full(len(known), _GIVEN)
-    earlier = Passes(of_known, known.last_named, anew, given, np.full(len(known), first - 1))
+    asked, windows = of_cells[cells.items[rows]], cells.windows[rows]
+    held = Crossings(asked, windows, names_anew[rows], rows, windows).take(reaches(rows))
+    anew, given = np.ones(len(followed), dtype=np.bool_), np.full(len(followed), _GIVEN)
+    earlier = Crossings(of_followed, followed.last_named, anew, given, np.full(len(followed), first - 1))
+    has_sum = asked * (end + 1) + windows
 
-    def draw_nobody(items_of_draws: Whole, windows: Whole) -> Bits:
-        return nobody_passes(windows, items.hashes.take(items_of_draws, axis=0))
+    def noise_crosses(drawn: Whole, windows: Whole) -> Bits:
+        codes = drawn * (end + 1) + windows
+        crosses: Bits = np.append(has_sum, -1)[np.searchsorted(has_sum, codes)] != codes
+        crosses[crosses] = nobody_passes(windows[crosses], items.hashes.take(drawn[crosses], axis=0))
+        return crosses
 
-    parts = list(rounds(held.joined(earlier), has_sum, end, forget_after, draw_nobody))
-    columns = zip(*((*part.columns(), was_known) for part, was_known in parts), strict=True)
-    *named, was_known = (np.concatenate(column) for column in columns)
+    parts = list(_settled(held.joined(earlier), end, forget_after, noise_crosses))
+    columns = zip(*((*part.columns(), was_followed) for part, was_followed in parts), strict=True)
+    *named, was_followed = (np.concatenate(column) for column in columns)
     order = np.lexsort((named[0], named[1]))
     order = order[named[3][order] != _GIVEN]
-    return Passes(*(column[order] for column in named)), was_known[order], items
+    return Crossings(*(column[order] for column in named)), was_followed[order], items
 
 
-def rounds(
-    passes: Passes, has_sum: tuple[Whole, Whole], end: int, forget_after: int, draw_nobody: DrawNobody
-) -> Iterator[tuple[Passes, Bits]]:
-    """The named passes of the items that each round leaves as they are; at least one part."""
-    span = end + 1
-    taken = has_sum[0] * span + has_sum[1]
+def _settled(
+    crossings: Crossings, end: int, forget_after: int, noise_crosses: Callable[[Whole, Whole], Bits]
+) -> Iterator[tuple[Crossings, Bits]]:
+    """The named crossings of the items that each pass leaves as they are; at least one part. noise_crosses: of items
+    and windows, whether nobody adds anything there, and noise alone crosses."""
     while True:
-        named, was_known = passes.named(forget_after)
-        to_draw, reach = _windows_to_draw(passes, named, end, forget_after)
-        found = _draw(passes, to_draw, reach, taken, span, draw_nobody)
-        has_grown = np.isin(passes.items, found.items)
+        named, was_followed = crossings.named(forget_after)
+        rows, reach = crossings.undrawn(named, end, forget_after)
+        found = _drawn(crossings, rows, reach, noise_crosses)
+        has_grown = np.isin(crossings.items, found.items)
         settled = named & ~has_grown
-        yield passes.take(settled), was_known[settled]
+        yield crossings.take(settled), was_followed[settled]
         if not len(found):
             return
-        drawn_to = passes.drawn_to.copy()
-        drawn_to[to_draw] = reach
-        passes = dataclasses.replace(passes, drawn_to=drawn_to).take(has_grown).joined(found)
+        crossings.drawn_to[rows] = reach
+        crossings = crossings.take(has_grown).joined(found)
 
 
-def _windows_to_draw(passes: Passes, named: Bits, end: int, forget_after: int) -> tuple[Whole, Whole]:
-    """The named passes after which windows are to be drawn for, and the last such window of each."""
-    until = np.full(len(passes), end - 1)
-    same_item = passes.items[1:] == passes.items[:-1]
-    until[:-1][same_item] = passes.windows[1:][same_item] - 1
-    reach = np.minimum(until, passes.windows + forget_after)
-    rows = np.flatnonzero(named & (reach > passes.drawn_to))
-    return rows, reach[rows]
-
-
-def _draw(passes: Passes, rows: Whole, reach: Whole, taken: Whole, span: int, draw_nobody: DrawNobody) -> Passes:
-    """The passes of noise alone in the windows after these rows."""
-    items, first = passes.items[rows], passes.drawn_to[rows] + 1
-    ends = np.cumsum(reach - first + 1)
-    total = int(ends[-1]) if len(ends) else 0
-    found = [_NO_PASSES]
-    for low in range(0, total, _DRAWS_AT_ONCE):
-        place = np.arange(low, min(low + _DRAWS_AT_ONCE, total))
-        row = np.searchsorted(ends, place, side="right")
-        window = reach[row] - (ends[row] - 1 - place)
-        code = items[row] * span + window
-        at = np.searchsorted(taken, code)
-        is_free = np.append(taken, -1)[at] != code
-        row, window = row[is_free], window[is_free]
-        drawn = draw_nobody(items[row], window)
-        row, window = row[drawn], window[drawn]
-        no_rows = np.full(len(row), NO_ROW)
-        found.append(Passes(items[row], window, np.zeros(len(row), dtype=np.bool_), no_rows, reach[row]))
-    return Passes(*map(np.concatenate, zip(*(part.columns() for part in found), strict=True)))
+def _drawn(crossings: Crossings, rows: Whole, reach: Whole, noise_crosses: Callable[[Whole, Whole], Bits]) -> Crossings:
+    """The crossings of noise alone in the windows after these rows, up to ``reach``."""
+    counts = reach - crossings.drawn_to[rows]
+    found = [(_NOTHING, _NOTHING, _NOTHING)]
+    for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(np.cumsum(counts) // _DRAWS_AT_ONCE)) + 1):
+        windows, _ = concatenated_ranges(crossings.drawn_to[rows[part]] + 1, counts[part])
+        items, drawn_to = (np.repeat(column[part], counts[part]) for column in (crossings.items[rows], reach))
+        crosses = noise_crosses(items, windows)
+        found.append((items[crosses], windows[crosses], drawn_to[crosses]))
+    items, windows, drawn_to = map(np.concatenate, zip(*found, strict=True))
+    return Crossings(items, windows, np.zeros(len(items), dtype=np.bool_), np.full(len(items), NO_ROW), drawn_to)
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
-_NO_PASSES = Passes(_NOTHING, _NOTHING, np.zeros(0, dtype=np.bool_), _NOTHING, _NOTHING)

@@ -1,9 +1,9 @@
 """Where users pay for hits: a parallel front, which finds candidates, and the sequential stage. Window by window that
 tests the candidates, charges their holders, and excludes users at their limit.
 
-The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
-accounting of target charging ([CL23] Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm
-as printed: tests/beam/test_threshold_monitor_evolving.py.
+This is ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the accounting of target charging ([CL23]
+Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm as printed:
+tests/beam/test_threshold_monitor_evolving.py.
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
@@ -13,7 +13,7 @@ items per user. Source: docs/guarantee.md, "The mechanism of hits" and "Draws in
 "Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
 below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
 there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
-algorithm's distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
+algorithm's distribution. The noise as printed has no such bit: there every cell is a candidate.
 
 **One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
 two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
@@ -29,37 +29,30 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
-from dp_transforms.core.equal_rows import concatenated_ranges, sort_with_codes
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.equal_rows import concatenated_ranges, distinct_hashes, sort_with_codes
+from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.query_noise import (
-    QueryNoise,
-    digests_of_groups,
-    epsilon_spent,
-    most_hits,
-    query_noise,
-    release_rule,
-)
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
-_COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
 
 
 class WindowQueries:
     """The candidates of one window, and the counters of their holders.
 
-    counters: of exactly the rows of these candidates; `charge` adds to them. In a known domain they are tested even if
-    no holder is active.
+    user_of_row: int64[n], the number of each holder of these candidates. hits: uint32[k], paid so far by each user, by
+    its number; `charge` adds to them. Public items are tested even if no holder is active.
     """
 
     def __init__(
         self,
         window: int,
         candidates: ItemHolders,
-        counters: HolderCounters,
+        user_of_row: npt.NDArray[np.int64],
+        hits: npt.NDArray[np.uint32],
         plan: Plan,
         keys: StreamKeys,
         noise: QueryNoise,
@@ -68,8 +61,8 @@ class WindowQueries:
         self._hits_per_user = plan.hits_per_user
         self._keys = keys
         self._draw = noise.draws_of(window)
-        self._threshold, self._is_domain = plan.threshold, plan.domain_size > 0
-        self._user_of_row, self._hits = counters.user_of_row, counters.hits
+        self._threshold, self._are_public = plan.threshold, plan.domain_size > 0
+        self._user_of_row, self._hits = user_of_row, hits
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(slice(0, len(candidates)))
         self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
@@ -128,7 +121,7 @@ class WindowQueries:
         counts = active.counts
         digests = digests_of_groups(self._keys.widen_users(active.holders), active.splits)
         noisy_counts = counts + self._draw(asked.table.hashes[asked.items], digests, asked.counts)
-        if self._is_domain:
+        if self._are_public:
             return noisy_counts
         return np.where(counts > 0, noisy_counts, self._threshold - 1)
 
@@ -167,32 +160,31 @@ class HeavyHitterMonitor:
         windows, each with all candidates of its windows. Yields the windows with a report, those with heavy items; all
         that is yielded is in the state.
 
-        The counters of many windows are found at once: what does not depend on charges is not done window by window.
-        Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
+        The counters of all windows of a part are found at once: what does not depend on charges is not done window by
+        window. Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
         """
-        for group in _in_groups(parts, state):
-            yield from self._close_group(group, state)
-
-    def _close_group(self, parts: Sequence[ItemHolders], state: MonitorState) -> list[tuple[int, WindowReport]]:
-        self._check_order((window for part in parts for window, _ in part.by_window()), state)
-        counters = HolderCounters.of(parts, state.budgets)
-        found = []
-        first_row = 0
         for part in parts:
-            for window, cells in part.by_window():
-                candidates = part.select_range(cells)
-                next_row = first_row + len(candidates.holders)
-                report = self._close(window, candidates, counters.of_rows(first_row, next_row), state)
-                first_row = next_row
-                if report is not None:
-                    found.append((window, report))
-        counters.charge(state.budgets)
+            yield from self._close_part(part, state)
+
+    def _close_part(self, part: ItemHolders, state: MonitorState) -> list[tuple[int, WindowReport]]:
+        self._check_order(part, state)
+        users, user_of_row = distinct_hashes(part.holders)
+        paid = state.budgets.hits(users)
+        hits, found = paid.copy(), []
+        for window, cells in part.by_window():
+            candidates, rows = part.select_range(cells), slice(part.splits[cells.start], part.splits[cells.stop])
+            queries = WindowQueries(window, candidates, user_of_row[rows], hits, self._plan, self._keys, self._noise)
+            report = self._close(window, candidates, queries, state)
+            if report is not None:
+                found.append((window, report))
+        charged = np.flatnonzero(hits != paid)
+        state.budgets.add(Hits(users[charged], hits[charged]))
         return found
 
-    def _check_order(self, windows: Iterable[int], state: MonitorState) -> None:
-        """Before anything is charged."""
+    def _check_order(self, part: ItemHolders, state: MonitorState) -> None:
+        """Before anything of the part is charged."""
         next_window, horizon = state.next_window, self._plan.schedule.horizon
-        for window in windows:
+        for window, _ in part.by_window():
             if not next_window <= window < horizon:
                 raise ValueError(
                     f"window {window} cannot be closed: the open windows are {next_window} .. {horizon - 1}."
@@ -200,11 +192,9 @@ class HeavyHitterMonitor:
             next_window = window + 1
 
     def _close(
-        self, window: int, candidates: ItemHolders, counters: HolderCounters, state: MonitorState
+        self, window: int, candidates: ItemHolders, queries: WindowQueries, state: MonitorState
     ) -> WindowReport | None:
-        """counters: of the holders of these candidates. The caller adds what they are charged to the budgets."""
         state.next_window = window + 1
-        queries = WindowQueries(window, candidates, counters, self._plan, self._keys, self._noise)
         heavy_hitters: list[HeavyHitter] = []
         charged_results = 0
         cell = queries.next_heavy(0)
@@ -217,12 +207,10 @@ class HeavyHitterMonitor:
                     charged_results += 1
                     queries.charge(cell)
             cell = queries.next_heavy(cell + 1)
-        state.hit_bound += most_hits(self._plan, charged_results)
+        # No user holds more than so many of a window's items, and so pays no more of its hits.
+        state.hit_bound += min(self._plan.charged_hits.max_items_per_user, charged_results)
         if not heavy_hitters:
             return None
-        return self._report(window, heavy_hitters, state.hit_bound)
-
-    def _report(self, window: int, heavy_hitters: list[HeavyHitter], hit_bound: int) -> WindowReport:
         plan = self._plan
         return WindowReport(
             stream=self._keys.stream,
@@ -231,22 +219,8 @@ class HeavyHitterMonitor:
             heavy_hitters=sorted(heavy_hitters, key=release_order),
             epsilon_total=plan.epsilon,
             delta=plan.delta,
-            epsilon_spent=epsilon_spent(plan, hit_bound),
+            epsilon_spent=epsilon_spent(plan, state.hit_bound),
         )
-
-
-def _in_groups(parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[list[ItemHolders]]:
-    """So many parts at a time that it costs little to go through all counters once for each group."""
-    group: list[ItemHolders] = []
-    rows = 0
-    for part in parts:
-        if group and rows + len(part.holders) > max(_ROWS_AT_ONCE, len(state.budgets) // _COUNTERS_PER_ROW):
-            yield group
-            group, rows = [], 0
-        group.append(part)
-        rows += len(part.holders)
-    if group:
-        yield group
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:

@@ -18,10 +18,10 @@ from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUT
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import Sharding, SlabKey
+from dp_transforms.core.stage import GroupKey, Sharding
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-Packed = tuple[SlabKey, bytes]  # range of windows and shard of users; packed `Contributions`
+Packed = tuple[GroupKey, bytes]  # range of windows and shard of users; packed `Contributions`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +52,16 @@ class PackContributions:
             counts[EVENTS_OUTSIDE_DOMAIN] += int((is_inside & ~is_public).sum())
             batch = batch.where(is_public)
         first_open = np.full(len(batch), part.first) if part.first else None
-        for slab, shard, of_users in contributions_of_events(
+        for number, shard, of_users in contributions_of_events(
             batch,
             schedule,
             keys,
-            windows_per_slab=cut.windows_per_slab,
+            windows_per_range=cut.windows_per_range,
             shards=cut.shards,
             first_open=first_open,
             end=part.end,
         ):
-            yield (slab, shard), of_users.to_bytes()
+            yield (number, shard), of_users.to_bytes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class MergeContributions:
 
     most_bytes: int = MOST_MESSAGE_BYTES
 
-    def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
+    def start(self, secret: bytes) -> Callable[[tuple[GroupKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
         most = self.most_bytes
         return lambda group, counts: (
             (group[0], packed) for packed in Contributions.of_messages(group[1]).messages(most)

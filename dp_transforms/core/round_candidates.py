@@ -1,7 +1,8 @@
-"""What a round of looks draws for: all pairs (window, item) of what was named in their block, but for those that are
-named already, or left out. A function of what earlier rounds said, of all shards of items, and of the plan.
+"""What a later round of tests draws for: each item that was named in a block, in each window of the block, but for
+those that are named already or left out. A function of what earlier rounds said, of all shards of items, and of the
+plan.
 
-Users and items ask the same object: so each pair that a user adds to is drawn for, and each is drawn for whether
+Users and items ask the same object: so each candidate that a user adds to is drawn for, and each is drawn for whether
 anybody adds to it or not (docs/guarantee.md, "Rounds").
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,11 @@ from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
-from dp_transforms.core.tables import WindowItems
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 Whole = npt.NDArray[np.int64]
+OPEN, NAMED, LEFT_OUT = 0, 1, 2  # of a candidate: drawn for; named by an earlier round; not drawn for any more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,145 +56,111 @@ class WindowBlocks:
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """table: of all items that were named in a block. blocks, items: int64[n], what was named, by block and item, in
-    order. named, left_out: int64[m], the pairs that are named already, or left out, a bit for each window: for each of
-    blocks and items one number or more."""
+    order. statuses: uint8[m], for each of them in turn one for each window of its block: `OPEN`, `NAMED` or
+    `LEFT_OUT`. The place of a candidate is where its status is."""
 
     of_windows: WindowBlocks
     table: ItemTable
     blocks: Whole
     items: Whole
-    named: Whole
-    left_out: Whole
+    statuses: npt.NDArray[np.uint8]
 
     @classmethod
     def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
         """in_blocks: what round 0 named. in_windows: what later rounds named or left out, all together."""
-        table, (_, places) = ItemTable.merge([in_blocks.table, in_windows.table])
-        found = cls(of_windows, table, in_blocks.windows, in_blocks.items, _NOTHING, _NOTHING)
-        zeros = np.zeros(int(found._counts.sum()), dtype=np.int64)
-        found = dataclasses.replace(found, named=zeros, left_out=zeros.copy())
-        windows, items, levels = in_windows.windows, places[in_windows.items], in_windows.levels
-        rows = found._rows_of(windows, items)
-        if (rows < 0).any() or len(table) != len(in_blocks.table):
+        sizes = of_windows.ends(in_blocks.windows) - in_blocks.windows
+        statuses = np.full(int(sizes.sum()), OPEN, dtype=np.uint8)
+        found = cls(of_windows, in_blocks.table, in_blocks.windows, in_blocks.items, statuses)
+        places = found.places_of(in_windows.table, in_windows.windows, in_windows.items)
+        if (places < 0).any():
             raise ValueError("a pair was named of an item that was not named in its block.")
-        numbers, bits = found._numbers_of(rows, windows)
-        is_named = levels >= 0
-        np.bitwise_or.at(found.named, numbers[is_named], 1 << bits[is_named])
-        np.bitwise_or.at(found.left_out, numbers[~is_named], -levels[~is_named] << bits[~is_named])
+        statuses[places[in_windows.levels >= 0]] = NAMED
+        bits = -np.minimum(in_windows.levels, 0)
+        for later in range(WINDOWS_AT_ONCE):
+            statuses[places[(bits >> later & 1).astype(np.bool_)] + later] = LEFT_OUT
         return found
 
-    def with_nothing_left_out(self) -> Candidates:
-        return dataclasses.replace(self, left_out=np.zeros_like(self.left_out))
+    @functools.cached_property
+    def drawn(self) -> int:
+        """How many candidates are drawn for."""
+        return int((self.statuses == OPEN).sum())
 
     @property
-    def drawn(self) -> int:
-        """How many pairs are drawn for."""
-        in_blocks = int((self.of_windows.ends(self.blocks) - self.blocks).sum())
-        return in_blocks - int(np.bitwise_count(self.named | self.left_out).sum())
+    def windows(self) -> int:
+        """Of how many windows they are."""
+        return self.of_windows.end - self.of_windows.first
 
     def of_shard(self, shard: int, shards: int) -> Candidates:
         """Those of the items of one shard; `drawn` is then of it alone."""
         of_shard = (self.table.hashes[:, 1] % np.uint64(shards)) == shard
-        places = np.cumsum(of_shard) - 1
         rows = of_shard[self.items]
-        numbers = np.repeat(rows, self._counts)
-        table, items = self.table.take(np.flatnonzero(of_shard)), places[self.items[rows]]
-        return Candidates(self.of_windows, table, self.blocks[rows], items, self.named[numbers], self.left_out[numbers])
+        table, items = self.table.take(np.flatnonzero(of_shard)), (np.cumsum(of_shard) - 1)[self.items[rows]]
+        statuses = self.statuses[np.repeat(rows, self._sizes)]
+        return Candidates(self.of_windows, table, self.blocks[rows], items, statuses)
 
-    def pairs_of(self, pairs: Contributions, *, with_sizing: bool = False) -> Contributions:
-        """Those of these pairs of users that are drawn for. with_sizing: and what is named already,
+    def contributions_of(self, held: Contributions, *, with_sizing: bool = False) -> Contributions:
+        """Those of these contributions that are drawn for. with_sizing: and what is named already,
         `Contributions.split_by_mask`."""
-        starts = group_starts(pairs.windows, pairs.items)
-        windows = pairs.windows[starts]
-        rows = self._rows_of(windows, self._places_of(pairs.table)[pairs.items[starts]])
-        asked = np.flatnonzero(rows >= 0)
-        numbers, bits = self._numbers_of(rows[asked], windows[asked])
-        is_drawn = ~_are_set(self.left_out if with_sizing else self.named | self.left_out, numbers, bits)
-        asked = asked[is_drawn]
-        counts = np.diff(starts, append=len(pairs))[asked]
-        drawn = pairs.select_users(concatenated_ranges(starts[asked], counts)[0])
-        if not with_sizing:
-            return drawn
-        return drawn.split_by_mask(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
+        starts = group_starts(held.windows, held.items)
+        places = self.places_of(held.table, held.windows[starts], held.items[starts])
+        statuses = self.statuses_at(places)
+        asked = np.flatnonzero(statuses <= (NAMED if with_sizing else OPEN))
+        counts = np.diff(starts, append=len(held))[asked]
+        drawn = held.select_users(concatenated_ranges(starts[asked], counts)[0])
+        return drawn.split_by_mask(np.repeat(statuses[asked] == NAMED, counts)) if with_sizing else drawn
 
-    def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
-        """All that is drawn for, windows and items, in order; about so many at a time."""
-        if not len(self.blocks):
-            return
-        windows = np.arange(self.blocks[0], self.of_windows.ends(self.blocks[-1:])[0])
-        blocks = self.of_windows.of_windows(windows)
-        begins = np.searchsorted(self.blocks, blocks)
-        counts = np.searchsorted(self.blocks, blocks, side="right") - begins
-        parts = np.cumsum(counts) // most
-        not_drawn = self.named | self.left_out
-        for part in np.split(np.arange(len(windows)), np.flatnonzero(np.diff(parts)) + 1):
-            rows, splits = concatenated_ranges(begins[part], counts[part])
-            of_rows = np.repeat(windows[part], np.diff(splits))
-            kept = np.flatnonzero(~_are_set(not_drawn, *self._numbers_of(rows, of_rows)))
-            yield of_rows[kept], self.items[rows[kept]]
+    def open_places(self, most: int) -> list[Whole]:
+        """The places of all that is drawn for, in order; so many at a time, at most."""
+        places = np.flatnonzero(self.statuses == OPEN)
+        return np.array_split(places, -(-len(places) // most)) if len(places) else []
 
-    def leave_out(self, windows: Whole, items: Whole) -> None:
-        """These pairs, each once."""
-        numbers, bits = self._numbers_of(self._rows_of(windows, items), windows)
-        np.add.at(self.left_out, numbers, 1 << bits)
+    def cells_of(self, places: Whole) -> tuple[Whole, Whole]:
+        """Their windows and items."""
+        rows = np.searchsorted(self._firsts, places, side="right") - 1
+        return self.blocks[rows] + places - self._firsts[rows], self.items[rows]
 
-    def told_left_out(self) -> NamedItems:
-        """What is left out, as it is told: each number from its first bit on that is set."""
-        numbers = np.flatnonzero(self.left_out)
-        rows = np.repeat(np.arange(len(self.blocks)), self._counts)[numbers]
-        bits = self.left_out[numbers]
-        first = np.frexp(bits & -bits)[1] - 1
-        windows = self.blocks[rows] + (numbers - self._firsts[rows]) * WINDOWS_AT_ONCE + first
+    def statuses_at(self, places: Whole) -> npt.NDArray[np.uint8]:
+        """Where there is no candidate, -1, nothing is drawn for either."""
+        return np.append(self.statuses, np.uint8(LEFT_OUT))[places]
+
+    def left_out(self, places: Whole) -> NamedItems:
+        """That these candidates are left out, as it is told to the next round: one number for the windows of an item,
+        from the first one on. places: ascending."""
+        rows = np.searchsorted(self._firsts, places, side="right") - 1
+        later = places - self._firsts[rows]
+        starts = group_starts(rows, later // WINDOWS_AT_ONCE)
+        firsts = np.repeat(later[starts], np.diff(starts, append=len(later)))
+        levels = -np.add.reduceat(1 << (later - firsts), starts) if len(starts) else later
+        rows, windows = rows[starts], self.blocks[rows[starts]] + later[starts]
         order = np.lexsort((self.items[rows], windows))
-        rows, windows, levels = rows[order], windows[order], -(bits >> first)[order]
-        return NamedItems(windows, self.items[rows], levels, np.zeros_like(levels), self.table)
+        zeros = np.zeros_like(levels)
+        return NamedItems(windows[order], self.items[rows[order]], levels[order], zeros, self.table)
 
     @functools.cached_property
-    def _counts(self) -> Whole:
-        """How many numbers say what is left out of each of blocks and items."""
-        return -(-(self.of_windows.ends(self.blocks) - self.blocks) // WINDOWS_AT_ONCE)
+    def _sizes(self) -> Whole:
+        """How many windows each of blocks and items has."""
+        return self.of_windows.ends(self.blocks) - self.blocks
 
     @functools.cached_property
     def _firsts(self) -> Whole:
-        """The first one of each."""
-        counts = self._counts
-        return np.asarray(np.cumsum(counts) - counts)
+        """The place of each of blocks and items in its first window."""
+        return np.asarray(np.cumsum(self._sizes) - self._sizes)
 
-    def _rows_of(self, windows: Whole, items: Whole) -> Whole:
-        """Where these pairs are in blocks and items: -1 for an item that was not named in the block of the window.
-        windows: ascending."""
+    def places_of(self, table: ItemTable, windows: Whole, items: Whole) -> Whole:
+        """The places of these items of a table in these windows, which ascend: -1 for an item that was not named in the
+        block of the window."""
         if (windows[1:] < windows[:-1]).any():
             raise ValueError("windows must ascend.")
+        union, (here, theirs) = ItemTable.merge([self.table, table])
         of_blocks = group_slices(self.blocks)
         blocks = self.blocks[[block.start for block in of_blocks]]
         begins, ends = np.searchsorted(windows, blocks), np.searchsorted(windows, self.of_windows.ends(blocks))
-        rows = np.full(len(windows), -1)
-        of_items = np.full(len(self.table) + 1, -1)  # in a block; the last one is for items that are not in the table
+        places, of_items = np.full(len(windows), -1), np.full(len(union), -1)  # rows of the items of a block
         for block, begin, end in zip(of_blocks, begins.tolist(), ends.tolist(), strict=True):
             if begin < end:
-                of_items[self.items[block]] = np.arange(block.start, block.stop)
-                rows[begin:end] = of_items[items[begin:end]]
-                of_items[self.items[block]] = -1
-        return rows
-
-    def _numbers_of(self, rows: Whole, windows: Whole) -> tuple[Whole, Whole]:
-        """Where it is said whether they are named or left out: the numbers, and their bits."""
-        later, bits = np.divmod(windows - self.blocks[rows], WINDOWS_AT_ONCE)
-        return self._firsts[rows] + later, bits
-
-    def places_of(self, cells: WindowItems) -> Whole:
-        """Where the item of each cell is in the table; -1 for another item."""
-        return self._places_of(cells.table)[cells.items]
-
-    def _places_of(self, table: ItemTable) -> Whole:
-        union, (here, asked) = ItemTable.merge([self.table, table])
-        places = np.full(len(union), -1)
-        places[here] = np.arange(len(self.table))
-        return places[asked]
-
-
-_NOTHING = np.zeros(0, dtype=np.int64)
-
-
-def _are_set(numbers_of: Whole, numbers: Whole, bits: Whole) -> npt.NDArray[np.bool_]:
-    return np.asarray(numbers_of[numbers] >> bits & 1, dtype=np.bool_)
+                of_items[here[self.items[block]]] = np.arange(block.start, block.stop)
+                rows = of_items[theirs[items[begin:end]]]
+                of_items[here[self.items[block]]] = -1
+                at = self._firsts[rows] + windows[begin:end] - self.blocks[rows]
+                places[begin:end] = np.where(rows < 0, -1, at)
+        return places

@@ -6,36 +6,30 @@ Nothing is carried into a run; `dp_transforms.runs.stored_part` has parts with a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import Hits
-from dp_transforms.core.equal_rows import places_of
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.messages import check_unpacked
-from dp_transforms.core.state_chunks import BUCKETS, Kind, are_of_bucket, buckets_of_shard, hit_bound_of_chunk
-from dp_transforms.core.tables import ByUser
-from dp_transforms.core.user_budgets import BudgetEntries
+from dp_transforms.core.state_chunks import (
+    BUCKETS,
+    Kind,
+    buckets_of_shard,
+    entries_of_chunk,
+    hashes_of,
+    hit_bound_of_chunk,
+)
 from dp_transforms.plan.window_schedule import WindowSchedule
-
-_Entries = TypeVar("_Entries", bound=ByUser)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunPart:
     """The windows ``first .. end - 1`` of a run, into which nothing is carried.
 
-    is_first: whether nothing is carried.
     draws_as: by what its noise differs from that of another part with these windows: a nonce (`fresh_nonce`), which is
         in the intent (`StateHeader.draws_as`) before anything is drawn; "" of a first part, and of a stream.
-
-    What is carried is read for the users and items that are asked for alone.
     """
-
-    is_first: ClassVar[bool] = True
 
     first: int
     end: int
@@ -51,43 +45,22 @@ class RunPart:
         """How many windows the part has."""
         return self.end - self.first
 
-    def purses(self, users: npt.NDArray[np.uint64], kind: Kind = Kind.PURSES) -> BudgetEntries:
-        """The purses of those of these users that have one. users: keyed hashes, ascending."""
-        return self._of_users(BudgetEntries, kind, users)
+    def chunks(self, kind: Kind, buckets: Sequence[int]) -> Sequence[memoryview]:
+        """What is carried of this kind, in these buckets."""
+        return ()
 
-    def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
-        """Those of these users that have paid hits, ascending, and how many each has paid."""
-        return self._of_users(Hits, Kind.BUDGETS, users)
+    def entries(self, kind: Kind, shard: int = 0, shards: int = 1) -> list[Any]:
+        """What the users or items of a shard carry into the part, in several tables. Raises ValueError for an entry
+        that is in the bucket of another one."""
+        found = []
+        for bucket in buckets_of_shard(shard, shards):
+            for chunk in self.chunks(kind, [bucket]):
+                entries = entries_of_chunk(kind, chunk)
+                hashes = hashes_of(entries)
+                check_unpacked(bool((hashes % np.uint64(BUCKETS) == bucket).all()))
+                found.append(entries.select(hashes % np.uint64(shards) == shard))
+        return found
 
     @property
     def hit_bound(self) -> int:
-        return max((hit_bound_of_chunk(cell) for cell in self._cells(Kind.HIT_BOUND, [0])), default=0)
-
-    def known(self, shard: int = 0, shards: int = 1) -> FollowedItems:
-        """The known items of a shard."""
-        parts = []
-        for bucket in buckets_of_shard(shard, shards):
-            for cell in self._cells(Kind.KNOWN, [bucket]):
-                known = FollowedItems.from_bytes(cell)
-                hashes = known.table.hashes[:, 1]
-                check_unpacked(are_of_bucket(hashes, bucket))
-                check_unpacked(bool((known.last_named < self.first).all() and (known.last_named >= 0).all()))
-                parts.append(known.select(hashes % np.uint64(shards) == shard))
-        return FollowedItems.merge(parts)
-
-    def _of_users(self, table: type[_Entries], kind: Kind, users: npt.NDArray[np.uint64]) -> _Entries:
-        buckets = users % np.uint64(BUCKETS)
-        found = self._entries(table, kind, np.unique(buckets).tolist())
-        return table.merge([held.select(places_of(held.users, users[buckets == bucket])) for bucket, held in found])
-
-    def _entries(self, table: type[_Entries], kind: Kind, buckets: Iterable[int]) -> Iterator[tuple[int, _Entries]]:
-        """By bucket, each cell of this kind."""
-        for bucket in buckets:
-            for cell in self._cells(kind, [bucket]):
-                held = table.from_bytes(cell)
-                check_unpacked(are_of_bucket(held.users, bucket))
-                yield bucket, held
-
-    def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
-        """What is carried of this kind, in these buckets."""
-        return []
+        return max((hit_bound_of_chunk(chunk) for chunk in self.chunks(Kind.HIT_BOUND, [0])), default=0)

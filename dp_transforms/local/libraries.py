@@ -18,7 +18,7 @@ warnings.simplefilter("ignore", DeprecationWarning)
 
 import pyarrow.parquet  # noqa: E402, F401
 
-import dp_transforms.core.release_stages  # noqa: E402
+import dp_transforms.core.steps  # noqa: E402
 import dp_transforms.local.read_contributions  # noqa: E402, F401
 
 gc.collect()

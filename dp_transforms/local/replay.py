@@ -13,27 +13,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from dp_transforms.core.contribution_counters import ContributionCounters
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.release_stages import Partitioning, stages_of
-from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, HandedOver, Sharding, SlabKey, Stage
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
+from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.local.pool import Step, Workers, faults_of_steps
 from dp_transforms.local.read_contributions import BYTES, ROWS, ReadContributionsStep
 from dp_transforms.logs import EventFields, LogChunk, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
 
-Groups = dict[SlabKey, list[bytes]]
+Groups = dict[GroupKey, list[bytes]]
 
 
 @dataclasses.dataclass
@@ -143,14 +141,14 @@ class _Replaying:
         for number, (_, of_users, of_items) in enumerate(rounds, 1):
             is_last = number == len(rounds)
             sums = self._step(AtOnceStep(of_users, cuts.users, cuts.users, part), users, named, keeps=not is_last)
-            if of_items.domain is not None or (part is not None and of_items.work.keeps_state):
+            if of_items.public_items is not None or (part is not None and of_items.step.KIND is not None):
                 for key in self._all_keys():  # shards to which nothing comes act, too
                     sums.setdefault(key, [])
-            to = Sharding((cuts.windows if is_last else cuts.users).windows_per_slab, 1)
+            to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
             found = self._step(AtOnceStep(of_items, cuts.users, to, part), sums, named)
             if number == 1 and self._replay.with_blocks:
-                whole = Sharding(cuts.users.windows_per_slab, 1)
-                self._made.blocks = self._report(Stage(ReleaseBlocks, self._run), whole, found)
+                blocks = block_reports(self._run, self._replay.windows, self._named(found))
+                self._made.blocks = [report for _, report in blocks]
             named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
         return found
 
@@ -161,7 +159,7 @@ class _Replaying:
         keys = sorted(groups)
         sent: Groups = defaultdict(list)
         for output in self._outputs(step, ((key, groups[key], *named) for key in keys), keys):
-            if isinstance(output, HandedOver):
+            if isinstance(output, StateChunk):
                 self._made.handed_over.append(output.packed)
             else:
                 sent[output[0]].append(output[1])
@@ -172,7 +170,7 @@ class _Replaying:
             groups.clear()
         return dict(sent)
 
-    def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[SlabKey] = ()) -> Iterator[Any]:
+    def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
         progress = self._progress
         for done in self._workers.run(step, elements):
             progress.rows += done.counts.pop(ROWS, 0)
@@ -181,34 +179,27 @@ class _Replaying:
             self._made.counts += done.counts
             yield from done.outputs
 
-    def _all_keys(self) -> list[SlabKey]:
+    def _all_keys(self) -> list[GroupKey]:
         part, cut = self._replay.windows, self._cuts.users
-        ranges = range(part.first // cut.windows_per_slab, -(-part.end // cut.windows_per_slab))
+        ranges = range(part.first // cut.windows_per_range, -(-part.end // cut.windows_per_range))
         return [(number, shard) for number in ranges for shard in range(cut.shards)]
 
     def _reports(self, found: Groups) -> list[WindowReport]:
-        assert self._stages.windows is not None, "users pay for contributions"
-        return self._report(self._stages.windows, Sharding(self._cuts.windows.windows_per_slab, 1), found)
+        named = self._named(found)
+        return [report for _, report in named.window_reports(self._run.plan, self._run.stream)]
 
-    def _report(self, stage: Stage, cut: Sharding, found: Groups) -> list[WindowReport]:
-        """By the last stage, in this process: to report takes no time."""
-        report = AtOnceStep(stage, cut, None, self._part).start(self._workers.secret)
-        groups = ((key, [self._workers.get(blob) for blob in found[key]]) for key in sorted(found))
-        return [each for group in groups for _, each in report(group, self._made.counts)]
+    def _named(self, found: Groups) -> NamedItems:
+        return NamedItems.of_messages(self._workers.get(blob) for key in sorted(found) for blob in found[key])
 
     def _close_windows(self, found: Groups) -> list[WindowReport]:
         """Tests the candidates of all windows in order, and charges the users who hold a hit: what
         `ThresholdMonitorEvolvingDoFn` does, under one key, the stream of the run."""
         part, workers = self._replay.windows, self._workers
         candidates = [ItemHolders.from_bytes(workers.get(blob)) for key in sorted(found) for blob in found[key] if blob]
-        paid = []
-        if candidates and not part.is_first:
-            holders = np.unique(np.concatenate([cells.holders for cells in candidates]))
-            paid = part.hits(holders).to_chunks()
-        state = MonitorState(part.first, part.hit_bound, ContributionCounters(paid))
+        state = MonitorState(part.first, part.hit_bound, ContributionCounters(part.entries(Kind.HITS)))
         monitor = HeavyHitterMonitor(self._run.plan, self._run.stream_keys(workers.secret))
         reports = [report for _, report in monitor.close_windows(candidates_in_order(candidates), state)]
         if self._part is not None:
-            charged = ((Kind.BUDGETS, blob) for blob in state.budgets.charged_blobs())
+            charged = ((Kind.HITS, chunk) for chunk in state.budgets.delta())
             self._made.handed_over += pack_by_bucket([(Kind.HIT_BOUND, hit_bound_chunk(state.hit_bound)), *charged])
         return reports

@@ -4,7 +4,7 @@ Large chunks are cut, so that many workers have work, and small ones are joined,
 about many events. A message costs as much as some hundred events, whatever it holds, and a block becomes one for each
 shard. So events of small blocks wait until half a million are together, and small chunks are read one after the other
 as if they were one. What is released does not depend on it: pairs are distinct, their amounts add up in any order, and
-which of them count is decided where all pairs of a user are (`core.contributions`, `core.users`).
+which of them count is decided where all pairs of a user are (`core.contributions`, `core.steps`).
 """
 
 from __future__ import annotations

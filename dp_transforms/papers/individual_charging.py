@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, upper_tail
 from dp_transforms.checks import check_fraction, check_whole
-from dp_transforms.core.release_rule import BetweenThresholds, CountsAboveThreshold, Release, ReleaseRule
+from dp_transforms.core.hit_noise import AboveThreshold, BetweenThresholds, Release, ReleaseRule
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.papers.query import LinearQuery, check_grid, epsilon_per_unit, units_up
 from dp_transforms.papers.threshold_monitor import UserCounters
@@ -102,5 +102,5 @@ class IndividualCharging:
 
     def _rule(self, threshold: int) -> ReleaseRule:
         if self._zone_width is None:
-            return CountsAboveThreshold(threshold)
+            return AboveThreshold(threshold, with_counts=True)
         return BetweenThresholds(threshold, self._zone_width)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.checks import check_positive
-from dp_transforms.core.release_rule import BetweenThresholds
+from dp_transforms.core.hit_noise import BetweenThresholds
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import Query, epsilon_per_unit, units_up

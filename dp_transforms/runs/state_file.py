@@ -26,7 +26,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.state_chunks import BUCKETS, MOST_CHUNK_BYTES, Cell, Kind
+from dp_transforms.core.messages import Packed
+from dp_transforms.core.state_chunks import BUCKETS, MOST_CHUNK_BYTES, Kind
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_header import StateHeader, at_path
 from dp_transforms.stores.local_files import mode_for_others, new_on_disk, open_regular, sync_folder
@@ -138,7 +139,7 @@ class StateFile:
 
 
 def write_state(
-    path: str | os.PathLike[str], header: StateHeader, cells: Iterable[tuple[Kind, int, Cell]], key: bytes
+    path: str | os.PathLike[str], header: StateHeader, cells: Iterable[tuple[Kind, int, Packed]], key: bytes
 ) -> None:
     """A new file with mode 0600, on the disk when this returns. cells: ``(kind, bucket, cell)``, in order. key: by
     which it is sealed.

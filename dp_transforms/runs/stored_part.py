@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
 
+from dp_transforms.core.messages import Packed
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.state_chunks import Cell, Kind, join_chunks, unpack_chunk
+from dp_transforms.core.state_chunks import Kind, join_chunks, unpack_chunk
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import StateHeader, at_path
@@ -24,8 +24,6 @@ class StoredPart(RunPart):
         refuses it.
     """
 
-    is_first: ClassVar[bool] = False
-
     state_path: str
     state_fingerprint: str
 
@@ -33,13 +31,13 @@ class StoredPart(RunPart):
         """The state before the part."""
         return _opened(self)
 
-    def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
+    def chunks(self, kind: Kind, buckets: Sequence[int]) -> list[memoryview]:
         return list(self.state().cells_of(kind, buckets))
 
 
 @functools.lru_cache(maxsize=1)
 def _opened(part: StoredPart) -> StateFile:
-    """The state that this process read last, so that each of its cells is checked once and not for each shard."""
+    """The state that this process read last, so that each of its chunks is checked once and not for each shard."""
     state = StateFile(part.state_path)
     if state.fingerprint != part.state_fingerprint or state.header.closed_through != part.first:
         raise at_path(
@@ -63,10 +61,10 @@ def write_next_state(
     forget_after: followed items that were named longer ago than so many windows are forgotten. key: `sealing_key`.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
-    shards. Cells that nobody changed are copied.
+    shards. WindowItems that nobody changed are copied.
     """
     assert header.intent is not None
-    changed: dict[tuple[Kind, int], list[Cell]] = {}
+    changed: dict[tuple[Kind, int], list[Packed]] = {}
     for data in handed_over:
         kind, bucket, cell = unpack_chunk(data)
         changed.setdefault((kind, bucket), []).append(cell)
@@ -74,13 +72,13 @@ def write_next_state(
 
 
 def _joined(
-    part: RunPart, changed: dict[tuple[Kind, int], list[Cell]], named_from: int
-) -> Iterator[tuple[Kind, int, Cell]]:
+    part: RunPart, changed: dict[tuple[Kind, int], list[Packed]], named_from: int
+) -> Iterator[tuple[Kind, int, Packed]]:
     """All cells after the part, in order; one bucket at a time. named_from: as in `join_chunks`."""
     state = part.state() if isinstance(part, StoredPart) else None
     rows = [] if state is None else state.rows
     for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
-        before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
+        before: list[Packed] = [] if state is None else list(state.cells_of(kind, [bucket]))
         is_copied = (kind, bucket) not in changed and not kind.is_of_items
         cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
         for cell in cells if is_copied else join_chunks(kind, cells, named_from=named_from):

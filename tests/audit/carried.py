@@ -7,9 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import Span, StageWork
-from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
+from dp_transforms.core.stage import Span, Step
+from dp_transforms.core.state_chunks import Kind, entries_of_chunk, join_chunks, pack_by_bucket, unpack_chunk
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.runs.stored_part import StoredPart
@@ -25,41 +24,39 @@ class Carried:
     is_refused: whether a reader has refused what was stored. It is then carried on as it was, and tested all the same.
     """
 
-    def __init__(self, work: StageWork) -> None:
-        self.work = work
+    def __init__(self, step: Step) -> None:
+        self.step = step
         self._kept: list[tuple[Kind, bytes]] = []
-        self._is_of_part = False
         self.state: Any = None
         self.is_refused = False
 
-    def over_to(self, window: int, columns: Any) -> None:
-        """Reads the state for this window. columns: all that comes in it."""
+    def over_to(self, window: int) -> None:
+        """Reads the state for this window."""
         try:
             is_of_part = window > 0 and window % 2 == 0
-            here = Span(window, window + 1)
-            self.state = self._of_part(here, columns) if is_of_part else self.work.read(self._kept, window)
-            self._is_of_part = is_of_part
+            self.state = self._of_part(Span(window, window + 1)) if is_of_part else self._of_worker(window)
         except ValueError:
             self.is_refused = True
 
-    def over_to_part(self, span: Span, columns: Any) -> Any:
+    def over_to_part(self, span: Span) -> Any:
         """Reads the state for a part of a run.
 
         Raises ValueError for a state that is refused.
         """
-        self._is_of_part = True
-        self.state = self._of_part(span, columns)
+        self.state = self._of_part(span)
         return self.state
 
-    def keep(self, span: Span) -> None:
-        """Stores what this span has changed."""
-        cells = self.work.cells(self.state) if self._is_of_part else self.work.changed(self.state, span)
-        self._kept += cells
+    def keep(self) -> None:
+        """Stores what was changed."""
+        self._kept += self.step.delta(self.state)
 
-    def _of_part(self, span: Span, columns: Any) -> Any:
-        plan, keys, load = self.work.plan, self.work.keys, self.work.load
+    def _of_worker(self, window: int) -> Any:
+        return self.step.restore([entries_of_chunk(kind, chunk) for kind, chunk in self._kept], window)
+
+    def _of_part(self, span: Span) -> Any:
+        plan, keys = self.step.plan, self.step.keys
         if not span.first:
-            return load(RunPart(0, span.end), columns, span)
+            return self.step.restore([], 0)
         digits = "0" * 64
         run = (plan.fingerprint, keys.stream, "audit", digits)
         parts = (PartRecord(0, span.first, digits, "report"),)
@@ -68,7 +65,9 @@ class Carried:
             path = str(pathlib.Path(folder) / "state")
             write_state(path, header, self._joined(span.first - plan.followed_for), _KEY)
             part = StoredPart(span.first, span.end, state_path=path, state_fingerprint=StateFile(path).fingerprint)
-            return load(part, columns, span)
+            kind = self.step.state_kind
+            entries = [] if kind is None else part.entries(kind, span.shard, span.shards)
+            return self.step.restore(entries, span.first)
 
     def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:
         cells: dict[tuple[Kind, int], list[memoryview]] = {}

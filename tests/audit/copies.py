@@ -24,9 +24,8 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.release_stages import stages_of
-from dp_transforms.core.rounds import NameRound, WeighRound
-from dp_transforms.core.stage import Span, StageWork
+from dp_transforms.core.stage import Span, Step
+from dp_transforms.core.steps import NameRound, WeighRound, stages_of
 from dp_transforms.plan.records import DeclaredItems, Followed
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -133,12 +132,11 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
         if users.is_sizing and len(before) > 1:
             none = np.minimum(before[-1].levels, 0)  # what is left out stays so
             told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=0 * none).to_bytes()]
-        span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
-        sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
+        span, found = Span(0, plan.schedule.horizon), []
+        sums = users.process(Carried(users).over_to_part(span), pairs, span, counts, *told)
         for shard in range(_SHARDS):
             here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), sums.of_shard(shard, _SHARDS)
-            come = items.told(added, *told)
-            found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
+            found.append(items.process(Carried(items).over_to_part(here), added, here, counts, *told))
         named = NamedItems.merge(found)
         before = [*before[:1], named]
         yield named
@@ -230,26 +228,24 @@ def _name_pairs(
 ) -> Iterator[Named]:
     """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
     stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
-    users, items, _ = (stage.work(plan, keys, domain) for stage in stages)
+    users, items = (stage.step(plan, keys, domain) for stage in stages)
     for found in _found(pairs, users, items, in_order=in_order):
         yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
 
 
-def _found(pairs: Contributions, users: StageWork, items: StageWork, *, in_order: bool) -> Iterator[NamedItems]:
+def _found(pairs: Contributions, users: Step, items: Step, *, in_order: bool) -> Iterator[NamedItems]:
     horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
     if not in_order:
         span = Span(0, horizon)
-        sums = users.advance(users.read([], 0), pairs, span, counts)
-        yield items.advance(items.read([], 0), [sums], span, counts)
+        sums = users.process(users.restore([], 0), pairs, span, counts)
+        yield items.process(items.restore([], 0), sums, span, counts)
         return
     purses, known = Carried(users), Carried(items)
     for window in range(horizon):
         span = Span(window, window + 1)
-        come = users.told(pairs.select(pairs.windows == window))
-        purses.over_to(window, come)
-        sent = users.advance(purses.state, come, span, counts)
-        told = items.told([sent])
-        known.over_to(window, told)
-        yield items.advance(known.state, told, span, counts)
-        purses.keep(span)
-        known.keep(span)
+        purses.over_to(window)
+        sent = users.process(purses.state, pairs.select(pairs.windows == window), span, counts)
+        known.over_to(window)
+        yield items.process(known.state, sent, span, counts)
+        purses.keep()
+        known.keep()

@@ -22,9 +22,8 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import WindowBlocks
-from dp_transforms.core.rounds import WeighRound
 from dp_transforms.core.stage import Span
-from dp_transforms.core.users import SpendBudgets, weigh_replay
+from dp_transforms.core.steps import SpendBudgets, WeighRound, replay_weights
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
@@ -106,18 +105,19 @@ class _RealCode:
         return {(user, *cell): weight for user, own in _by_user(rows) for cell, weight in self.sums(own).items()}
 
     def sums(self, rows: Rows) -> Cells:
-        return _cells(weigh_replay(contributions_of(rows, self._keys), self._plan, self._keys))
+        pairs = contributions_of(rows, self._keys)
+        return _cells(ItemSums.of_weights(pairs, replay_weights(pairs, self._plan, self._keys), self._keys))
 
     def stream(self, rows: Rows) -> tuple[Weights, bool]:
         """And whether what was stored between two windows was refused."""
-        carried = Carried(SpendBudgets(self._plan, self._keys, None))
+        carried = Carried(SpendBudgets(self._plan, self._keys))
         pairs = contributions_of(rows, self._keys)
         found: Weights = {}
         for window in range(_WINDOWS):
             here = pairs.select(pairs.windows == window)
-            carried.over_to(window, carried.work.told(here))
+            carried.over_to(window)
             weights = carried.state.spend(here, window)
-            carried.keep(Span(window, window + 1))
+            carried.keep()
             found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), weights)
         return found, carried.is_refused
 
@@ -233,9 +233,9 @@ class _RoundCode:
                 drawn = named_in >= (1 if is_last else number)
                 drawn &= ~self._left_out(named_in, number)
                 told = self._told(named_in, firsts, number) if number else []
-                span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
-                sums = rounds[number].advance(carried.over_to_part(span, come), come, span, counts)
-                carried.keep(span)
+                span, carried = Span(first, end), users[number]
+                sums = rounds[number].process(carried.over_to_part(span), pairs, span, counts, *told)
+                carried.keep()
                 of_round = _cells(sums)
                 self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round)
                 found[number] += of_round

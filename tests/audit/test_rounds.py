@@ -219,7 +219,7 @@ def test_half_the_noise_is_found():
     [(0.2, 0.045, 0.171, 0.584), (0.1, 0.145, 0.171, 0.584), (0.1, 0.045, 0.271, 0.584)],
     ids=["round 0", "round 1", "round 2"],
 )
-def test_other_purses_of_rounds_are_found_by_what_is_named(units):
+def test_other_budgets_of_rounds_are_found_by_what_is_named(units):
     """The same in all, but shared out otherwise."""
     plan = trial_of(plan_in_rounds())
     rounds = dataclasses.replace(plan.paid_rounds, units=tuple(int(share * BUDGET_UNITS) for share in units))

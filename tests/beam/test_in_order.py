@@ -16,8 +16,7 @@ from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import contributions_of_events
 from dp_transforms.core.messages import ToShard, messages_of
 from dp_transforms.core.public_items import PublicItemsTable
-from dp_transforms.core.release_stages import stages_of
-from dp_transforms.core.users import NameItems
+from dp_transforms.core.steps import NameItems, stages_of
 from dp_transforms.errors import StreamError
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
@@ -51,9 +50,7 @@ class Steps:
         self.steps = [
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
-            MonitorInOrderDoFn(settings, HeldSecret(), 1)
-            if stages.windows is None
-            else ReleaseInOrderDoFn(stages.windows, HeldSecret(), 1),
+            (ReleaseInOrderDoFn if settings.hits is None else MonitorInOrderDoFn)(settings, HeldSecret(), 1),
         ]
         for step in self.steps:
             step.setup()
@@ -85,7 +82,7 @@ def pairs_of(settings):
     found = {}
     keys = settings.stream_keys(SECRET)
     for window, shard, pairs in contributions_of_events(
-        batch_of(LOG), settings.schedule, keys, windows_per_slab=1, shards=SHARDS
+        batch_of(LOG), settings.schedule, keys, windows_per_range=1, shards=SHARDS
     ):
         found.setdefault((window, shard), []).append(pairs.to_bytes())
     return found
@@ -167,8 +164,8 @@ def test_where_nothing_is_followed_no_item_is_known():
     settings = changed(NAMES, forget_after=0)
     steps = Steps(settings)
     assert steps.run(pairs_of(settings), PLAN.schedule.horizon)
-    assert steps.steps[1]._work.runs_on_empty is False
-    assert isinstance(steps.steps[1]._work, NameItems)
+    assert steps.steps[1]._step.runs_on_empty is False
+    assert isinstance(steps.steps[1]._step, NameItems)
     assert all(not state["cells"].content for (number, _), state in steps.states.items() if number == 1)
 
 

@@ -29,17 +29,17 @@ from tests.helpers.small_runs import key_file, small_plan
 def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
     log = write_crowded_log(tmp_path / "log", 600, 30)
     job = job_of(replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path)))
-    slabs = 1 if plan.looks is not None else plan.schedule.horizon
+    window_ranges = 1 if plan.looks is not None else plan.schedule.horizon
 
     def parts(events: int, parallelism: int = 1) -> int:
         chunks = [dataclasses.replace(job.chunks[0], events=events)]
-        return slabs * jobs._shards(dataclasses.replace(job, chunks=chunks), parallelism)
+        return window_ranges * jobs._shards(dataclasses.replace(job, chunks=chunks), parallelism)
 
     assert parts(600) >= 8
     assert parts(600, parallelism=20) >= 80, "every worker has something to do"
     for events in (10**8, 10**9):
         assert 800_000 <= events / parts(events) <= 1_000_000
-    assert parts(2 * 10**9 * slabs) == slabs * 1024, "a message for each pair of parts"
+    assert parts(2 * 10**9 * window_ranges) == window_ranges * 1024, "a message for each pair of parts"
 
 
 class Result(PipelineResult):

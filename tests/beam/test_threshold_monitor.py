@@ -321,7 +321,7 @@ def case():
     settings = settings_of(plan, stream="DE")
     keys = settings.stream_keys(HeldSecret().get_secret_bytes())
     found = {}
-    for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
+    for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_range=1, shards=1):
         held = bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys)
         found.setdefault(window, []).append(ItemHolders.of_contributions(held).to_bytes())
     return settings, found, reference(log, plan, stream="DE")

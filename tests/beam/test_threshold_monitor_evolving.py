@@ -19,9 +19,9 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import bound_contributions, contributions_of_events
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
+from dp_transforms.core.hit_noise import digests_of_groups
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.noise_table import WideDiscreteLaplace, wide_discrete_laplace
-from dp_transforms.core.query_noise import digests_of_groups
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.plan import Plan
@@ -146,7 +146,7 @@ def named_in(reports):
 def candidates_of(plan, log):
     """What the steps before hand to the monitor, window by window: in parts of two shards of items."""
     settings, keys, windows = settings_of(plan), settings_of(plan).stream_keys(SECRET), defaultdict(list)
-    for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
+    for window, _, pairs in contributions_of_events(batch_of(log), plan.schedule, keys, windows_per_range=1, shards=1):
         held = ItemHolders.of_contributions(bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys))
         windows[window] += [find_candidates(part, settings, keys) for _, part in held.by_shard(2)]
     return sorted(windows.items())

@@ -28,14 +28,14 @@ import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.release_stages import Partitioning, stages_of
-from dp_transforms.core.rounds import ReleaseBlocks
 from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, HandedOver, Sharding, Span, Stage, packed_by_cell
+from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, Span, StateChunk, packed_by_group
+from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.logs import JoinedChunks, read_joined
 from tests.helpers.modes import plan_in_rounds
 
@@ -191,20 +191,21 @@ class Answers:
         rounds = list(stages.in_rounds())
         for number, (_, users, items) in enumerate(rounds, 1):
             is_last = number == len(rounds)
-            to = Sharding((cuts.windows if is_last else cuts.users).windows_per_slab, 1)
+            to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
             add = AtOnceStep(users, cuts.users, cuts.users, part)
             sent = self._step(add, groups, named)
-            if items.domain is not None or (part is not None and items.work.keeps_state):
-                windows = cuts.users.windows_per_slab
+            if items.public_items is not None or (part is not None and items.step.KIND is not None):
+                windows = cuts.users.windows_per_range
                 whole = part or RunPart.whole(self.plan.schedule)
-                slabs = range(whole.first // windows, -(-whole.end // windows))
-                sent += [((slab, shard), b"") for slab in slabs for shard in range(cuts.users.shards)]
+                window_ranges = range(whole.first // windows, -(-whole.end // windows))
+                sent += [
+                    ((window_range, shard), b"") for window_range in window_ranges for shard in range(cuts.users.shards)
+                ]
             find = AtOnceStep(items, cuts.users, to, part)
             found = self._step(find, _grouped(sent), named)
             if number == 1 and self.plan.rounds is not None:
-                whole_block = Sharding(cuts.users.windows_per_slab, 1)
-                release = AtOnceStep(Stage(ReleaseBlocks, self.run), whole_block, None, part)
-                self._reported(self._step(release, _grouped(found), []))
+                whole = part or RunPart.whole(self.plan.schedule)
+                self._reported(list(block_reports(self.run, whole, NamedItems.of_messages(blob for _, blob in found))))
             keeps = 1 if self.plan.rounds is not None else 0
             named = [*named[:keeps], [blob for _, blob in found]]
         if self.plan.hits is not None:  # users are charged in windows that come in order
@@ -212,8 +213,8 @@ class Answers:
             self._reported(charged.close([blob for _, blob in found if blob]))
             self.told.append(charged.told())
         else:
-            last = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
-            self._reported(self._step(last, _grouped(found), []))
+            named = NamedItems.of_messages(blob for _, blob in found)
+            self._reported(list(named.window_reports(self.plan, self.run.stream)))
 
     def in_order(self, batches: Sequence[Any]) -> None:
         """Window after window, with all that each step keeps."""
@@ -224,9 +225,9 @@ class Answers:
         domain = None if self.domain is None else self.domain.table(keys)
         packed = dict(_grouped(each for batch in batches for each in packing.pack(batch, keys, domain, self.counts)))
         charged = None if self.plan.hits is None else _Charged(self.run, 0)
-        works = [stage.start(SECRET) for stage in (stages if charged is None else stages[:2])]
+        works = [stage.start(SECRET) for stage in stages]
         shards = [3, 3, 1]
-        states = [[work.read(iter(()), 0) for _ in range(of)] for work, of in zip(works, shards, strict=False)]
+        states = [[work.restore((), 0) for _ in range(3)] for work in works]
         reports = []
         for window in range(schedule.horizon):
             sent = [(shard, blob) for shard in range(3) for blob in packed.get((window, shard), [])]
@@ -236,30 +237,32 @@ class Answers:
                     came[shard].append(blob)
                 sent = []
                 for shard in range(shards[step]):
-                    if not came[shard] and not work.runs_on_empty and step < 2:
+                    if not came[shard] and not work.runs_on_empty:
                         continue
                     span = Span(window, window + 1, shard, shards[step])
-                    advanced = work.advance(states[step][shard], work.columns(came[shard]), span, self.counts)
-                    if step == 2:
-                        reports += [report for _, report in advanced]
-                        continue
-                    for (_, to), blobs in packed_by_cell(advanced, Sharding(1, shards[step + 1])):
+                    columns = work.TAKES.of_messages(came[shard])
+                    advanced = work.process(states[step][shard], columns, span, self.counts)
+                    for (_, to), blobs in packed_by_group(advanced, Sharding(1, shards[step + 1])):
                         sent += [(to, blob) for blob in blobs]
-            if charged is not None and sent:
-                reports += charged.close([blob for _, blob in sent])
+            blobs = [blob for _, blob in sent]
+            if charged is None:
+                named = NamedItems.of_messages(blobs).window_reports(self.plan, self.run.stream)
+                reports += [report for _, report in named]
+            elif blobs:
+                reports += charged.close(blobs)
         self._reported(reports)
         if charged is not None:
             self.told.append(charged.told())
         for work, of_shards in zip(works, states, strict=True):
-            if work.keeps_state:
+            if work.state_kind is not None:
                 for state in of_shards:
-                    self.told.append(sorted((kind.value, _digest(cell)) for kind, cell in work.cells(state)))
+                    self.told.append(sorted((kind.value, _digest(cell)) for kind, cell in work.chunks(state)))
 
     def _step(self, step: AtOnceStep, groups: Sequence[Any], named: Sequence[Any]) -> list[Any]:
         work, found, kept = step.start(SECRET), list[Any](), list[str]()
         for key, blobs in groups:
             for output in work((key, blobs, *named), self.counts):
-                if isinstance(output, HandedOver):
+                if isinstance(output, StateChunk):
                     kept.append(_digest(output.packed))
                 else:
                     found.append(output)
@@ -292,7 +295,7 @@ class _Charged:
         return [report for _, report in self._monitor.close_windows(candidates, self._state)]
 
     def told(self) -> Any:
-        return [self._state.hit_bound, sorted(map(_digest, self._state.budgets.to_blobs()))]
+        return [self._state.hit_bound, sorted(map(_digest, self._state.budgets.chunks()))]
 
 
 def _fields(report: Any) -> dict[str, Any]:

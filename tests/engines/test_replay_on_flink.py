@@ -19,6 +19,7 @@ import pytest
 from dp_transforms.cli.replay_on_runner import run_on_runner
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
 from examples.engines.flink_cluster import are_at_work
 from examples.engines.flink_rest import ENDED
@@ -127,7 +128,8 @@ def _assert_report_of_process(log, output, key_path, tmp_path):
     """The report is, byte by byte, the one that a replay in process makes with the run id that it has."""
     header, reports = read_report_file(output)
     assert len(list(reports)) == SCHEDULE.horizon
-    here = replay_request(log, _plan("looks"), tmp_path / "here.jsonl", key_path, header.run_id)
+    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=SCHEDULE)  # as the command chooses: rounds, too
+    here = replay_request(log, plan, tmp_path / "here.jsonl", key_path, header.run_id)
     run_replay(here)
     assert output.read_bytes() == pathlib.Path(here.output).read_bytes()
 

@@ -20,7 +20,7 @@ from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.state_chunks import Kind, cells_by_bucket, hit_bound_chunk
+from dp_transforms.core.state_chunks import Kind, chunks_by_bucket, hit_bound_chunk
 from dp_transforms.core.user_budgets import BudgetEntries, UserBudgets
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
@@ -116,7 +116,7 @@ def _pairs() -> list[Contributions]:
     schedule = small_plan().schedule
     return [
         pairs
-        for _, _, pairs in contributions_of_events(batch_of(_LOG), schedule, _keys(), windows_per_slab=4, shards=1)
+        for _, _, pairs in contributions_of_events(batch_of(_LOG), schedule, _keys(), windows_per_range=4, shards=1)
     ]
 
 
@@ -133,8 +133,8 @@ def _packed_samples() -> list[Sample]:
 def _read_packed(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "budgets":
-        budgets = ContributionCounters([data, sample.data])
-        return [budgets.to_blobs(), len(budgets)]
+        budgets = ContributionCounters(map(Hits.from_bytes, (data, sample.data)))
+        return [budgets.chunks(), len(budgets)]
     if sample.context == "pairs":
         pairs = Contributions.from_bytes(data)
         _check_table(pairs.table, pairs.items)
@@ -155,13 +155,13 @@ def _naming_samples() -> list[Sample]:
     settings = changed(settings_of(small_looks_plan()), threshold=1, followed_threshold=1)
     keys = settings.stream_keys(SECRET)
     purses, parts, schedule = UserBudgets(settings, keys), [], small_plan().schedule
-    for window, _, pairs in contributions_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
+    for window, _, pairs in contributions_of_events(batch_of(_LOG), schedule, keys, windows_per_range=1, shards=1):
         parts.append(ItemSums.of_weights(pairs, purses.spend(pairs, window), keys))
     sums = ItemSums.merge(parts)
     named = ItemNamer(settings, keys).name_windows(sums, FollowedItems.none(), 0, schedule.horizon)
     known = FollowedItems.none().after(named, schedule.horizon, schedule.horizon)
     return [
-        *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
+        *(Sample("purses", cell, "", (), "purses") for cell in purses.delta()),
         *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sums.messages(400))),
         *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named.messages())),
         *(Sample("known", cell, "", (), "known") for cell in known.to_chunks()),
@@ -198,8 +198,11 @@ def _run_state_samples() -> list[Sample]:
     for pairs in _pairs()[:1]:
         window = int(pairs.windows[0])
         purses.spend(pairs.select(pairs.windows == window), window)
-    entries = BudgetEntries.from_bytes(purses.changed_cells()[0])
-    cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(5)), *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries))]
+    entries = BudgetEntries.from_bytes(purses.delta()[0])
+    cells = [
+        (Kind.HIT_BOUND, 0, hit_bound_chunk(5)),
+        *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries)),
+    ]
     samples = []
     with tempfile.TemporaryDirectory() as folder:
         for name, of_run, held in (

@@ -70,7 +70,7 @@ def transcript_distribution(
         items = sum(bool(names) for names in holders)
         following = []
         for before, probability, state in level:
-            at = (window, state.hit_bound, b"".join(state.budgets.to_blobs()))
+            at = (window, state.hit_bound, b"".join(state.budgets.chunks()))
             if at not in known:
                 known[at] = probe.outcomes(window, holders, state, cap)
             for transcript, outcome in known[at].items():

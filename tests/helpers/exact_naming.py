@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.empty_items import EmptyItems, binomial_integers
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.item_namer import EmptyItems, ItemNamer, binomial_integers
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.users import weigh_replay
+from dp_transforms.core.steps import replay_weights
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
 
@@ -85,8 +86,8 @@ def law_of(
     return {transcript: float(probability) for transcript, probability in law.items()}
 
 
-def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, Contributions]]:
-    """All pairs by slab, through the columns of a log."""
+def pairs_of_held(held: Held, settings: TrialPlan, windows_per_range: int) -> list[tuple[int, Contributions]]:
+    """All pairs by range of windows, through the columns of a log."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [
         (user, item, schedule.window_end_micros(window) - MICROS // 2)
@@ -95,8 +96,8 @@ def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> lis
     ]
     if not log:
         return []
-    parts = contributions_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
-    return [(slab, pairs) for slab, _, pairs in parts]
+    parts = contributions_of_events(batch_of(log), schedule, keys, windows_per_range=windows_per_range, shards=1)
+    return [(number, pairs) for number, _, pairs in parts]
 
 
 def law_of_replay(held: Held, settings: TrialPlan, *, domain: Sequence[str] = ()) -> Law:
@@ -173,7 +174,9 @@ def _share(ranges: Iterable[Range]) -> Fraction:
 def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int]:
     """The sum of each cell of a replay, {(window, item): sum}."""
     parts = pairs_of_held(held, settings, settings.schedule.horizon)
-    sums = weigh_replay(parts[0][1], settings, settings.stream_keys(SECRET)) if parts else ItemSums.none()
+    sums, keys = ItemSums.none(), settings.stream_keys(SECRET)
+    for _, pairs in parts:
+        sums = ItemSums.of_weights(pairs, replay_weights(pairs, settings, keys), keys)
     labels = sums.table.labels.to_pylist()
     rows = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
     return {(window, labels[item]): total for window, item, total in rows}

@@ -5,9 +5,9 @@ import pytest
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.release_stages import stages_of
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind
+from dp_transforms.core.steps import stages_of
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.local.replay import LocalReplay
@@ -55,8 +55,8 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     for end, outside in ((5, 7), (6, 9), (14, 4)):
         parts.take(end, log)
         assert parts.counts[EVENTS_OUTSIDE_RANGE] == outside
-    held = [BudgetEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).cells_of(Kind.PURSES)]
-    assert [part.looks.tolist() for part in held] == [[14]] or sum(part.looks.sum() for part in held) <= 36
+    held = [BudgetEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).cells_of(Kind.USER_BUDGETS)]
+    assert [part.tests.tolist() for part in held] == [[14]] or sum(part.tests.sum() for part in held) <= 36
 
 
 def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():

@@ -39,7 +39,7 @@ def pairs_of_batches(batches: Iterable[EventBatch], users: tuple[str, ...] = OTH
     """The pairs of those users."""
     names, keys, found = names_by_hash(users), SETTINGS.stream_keys(SECRET), set()
     for batch in batches:
-        for _, _, pairs in contributions_of_events(batch, SETTINGS.schedule, keys, windows_per_slab=1, shards=1):
+        for _, _, pairs in contributions_of_events(batch, SETTINGS.schedule, keys, windows_per_range=1, shards=1):
             labels, holders = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
             rows = zip(pairs.windows.tolist(), holders, pairs.items.tolist(), strict=True)
             found |= {(window, names[user], labels[item]) for window, user, item in rows if user in names}

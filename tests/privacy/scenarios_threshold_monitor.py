@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
-from dp_transforms.core.release_rule import Release, ReleaseRule
+from dp_transforms.core.hit_noise import Release, ReleaseRule
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery

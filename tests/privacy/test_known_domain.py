@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
+from dp_transforms.core.empty_items import EmptyItems, binomial_integers
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
-from dp_transforms.core.item_namer import EmptyItems, binomial_integers
+from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
-from dp_transforms.core.query_noise import query_noise
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.core_runs import close_window
 from tests.helpers.exact_monitor import (
@@ -165,7 +165,7 @@ class DomainProbe(WindowProbe):
                     outcome = found.setdefault(transcript, Outcome(0, after))
                     outcome.weight += weight  # type: ignore[assignment]
                 assert transcript == first_end, "one noise value, two results"
-                assert after.budgets.to_blobs() == outcome.state.budgets.to_blobs(), "one transcript, two charges"
+                assert after.budgets.chunks() == outcome.state.budgets.chunks(), "one transcript, two charges"
 
     def _pieces_given_pass(self, cap: int) -> list:
         """Of a drawn item that nobody holds: its noise values, given that it reaches the threshold."""

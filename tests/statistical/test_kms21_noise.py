@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dp_transforms.core.query_noise import CappedSumNoise
+from dp_transforms.core.hit_noise import CappedSumNoise
 from dp_transforms.core.randomness import BlockFunction, StreamKeys
 from tests.helpers.sampling_checks import SECRET, chi_squared_rejects, laplace_probability, laplace_tail, numbered
 

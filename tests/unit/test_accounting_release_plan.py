@@ -11,8 +11,8 @@ from dp_transforms.accounting.charged_hits import RELEASE_MODES, NoiseParameters
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
+from dp_transforms.core.hit_noise import epsilon_spent
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.core.query_noise import epsilon_spent
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
 from tests.helpers.plan_files import with_changes

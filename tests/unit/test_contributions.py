@@ -101,18 +101,18 @@ def assert_is_table(table):
     assert len(table.labels) == len(hashes)
 
 
-def pairs_by_group(events, schedule, windows_per_slab=1, shards=1):
+def pairs_by_group(events, schedule, windows_per_range=1, shards=1):
     parts = [
-        *contributions_of_events(batch_of(events), schedule, KEYS, windows_per_slab=windows_per_slab, shards=shards)
+        *contributions_of_events(batch_of(events), schedule, KEYS, windows_per_range=windows_per_range, shards=shards)
     ]
-    groups = {(slab, shard): pairs for slab, shard, pairs in parts}
+    groups = {(window_range, shard): pairs for window_range, shard, pairs in parts}
     assert len(groups) == len(parts), "each group comes once"
     return groups
 
 
 def all_pairs(events, schedule):
     """All of them in one part."""
-    groups = pairs_by_group(events, schedule, windows_per_slab=1000)
+    groups = pairs_by_group(events, schedule, windows_per_range=1000)
     assert [*groups] == [(0, 0)] or not groups
     return groups.get((0, 0)) or Contributions.none()
 
@@ -120,13 +120,13 @@ def all_pairs(events, schedule):
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
 @example([("u", "i", time) for time in EDGES], SLIDING, 2, 2)
 @settings(max_examples=40, deadline=None)
-def test_pairs_of_events(events, schedule, windows_per_slab, shards):
-    groups = pairs_by_group(events, schedule, windows_per_slab, shards)
+def test_pairs_of_events(events, schedule, windows_per_range, shards):
+    groups = pairs_by_group(events, schedule, windows_per_range, shards)
     found = set()
-    for (slab, shard), pairs in groups.items():
+    for (window_range, shard), pairs in groups.items():
         rows = checked_rows(pairs)
         assert rows
-        assert all(window // windows_per_slab == slab and user % shards == shard for user, window, _ in rows)
+        assert all(window // windows_per_range == window_range and user % shards == shard for user, window, _ in rows)
         assert not rows & found
         found |= rows
     assert found == oracle_rows(events, schedule)
@@ -161,7 +161,7 @@ def test_events_with_the_same_ids_of_other_dictionaries_are_one():
     user = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["u", "u", "v", "nobody"]))
     item = pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int32()), pa.array(["nothing", "i", "i"]))
     batch = EventBatch(user, item, np.full(3, 100 * MICROS))
-    [(_, _, pairs)] = contributions_of_events(batch, FIXED, KEYS, windows_per_slab=1, shards=1)
+    [(_, _, pairs)] = contributions_of_events(batch, FIXED, KEYS, windows_per_range=1, shards=1)
     assert checked_rows(pairs) == {(user_hash("u"), 0, "i"), (user_hash("v"), 0, "i")}
 
 
@@ -232,7 +232,7 @@ def merged_of_batches(events, schedule, shards, batches):
     found = {}
     for part in range(batches):
         for _, shard, pairs in contributions_of_events(
-            batch_of(events[part::batches]), schedule, KEYS, windows_per_slab=1000, shards=shards
+            batch_of(events[part::batches]), schedule, KEYS, windows_per_range=1000, shards=shards
         ):
             found.setdefault((0, shard), []).append(pairs.to_bytes())
     merge = MergeContributions(most_bytes=sys.maxsize).start(b"")

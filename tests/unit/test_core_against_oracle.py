@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, HolderCounters
+from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.contributions import Contributions, bound_contributions, contributions_of_events
+from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
-from dp_transforms.core.item_namer import EmptyItems
+from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
-from dp_transforms.core.query_noise import SingleNoise, digests_of_groups, query_noise
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
@@ -32,7 +32,7 @@ def run_core(
     log,
     chosen,
     *,
-    windows_per_slab=1,
+    windows_per_range=1,
     shards=1,
     batch_size=1000,
     order=None,
@@ -53,39 +53,41 @@ def run_core(
     if known is not None:
         empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
         horizon = chosen.schedule.horizon
-        for first, shard in itertools.product(range(0, horizon, windows_per_slab), range(shards)):
-            cells = empty_items.without_holders(first, min(first + windows_per_slab, horizon), shard, shards)
+        for first, shard in itertools.product(range(0, horizon, windows_per_range), range(shards)):
+            cells = empty_items.without_holders(first, min(first + windows_per_range, horizon), shard, shards)
             if len(cells):
-                by_items.setdefault((first // windows_per_slab, shard), []).append(cells.to_bytes())
+                by_items.setdefault((first // windows_per_range, shard), []).append(cells.to_bytes())
     for batch in batches_of(log, batch_size):
         if known is not None:
             batch = batch.where(known.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for slab, shard, pairs in contributions_of_events(
-            batch, chosen.schedule, keys, windows_per_slab=windows_per_slab, shards=shards
+        for window_range, shard, pairs in contributions_of_events(
+            batch, chosen.schedule, keys, windows_per_range=windows_per_range, shards=shards
         ):
-            by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
-    for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
+            by_users.setdefault((window_range, shard), []).append(pairs.to_bytes())
+    for window_range, blobs in shuffled(
+        [(window_range, blobs) for (window_range, _), blobs in by_users.items()], order
+    ):
         pairs = Contributions.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_contributions(bounded).by_shard(shards):
-            by_items.setdefault((slab, shard), []).append(cells.to_bytes())
+            by_items.setdefault((window_range, shard), []).append(cells.to_bytes())
     pending = {}
-    for (slab, _), blobs in shuffled(by_items.items(), order):
+    for (window_range, _), blobs in shuffled(by_items.items(), order):
         cells = ItemHolders.of_messages(shuffled(blobs, order))
         candidates = find_candidates(cells, chosen, keys)
         if len(candidates):
-            pending.setdefault(slab, []).append(candidates.to_bytes())
+            pending.setdefault(window_range, []).append(candidates.to_bytes())
 
     monitor = HeavyHitterMonitor(chosen, keys)
     state, reports = MonitorState(), []
-    parts = [ItemHolders.of_messages(shuffled(pending[slab], order)) for slab in sorted(pending)]
+    parts = [ItemHolders.of_messages(shuffled(pending[window_range], order)) for window_range in sorted(pending)]
     if rows_at_once is not None:
         with mock.patch.object(heavy_hitter_monitor, "_ROWS_AT_ONCE", rows_at_once):
             return [report for _, report in monitor.close_windows(parts, state)]
     for candidates in parts:
         for window, part in candidates.by_window():
             report = close_window(monitor, window, candidates.select_range(part), state)
-            state.budgets = ContributionCounters(state.budgets.to_blobs())
+            state.budgets = ContributionCounters(map(Hits.from_bytes, state.budgets.chunks()))
             reports += [report] if report is not None else []
     return reports
 
@@ -100,19 +102,19 @@ def run_core(
     epsilon=st.floats(0.5, 2),
     threshold=st.integers(3, 8),
     hits=st.integers(1, 3),
-    windows_per_slab=st.integers(1, 9),
+    windows_per_range=st.integers(1, 9),
     shards=st.integers(1, 7),
     batch_size=st.integers(1, 130),
     order=st.randoms(use_true_random=False),
     rows_at_once=st.sampled_from([None, 1, 30, 10**6]),
 )
 def test_core_equals_oracle(
-    log, mode, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order,
+    log, mode, domain, limit, sliding, epsilon, threshold, hits, windows_per_range, shards, batch_size, order,
     rows_at_once,
 ):  # fmt: skip
     chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
     cut = {
-        "windows_per_slab": windows_per_slab,
+        "windows_per_range": windows_per_range,
         "shards": shards,
         "batch_size": batch_size,
         "rows_at_once": rows_at_once,
@@ -130,7 +132,7 @@ def test_core_equals_oracle_on_busy_logs(mode, domain, seed, sliding, limit):
     chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
     expected = oracle_reports(log, chosen, SECRET, domain)
     for rows_at_once in (None, 100):
-        cut = {"shards": 3, "windows_per_slab": 2, "batch_size": 70, "rows_at_once": rows_at_once}
+        cut = {"shards": 3, "windows_per_range": 2, "batch_size": 70, "rows_at_once": rows_at_once}
         assert run_core(log, chosen, **cut, domain=domain) == expected
 
 
@@ -227,37 +229,35 @@ def widened(keys, users):
 
 def asked(chosen, kinds):
     """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
-    keys, held, budgets = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50)), ContributionCounters()
-    paid = {user: number % kinds for number, user in enumerate(np.unique(held.holders).tolist())}
-    budgets.charge(np.array(list(paid), dtype=np.uint64), np.array(list(paid.values()), dtype=np.uint32))
-    counters = HolderCounters.of([held], budgets)
+    keys, held = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50))
+    users, user_of_row = np.unique(held.holders, return_inverse=True)
+    paid = {user: number % kinds for number, user in enumerate(users.tolist())}
+    hits = np.array(list(paid.values()), dtype=np.uint32)
     noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
 
     def draw(item, active, holders):
         return oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
 
-    return held, paid, budgets, counters, WindowQueries(2, held, counters, chosen, keys, noise), draw
+    return held, paid, hits, WindowQueries(2, held, user_of_row, hits, chosen, keys, noise), draw
 
 
 @pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
 def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
     """Users that have paid all their hits give nothing: neither to the count, nor to the key of the noise."""
     chosen = monitor_settings(threshold=4, hits=2, domain=domain)
-    held, paid, budgets, counters, queries, draw = asked(chosen, 4)  # half of the users have paid two or more
+    held, paid, hits, queries, draw = asked(chosen, 4)  # half of the users have paid two or more
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
         drawn = draw(item, active, holders)
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
         assert queries.noisy_count(cell) == wanted
-    before = budgets.to_blobs()
-    counters.charge(budgets)
-    assert budgets.to_blobs() == before, "nothing is charged before an item is published"
+    assert hits.tolist() == list(paid.values()), "nothing is charged before an item is published"
 
 
 def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     """Cell by cell, against counters in a dict: what is outdated is asked again with those that are left."""
     chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
-    held, paid, budgets, counters, queries, draw = asked(chosen, 3)
+    held, paid, hits, queries, draw = asked(chosen, 3)
     before = dict(paid)
     published, kept_out = [], 0
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
@@ -278,8 +278,7 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further():
     assert found == published
     assert len(published) >= 5
     assert kept_out >= 5, "some were excluded by what this window itself charged"
-    counters.charge(budgets)
-    assert budgets.hits(np.array(list(paid), dtype=np.uint64)).tolist() == list(paid.values())
+    assert hits.tolist() == list(paid.values())
 
 
 def test_digests_are_sums_and_an_empty_group_has_none():

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.checks import LARGEST_WHOLE
-from dp_transforms.core.release_rule import BetweenThresholds, CountsAboveThreshold, NamesAboveThreshold, Release
+from dp_transforms.core.hit_noise import AboveThreshold, BetweenThresholds, Release
 
 counts = st.integers(-(10**6), 10**6)
 
@@ -26,7 +26,7 @@ def test_labels(threshold, width, count):
 @settings(deadline=None)
 def test_counts(threshold, count):
     expected = Release(None, count, True) if count >= threshold else None
-    assert CountsAboveThreshold(threshold)(count) == expected
+    assert AboveThreshold(threshold, with_counts=True)(count) == expected
 
 
 def test_the_edges_of_the_zone():
@@ -38,11 +38,16 @@ def test_the_edges_of_the_zone():
 @settings(deadline=None)
 def test_names(threshold, count):
     expected = Release(None, None, True) if count >= threshold else None
-    assert NamesAboveThreshold(threshold)(count) == expected
+    assert AboveThreshold(threshold, with_counts=False)(count) == expected
 
 
 @pytest.mark.parametrize(
-    "rule", [CountsAboveThreshold, NamesAboveThreshold, lambda threshold: BetweenThresholds(threshold, 1)]
+    "rule",
+    [
+        lambda threshold: AboveThreshold(threshold, with_counts=True),
+        lambda threshold: AboveThreshold(threshold, with_counts=False),
+        lambda threshold: BetweenThresholds(threshold, 1),
+    ],
 )
 def test_a_rule_publishes_at_its_threshold_and_not_one_below(rule):
     for threshold in (-LARGEST_WHOLE, -1, 0, 1, LARGEST_WHOLE):

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import equal_rows, item_table
+from dp_transforms.core.empty_items import EmptyItemDraws, EmptyItems
 from dp_transforms.core.equal_rows import (
     are_ascending,
     distinct_hashes,
@@ -19,10 +20,9 @@ from dp_transforms.core.equal_rows import (
     ranks_in_groups,
     sort_rows,
 )
-from dp_transforms.core.item_namer import EmptyItemDraws, EmptyItems
+from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import PublicItemsTable
-from dp_transforms.core.query_noise import query_noise
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET

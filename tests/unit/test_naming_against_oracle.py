@@ -10,17 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.core import steps
 from dp_transforms.core.contributions import (
     Contributions,
     contributions_of_events,
     keep_by_hash,
 )
+from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.item_namer import EmptyItems, ItemNamer
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.users import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
@@ -53,12 +54,13 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
         if table is not None:
             batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
         for _, shard, pairs in contributions_of_events(
-            batch, chosen.schedule, keys, windows_per_slab=horizon, shards=shards
+            batch, chosen.schedule, keys, windows_per_range=horizon, shards=shards
         ):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
         pairs = Contributions.of_messages(shuffled(blobs, order))
-        for shard, sums in weigh_replay(pairs, chosen, keys).by_shard(shards):
+        added = ItemSums.of_weights(pairs, steps.replay_weights(pairs, chosen, keys), keys)
+        for shard, sums in added.by_shard(shards):
             by_items[shard] += sums.messages(most_bytes)
     namer, parts = ItemNamer(chosen, keys), []
     for blobs in by_items.values():

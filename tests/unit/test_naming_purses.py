@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.contributions import contributions_of_events
-from dp_transforms.core.user_budgets import ENTRY_BYTES, MOST_LOOKS, BudgetEntries, Pace, UserBudgets
+from dp_transforms.core.user_budgets import ENTRY_BYTES, MOST_TESTS, BudgetEntries, BudgetPacing, UserBudgets
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
@@ -36,9 +36,13 @@ def pairs_by_window(log, chosen, keys):
     return {
         window: pairs
         for window, _, pairs in contributions_of_events(
-            batch_of(log), chosen.schedule, keys, windows_per_slab=1, shards=1
+            batch_of(log), chosen.schedule, keys, windows_per_range=1, shards=1
         )
     }
+
+
+def restored(chosen, keys, chunks):
+    return UserBudgets(chosen, keys, [BudgetEntries.from_bytes(chunk) for chunk in chunks])
 
 
 class Store:
@@ -50,12 +54,12 @@ class Store:
 
     def spend(self, pairs, window):
         """One window by a worker that has just started."""
-        purses = UserBudgets(self.chosen, self.keys, self.cells)
+        purses = restored(self.chosen, self.keys, self.cells)
         weights = purses.spend(pairs, window)
         if self.source.random() < 0.2:
-            self.cells = purses.rewritten_cells()
+            self.cells = purses.chunks()
         else:
-            self.cells = [*self.cells, *purses.changed_cells()]
+            self.cells = [*self.cells, *purses.delta()]
         self.source.shuffle(self.cells)
         return weights
 
@@ -113,7 +117,7 @@ def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, 
     assert store.left(hashed.values()) == [wallets[user].left for user in hashed]
 
 
-wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_LOOKS), st.just(MOST_LOOKS))
+wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_TESTS), st.just(MOST_TESTS))
 
 
 @settings(max_examples=150)
@@ -131,17 +135,16 @@ def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, 
     chosen = changed(naming_settings(most_looks=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
     window = min(horizon - 1, int(shares[0] * horizon))
     first = int(shares[1] * window)
-    columns = (np.array([value], dtype=np.int64) for value in (looks, left, looks_before, first))
-    got = Pace(chosen).choose(*columns, window)
+    numbers = [np.array([value], dtype=np.int64) for value in (left, looks_before, first)]
+    got = BudgetPacing(chosen).choose(np.array([[looks]]), *numbers, window)
     wallet = Wallet(left, first, looks_before)
-    assert tuple(int(column[0]) for column in got) == wallet.afford(looks, window, chosen)
-    assert int(got.payable[0]) * int(got.units[0]) <= left
+    assert tuple(int(column[0, 0]) for column in got) == wallet.afford(looks, window, chosen)
+    assert int(got[2][0, 0]) * int(got[1][0, 0]) <= left
     chosen = changed(chosen, rounds=Rounds(block_seconds=60, units=(10**11, units), false_names=0.5))
-    columns = (np.array([value], dtype=np.int64) for value in (looks, second, left, looks_before, first))
-    kinds = Pace(chosen).choose_with_second(*columns, window)
+    weights, costs, payable = BudgetPacing(chosen).choose(np.array([[looks, second]]), *numbers, window)
     expected = Wallet(left, first, looks_before).choose_with_second(looks, second, window, chosen)
-    assert tuple((int(kind.weights[0]), int(kind.payable[0])) for kind in kinds) == expected
-    assert sum(int(kind.payable[0]) * int(kind.units[0]) for kind in kinds) <= left
+    assert tuple(zip(weights[0].tolist(), payable[0].tolist(), strict=True)) == expected
+    assert sum(paid * cost for paid, cost in zip(payable[0].tolist(), costs[0].tolist(), strict=True)) <= left
 
 
 def test_a_purse_is_never_overdrawn_whatever_is_restored():
@@ -166,11 +169,11 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
         window += 1
         event_now = source.random()
         if event_now < 0.3:
-            stored = (window, [*stored[1], *purses.changed_cells()] if event_now < 0.25 else purses.rewritten_cells())
-            purses = UserBudgets(chosen, keys, source.sample(stored[1], len(stored[1])))
+            stored = (window, [*stored[1], *purses.delta()] if event_now < 0.25 else purses.chunks())
+            purses = restored(chosen, keys, source.sample(stored[1], len(stored[1])))
         elif event_now < 0.4:
             window, deaths = stored[0], deaths + 1
-            purses = UserBudgets(chosen, keys, stored[1])
+            purses = restored(chosen, keys, stored[1])
     for window, weights in answers.items():
         for user, units in zip(windows[window].codes, units_of(chosen, weights), strict=True):
             spent[int(windows[window].users[user])] += units
@@ -241,40 +244,17 @@ def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     )
     purses = UserBudgets(chosen, keys)
     weights = purses.spend(crowd, 1)
-    cells = purses.changed_cells()
+    cells = purses.delta()
     assert max(map(len, cells)) < 10_000_000
     assert sum(map(len, cells)) < ENTRY_BYTES * 500_000 + 1_000
-    assert purses.entry_bytes == ENTRY_BYTES * 500_000
-    assert UserBudgets(chosen, keys, cells).rewritten_cells() == cells
-    again = UserBudgets(chosen, keys, cells)
+    assert len(purses) == 500_000
+    assert restored(chosen, keys, cells).chunks() == cells
+    again = restored(chosen, keys, cells)
     assert (again.spend(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
-    after = BudgetEntries.of_messages(again.rewritten_cells())
+    after = BudgetEntries.of_messages(again.chunks())
     assert np.array_equal(after.users, everybody)
-    assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
+    assert (set(after.tests.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
     assert (after.left < BUDGET_UNITS - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
-
-
-def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
-    chosen = settings_for(400, HOUR, most_looks=3_000)
-    keys = chosen.stream_keys(SECRET)
-    log = [event("u", "i", window, chosen) for window in range(400)]
-    cells, rewritten, most = [], 0, 0
-    for window, pairs in pairs_by_window(log, chosen, keys).items():
-        purses = UserBudgets(chosen, keys, cells)
-        purses.spend(pairs, window)
-        if purses.is_scattered(rewritten):
-            cells, rewritten = purses.rewritten_cells(), purses.entries
-            assert len(cells) == rewritten == 1
-        else:
-            cells = [*cells, *purses.changed_cells()]
-        most = max(most, len(cells))
-    assert most == 67
-    users = np.arange(200_000)
-    large = BudgetEntries(users.astype(np.uint64), users, users.astype(np.uint32), users.astype(np.uint32)).to_chunks()
-    assert not UserBudgets(chosen, keys, 4 * large).is_scattered(200_000)
-    assert UserBudgets(chosen, keys, 5 * large).is_scattered(200_000), (
-        "a state that has grown to twice its size and a cell"
-    )
 
 
 def test_what_cannot_be_paid_or_read_is_an_error():
@@ -282,13 +262,13 @@ def test_what_cannot_be_paid_or_read_is_an_error():
     keys = chosen.stream_keys(SECRET)
     (pairs,) = pairs_by_window([event("u", "i", 3, chosen)], chosen, keys).values()
     purses = UserBudgets(chosen, keys)
-    with pytest.raises(ValueError, match="must lie in window 2"):
+    with pytest.raises(ValueError, match="must lie in the windows 2"):
         purses.spend(pairs, 2)
     purses.spend(pairs, 3)
     with pytest.raises(ValueError, match="a later window was paid before"):
         purses.spend(dataclasses.replace(pairs, windows=np.array([1])), 1)
     with pytest.raises(ValueError, match="not packed arrays"):
-        UserBudgets(chosen, keys, [b"something else"])
+        restored(chosen, keys, [b"something else"])
     for damaged in (
         entries((5, -1, 1, 1)),
         BudgetEntries(
@@ -296,7 +276,7 @@ def test_what_cannot_be_paid_or_read_is_an_error():
         ),
     ):
         with pytest.raises(ValueError, match="damaged"):
-            UserBudgets(chosen, keys, damaged.to_chunks())
+            restored(chosen, keys, damaged.to_chunks())
     with pytest.raises(ValueError, match="at most 4,294,967,295 contributions"):
         UserBudgets(changed(chosen, weights=(1,), units=(1,)), keys)
 
@@ -320,7 +300,7 @@ def test_purses_that_no_run_of_these_settings_can_have_made_are_refused(changes,
         np.full(2, changes.get("first_windows", 2), dtype=np.uint32),
     )
     if is_right:
-        assert UserBudgets.of_entries(chosen, keys, entries, 3) is not None
+        assert UserBudgets(chosen, keys, [entries], 3) is not None
         return
     with pytest.raises(ValueError, match="are damaged"):
-        UserBudgets.of_entries(chosen, keys, entries, 3)
+        UserBudgets(chosen, keys, [entries], 3)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.discrete_laplace_law import probability
-from dp_transforms.core.release_rule import Release
+from dp_transforms.core.hit_noise import Release
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.query import LinearQuery

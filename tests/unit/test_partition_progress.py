@@ -64,7 +64,7 @@ def pairs_of_taken(taken, schedule):
     )
     found = set()
     for window, _, pairs in contributions_of_events(
-        taken.batch, schedule, keys, windows_per_slab=1, shards=SHARDS, first_open=taken.first_open
+        taken.batch, schedule, keys, windows_per_range=1, shards=SHARDS, first_open=taken.first_open
     ):
         assert (pairs.windows == window).all()
         found |= {(int(names[pairs.table.hashes[item, 0]][1:]), window) for item in pairs.items}

@@ -4,7 +4,6 @@ That all ways to run it publish what the slow reference says is in tests/conform
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -13,23 +12,21 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
-from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
-from dp_transforms.core.round_namer import SizingTests
-from dp_transforms.core.rounds import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
-from dp_transforms.core.user_budgets import BudgetEntries, Pace
+from dp_transforms.core.steps import NameRound, WeighRound, block_reports
+from dp_transforms.core.user_budgets import BudgetEntries, BudgetPacing
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.reports.report_records import checked_report
@@ -77,7 +74,7 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
 
     def weight(items, purse):
         left, none = np.array([int(purse * BUDGET_UNITS)]), np.zeros(1, dtype=np.int64)
-        return int(Pace(trial).choose(np.array([items]), left, none, none, SCHEDULE.horizon - 1).weights[0])
+        return int(BudgetPacing(trial).choose(np.array([[items]]), left, none, none, SCHEDULE.horizon - 1)[0][0, 0])
 
     first, both, one = weight(2, 0.25), weight(2, 0.75), weight(1, 0.75)
     assert (first, both, one) == tuple(game[name] for name in list(game)[:3])
@@ -131,9 +128,7 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(seed, blo
         run = Run(log, trial, shards)
         found = [report for _, report in run.rounds[-1].named.window_reports(trial, "events")]
         assert found == reports_of(expected, trial)
-        release = ReleaseBlocks(trial, trial.stream_keys(SECRET), None)
-        whole = span(0, windows=range(trial.schedule.horizon))
-        assert [report for _, report in release.advance(None, run.rounds[0].found, whole, Counter())] == of_blocks
+        assert run.block_reports() == of_blocks
         assert [of_round.drawn for of_round in run.rounds[1:]] == oracle.drawn
 
 
@@ -172,10 +167,9 @@ def test_blocks_are_published_where_round_0_has_most_of_a_purse(percents):
     trial, log = trial_with_rounds(percents=percents, threshold=25, false_names=40), busy_log(1)
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
     expected = oracle.names()
-    run, release = Run(log, trial), ReleaseBlocks(trial, trial.stream_keys(SECRET), None)
+    run = Run(log, trial)
     assert [report for _, report in run.rounds[-1].named.window_reports(trial, "events")] == reports_of(expected, trial)
-    whole = span(0, windows=range(trial.schedule.horizon))
-    found = [report for _, report in release.advance(None, run.rounds[0].found, whole, Counter())]
+    found = run.block_reports()
     assert found == block_reports_of(oracle, trial)
     assert 1 in {hit.level for report in found for hit in report.heavy_hitters}
     assert [checked_report(report) for report in found] == found
@@ -201,11 +195,11 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed):
 def test_a_round_that_is_not_told_what_is_named_is_refused():
     """It would spend the purse of its round on blocks."""
     trial = trial_with_rounds()
-    for work in (WeighRound, NameRound):
-        first, last = (work(trial, trial.stream_keys(SECRET), None, number) for number in (0, 3))
-        first.columns([])
+    for step, nothing in ((WeighRound, Contributions.none()), (NameRound, ItemSums.none())):
+        first, last = (step(trial, trial.stream_keys(SECRET), None, number) for number in (0, 3))
+        assert len(first.process(first.restore([], 0), nothing, span(), Counter())) == 0
         with pytest.raises(ValueError, match="round 3 must be told"):
-            last.columns([])
+            last.process(last.restore([], 0), nothing, span(), Counter())
 
 
 def test_each_round_has_noise_of_its_own():
@@ -250,7 +244,7 @@ def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not():
     trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
     named = named_in_blocks(trial, [str(number) for number in range(2000)])
     lone = ItemSums(*np.array([[0], [7], [4000]]), np.array([[1, 2]], dtype=np.uint64), named.table).select(slice(None))
-    second, drawn = SizingTests(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
+    second, drawn = ItemNamer(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
     (sized, none), (with_lone, _) = (second.size(named, sums, drawn, WINDOWS) for sums in (ItemSums.none(), lone))
     assert len(none) == 0
     assert (sized.at_least_users > 0).sum() == pytest.approx(1000, rel=0.15)
@@ -279,8 +273,7 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused():
     keys = trial.stream_keys(SECRET)
     name, weigh = NameRound(trial, keys, None, 1), WeighRound(trial, keys, None)
     log = [("somebody", item, at(window)) for window in range(8) for item in "abc"]
-    pairs = weigh.told(pairs_of(log, trial))
-    sums = weigh.advance(weigh.load(RunPart.whole(trial.schedule), pairs, span()), pairs, span(), Counter())
+    sums = weigh.process(weigh.restore([], 0), pairs_of(log, trial), span(), Counter())
     assert sums.windows.max() == 4  # the second block, named by its first window
     sums = dataclasses.replace(sums, windows=sums.windows // 4)  # all of the first block
     by_label = {item: sums.select(sums.items == place) for place, item in enumerate(sums.table.labels.to_pylist())}
@@ -290,12 +283,12 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused():
         ("", sums, False),
         *(("ab", by_label["c"].select(by_label["c"].windows == window), False) for window in (0, 1)),
     ):
-        come = name.told(added, [named_in_blocks(trial, list(labels)).to_bytes()], [])
+        earlier = [named_in_blocks(trial, list(labels)).to_bytes()], []
         if is_drawn:
-            name.advance(None, come, span(), Counter())
+            name.process(None, added, span(), Counter(), *earlier)
             continue
         with pytest.raises(ValueError, match="a pair that is not drawn for"):
-            name.advance(None, come, span(), Counter())
+            name.process(None, added, span(), Counter(), *earlier)
 
 
 @pytest.mark.parametrize("ends", [(4,), (3, 5, 10)])
@@ -329,16 +322,14 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
         np.array([0], dtype=np.uint32),
     )
     for number, is_sound in enumerate((True, False, True, True)):
-        part = state_of(tmp_path / str(number), [(Kind.purses_of_round(number), entries.to_bytes())], 4, WINDOWS)
-        table, _ = ItemTable.of_labels(pa.array(["a"]), trial.stream_keys(SECRET).hash_items)
-        pairs = Contributions(entries.users, *np.array([[0], [5], [0]]), table)
-        weigh, names = WeighRound(trial, trial.stream_keys(SECRET), None, number), [[], []] if number else []
-        load = functools.partial(weigh.load, part, weigh.told(pairs, *names), span(windows=range(4, WINDOWS)))
+        part = state_of(tmp_path / str(number), [(Kind.budgets_of_round(number), entries.to_bytes())], 4, WINDOWS)
+        weigh = WeighRound(trial, trial.stream_keys(SECRET), None, number)
+        entries_of_part = part.entries(Kind.budgets_of_round(number))
         if is_sound:
-            load()
+            weigh.restore(entries_of_part, 4)
             continue
         with pytest.raises(ValueError, match="damaged"):
-            load()
+            weigh.restore(entries_of_part, 4)
 
 
 def pairs_of(log, trial, part=None):
@@ -353,7 +344,7 @@ def pairs_of(log, trial, part=None):
                 batch,
                 trial.schedule,
                 keys,
-                windows_per_slab=WINDOWS,
+                windows_per_range=WINDOWS,
                 shards=1,
                 first_open=firsts,
                 end=part.end,
@@ -400,6 +391,7 @@ class Run:
         self.rounds = []
         self.stored = []
         part = part or RunPart.whole(trial.schedule)
+        self.trial, self.part = trial, part
         windows = range(part.first, part.end)
         keys, pairs, counts = trial.stream_keys(SECRET), pairs_of(log, trial, part), Counter[str]()
         for number in range(len(trial.rounds.units)):
@@ -410,20 +402,23 @@ class Run:
                 before = names[number - 1].named if number > 1 else before
                 in_blocks = names[0].found if told_blocks is None else told_blocks
                 blobs = [[in_blocks.to_bytes()], [before.to_bytes()]]
-            here, come = span(windows=windows), weigh.told(pairs, *blobs)
-            state = weigh.load(part, come, here)
-            sums = weigh.advance(state, come, here, counts)
-            self.stored += weigh.cells(state)
-            drawn = come.candidates(trial, here).drawn if number else 0
+            here = span(windows=windows)
+            state = weigh.restore(part.entries(weigh.state_kind), part.first)
+            sums = weigh.process(state, pairs, here, counts, *blobs)
+            self.stored += weigh.delta(state)
+            drawn = weigh.earlier(here, *blobs).candidates.drawn if number else 0
             if told is not None:
                 self.rounds.append(OfRound(sums, drawn, *told.rounds[number][2:]))
                 continue
             parts = []
             for shard in range(shards):
-                of_items = name.told(sums.of_shard(shard, shards), *blobs)
-                parts.append(name.advance(None, of_items, span(shard, shards, windows=windows), counts))
+                of_shard, added = span(shard, shards, windows=windows), sums.of_shard(shard, shards)
+                parts.append(name.process(None, added, of_shard, counts, *blobs))
             named = NamedItems.merge(parts)
             already = set(cells_of(before))
             found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
             self.rounds.append(OfRound(sums, drawn, found, named))
         self.unpaid = counts[CONTRIBUTIONS_UNPAID]
+
+    def block_reports(self):
+        return [report for _, report in block_reports(self.trial, self.part, self.rounds[0].found)]

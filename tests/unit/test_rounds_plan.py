@@ -221,11 +221,11 @@ def test_what_is_left_out_is_told_and_read_again(windows, share):
     told = list[NamedItems]()
     for shard in range(2):
         of_shard = whole.of_shard(shard, 2)
-        at, items = map(np.concatenate, zip(*of_shard.cells(7), strict=True))
-        rows = np.flatnonzero(draws.random(len(at)) < share)
-        of_shard.leave_out(at[rows], items[rows])
-        left_out |= _named(of_shard.table, at[rows], items[rows])
-        told += of_shard.told_left_out().halves() or [of_shard.told_left_out()]
+        places = np.concatenate(of_shard.open_places(7))
+        places = places[draws.random(len(places)) < share]
+        left_out |= _named(of_shard.table, *of_shard.cells_of(places))
+        of_shard_told = of_shard.left_out(places)
+        told += of_shard_told.halves() or [of_shard_told]
     after = Candidates.of_names(of_windows, in_blocks, NamedItems.of_messages([each.to_bytes() for each in told]))
     assert _drawn(after) == everything - left_out
     assert after.drawn == len(everything) - len(left_out)
@@ -247,7 +247,9 @@ def test_what_cannot_be_a_pair_of_a_later_round_is_refused(windows, message):
 
 
 def _drawn(candidates):
-    return set().union(*(_named(candidates.table, *cells) for cells in candidates.cells(50)))
+    return set().union(
+        *(_named(candidates.table, *candidates.cells_of(places)) for places in candidates.open_places(50))
+    )
 
 
 def _named(table, windows, items):

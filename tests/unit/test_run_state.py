@@ -19,12 +19,13 @@ from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,
     buckets_of_shard,
-    cells_by_bucket,
+    chunks_by_bucket,
     hit_bound_chunk,
     join_chunks,
     pack_chunk,
     unpack_chunk,
 )
+from dp_transforms.core.steps import NameItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs import state_file
 from dp_transforms.runs.fingerprints import sealing_key
@@ -34,6 +35,7 @@ from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateHea
 from dp_transforms.runs.stored_part import StoredPart
 from dp_transforms.stores.local_files import create_new
 from tests.helpers.killed_nights import in_a_process
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
@@ -63,10 +65,10 @@ def written(path, header=HEADER):
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), followed_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
-        *((Kind.BUDGETS, *cell) for cell in cells_by_bucket(Hits(entries.users, entries.looks))),
+        *((Kind.HITS, *cell) for cell in chunks_by_bucket(Hits(entries.users, entries.tests))),
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
-        *((Kind.KNOWN, *cell) for cell in cells_by_bucket(known)),
-        *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries)),
+        *((Kind.FOLLOWED, *cell) for cell in chunks_by_bucket(known)),
+        *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries)),
     ]
     write_state(path, header, cells, KEY)
     return entries, known
@@ -85,15 +87,13 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
     part = StoredPart(3, 5, state_path=str(tmp_path / "state"), state_fingerprint=state.fingerprint)
     assert part.hit_bound == 7
     for shard in range(shards):
-        mine = entries.users[entries.users % np.uint64(shards) == shard]
-        asked = np.unique(np.concatenate([mine[::2], mine[::2] + np.uint64(shards)]))  # half of them, and strangers
-        held = np.isin(entries.users, asked)
-        found = part.purses(asked)
+        held = entries.users % np.uint64(shards) == shard
+        found = BudgetEntries.merge(part.entries(Kind.USER_BUDGETS, shard, shards))
         assert found.users.tolist() == entries.users[held].tolist()
         assert found.left.tolist() == entries.left[held].tolist()
-        stored = part.hits(asked)
-        assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
-    found = [part.known(shard, shards) for shard in range(shards)]
+        stored = Hits.merge(part.entries(Kind.HITS, shard, shards))
+        assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.tests[held].tolist())
+    found = [FollowedItems.merge(part.entries(Kind.FOLLOWED, shard, shards)) for shard in range(shards)]
     labels = {
         label: last for one in found for label, last in zip(one.table.labels.to_pylist(), one.last_named, strict=False)
     }
@@ -118,7 +118,7 @@ def small(tmp_path_factory):
     path = tmp_path_factory.mktemp("small") / "state"
     cells = [
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
-        *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries_of([3, 4]))),
+        *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries_of([3, 4]))),
     ]
     write_state(path, HEADER, cells, KEY)
     return path, path.read_bytes(), content_of(StateFile(path))
@@ -249,9 +249,9 @@ def hits_of(part):
 
 
 JOINS = {  # how entries are made of numbers by user or item, which number stays, and how they are read
-    Kind.PURSES: (purses_of, min, lambda found: (found.users, found.left)),
-    Kind.BUDGETS: (hits_of, max, lambda found: (found.users, found.hits)),
-    Kind.KNOWN: (
+    Kind.USER_BUDGETS: (purses_of, min, lambda found: (found.users, found.left)),
+    Kind.HITS: (hits_of, max, lambda found: (found.users, found.hits)),
+    Kind.FOLLOWED: (
         lambda part: followed_of([str(item) for item in part], list(part.values())),
         max,
         lambda found: (np.array(found.table.labels.to_pylist(), dtype=np.uint64), found.last_named),
@@ -270,7 +270,7 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
     make, later, numbers = JOINS[kind]
     cells, expected = [], {}
     for part in parts:
-        cells += [cell for _, cell in cells_by_bucket(make(part))]
+        cells += [cell for _, cell in chunks_by_bucket(make(part))]
         expected |= {key: later(value, expected.get(key, value)) for key, value in part.items()}
     joined = join_chunks(kind, cells)
     source.shuffle(cells)
@@ -280,9 +280,9 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
 
 
 def test_items_that_were_named_long_ago_are_forgotten():
-    cells = [cell for _, cell in cells_by_bucket(followed_of(["a", "b", "c"], [3, 4, 5]))]
+    cells = [cell for _, cell in chunks_by_bucket(followed_of(["a", "b", "c"], [3, 4, 5]))]
     for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
-        found = FollowedItems.of_messages(join_chunks(Kind.KNOWN, cells, named_from=named_from))
+        found = FollowedItems.of_messages(join_chunks(Kind.FOLLOWED, cells, named_from=named_from))
         assert set(found.table.labels.to_pylist()) == kept
 
 
@@ -302,31 +302,39 @@ def test_cells_stay_below_ten_megabytes():
     users = np.arange(0, 64 * 700_000, 64, dtype=np.uint64)
     size = len(users)
     entries = BudgetEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
-    cells = [cell for _, cell in cells_by_bucket(entries)]
+    cells = [cell for _, cell in chunks_by_bucket(entries)]
     assert len(cells) > 1
     assert max(map(len, cells)) < state_chunks.MOST_CHUNK_BYTES
 
 
-def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
+def test_a_chunk_of_another_bucket_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
-    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_chunks()[0])], KEY)
-    hits = next(cells_by_bucket(Hits(entries.users, entries.looks)))[1]
-    write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
-    late = followed_of(["a"], [3])
-    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in cells_by_bucket(late)], KEY)
-    for name, ask in (
-        ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
-        ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
-        ("late", lambda part: part.known()),
-    ):
-        path = str(tmp_path / name)
-        with pytest.raises(ValueError, match="damaged"):
-            ask(StoredPart(3, 5, state_path=path, state_fingerprint=StateFile(path).fingerprint))
+    known = followed_of(["a", "b"], [1, 2])
+    chunks = {Kind.USER_BUDGETS: entries, Kind.HITS: Hits(entries.users, entries.tests), Kind.FOLLOWED: known}
+    for kind, table in chunks.items():
+        bucket, chunk = next(chunks_by_bucket(table))
+        for place in (bucket, (bucket + 1) % BUCKETS):
+            path = str(tmp_path / f"{kind} {place}")
+            write_state(path, HEADER, [(kind, place, chunk)], KEY)
+            part = StoredPart(3, 5, state_path=path, state_fingerprint=StateFile(path).fingerprint)
+            if place == bucket:
+                assert part.entries(kind)
+                continue
+            with pytest.raises(ValueError, match="damaged"):
+                part.entries(kind)
 
 
 def test_a_part_without_a_state_carries_nothing():
     part = RunPart.whole(small_plan().schedule)
-    users = np.array([1, 2], dtype=np.uint64)
     assert (part.first, part.end, part.windows) == (0, 12, 12)
-    assert len(part.purses(users)) == len(part.hits(users)) == len(part.known()) == part.hit_bound == 0
+    assert [part.entries(kind) for kind in (Kind.USER_BUDGETS, Kind.HITS, Kind.FOLLOWED)] == [[], [], []]
+    assert part.hit_bound == 0
+
+
+def test_items_that_were_named_in_later_windows_are_refused():
+    step = NameItems(small_looks_plan(12, forget_after=4), KEYS)
+    assert len(step.restore([followed_of(["a", "b"], [1, 2])], 3).items) == 2
+    for last_named in ([1, 3], [-1, 2]):
+        with pytest.raises(ValueError, match="damaged"):
+            step.restore([followed_of(["a", "b"], last_named)], 3)

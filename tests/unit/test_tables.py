@@ -130,7 +130,7 @@ def build_purses(rows):
 
 
 def purses_of(entries):
-    columns = (entries.left.tolist(), entries.looks.tolist(), entries.first_windows.tolist())
+    columns = (entries.left.tolist(), entries.tests.tolist(), entries.first_windows.tolist())
     assert entries.users.tolist() == sorted(set(entries.users.tolist()))
     return dict(zip(entries.users.tolist(), zip(*columns, strict=True), strict=True))
 

@@ -188,7 +188,7 @@ class PartitionPoller:
             batch,
             schedule,
             self._keys,
-            windows_per_slab=1,
+            windows_per_range=1,
             shards=self._shards,
             first_open=first_open,
         ):

@@ -1,0 +1,329 @@
+"""The steps of a run: what users hold -> what they add to each item -> what is named, or may be. Every driver runs
+these, and `stages_of` says which ones a run has, by what its users pay for.
+
+Where tests of contributions come in rounds over blocks of windows, both steps are run once for each round, and get what
+was named before.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
+from dp_transforms.core.empty_items import EmptyItems
+from dp_transforms.core.equal_rows import group_slices
+from dp_transforms.core.followed_items import FollowedItems
+from dp_transforms.core.heavy_hitter_monitor import find_candidates
+from dp_transforms.core.hit_noise import query_noise
+from dp_transforms.core.item_namer import ItemNamer
+from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.messages import check_unpacked
+from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
+from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.round_candidates import Candidates, WindowBlocks
+from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.stage import Span, Stage, Step
+from dp_transforms.core.state_chunks import Kind
+from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.plan.plan import Plan
+
+Whole = npt.NDArray[np.int64]
+Messages = Sequence[bytes]
+
+
+class RunStages(NamedTuple):
+    """What users add, and what is found among items. What is named is then published as it is
+    (`NamedItems.window_reports`); where users pay for hits, ThresholdMonitorEvolving tests the candidates."""
+
+    users: Stage
+    items: Stage
+
+    def in_rounds(self) -> Iterator[tuple[str, Stage, Stage]]:
+        """Users and items in each round, and what tells their steps apart; once where there are no rounds."""
+        rounds = len(self.users.run.plan.units_of_rounds)
+        for number in range(rounds):
+            users, items = (dataclasses.replace(stage, round=number) for stage in self)
+            yield str(number) if rounds > 1 else "", users, items
+
+
+def stages_of(
+    run: PlannedRun, public_items: PublicItemsSource | None, *, is_replay: bool = False, is_part: bool = False
+) -> RunStages:
+    """is_replay: of the whole run at once, so that later events are known. is_part: of a part of a run at once. Else
+    windows come one after the other."""
+    users: type[Step]
+    items: type[Step]
+    if run.plan.rounds is not None and not (is_replay or is_part):
+        raise ValueError(
+            "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
+            " it with use='stream'."
+        )
+    if run.plan.looks is None:
+        users, items = BoundUsers, FindCandidates
+    elif run.plan.rounds is not None:
+        users, items = WeighRound, NameRound
+    else:
+        users, items = WeighReplay if is_replay else SpendBudgets, NameItems
+    return RunStages(Stage(users, run), Stage(items, run, public_items))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where users pay for hits
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class BoundUsers(Step):
+    """`Contributions` -> `ItemHolders`: at most L items of each user in each window."""
+
+    TAKES = Contributions
+
+    def process(
+        self, state: None, columns: Contributions, span: Span, counts: Counter[str], *earlier_names: Messages
+    ) -> ItemHolders:
+        return ItemHolders.of_contributions(
+            bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys)
+        )
+
+
+class FindCandidates(Step):
+    """`ItemHolders` -> the candidates among them (docs/guarantee.md, "Draws in two stages"). With public items, also
+    such of them as nobody holds."""
+
+    TAKES = ItemHolders
+
+    def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
+        super().__init__(plan, keys, public_items, number)
+        tail = query_noise(plan, keys).empty_item_tail() if public_items is not None else 0
+        self._empty = None if public_items is None else EmptyItems(public_items, tail, keys)
+
+    def process(
+        self, state: None, columns: ItemHolders, span: Span, counts: Counter[str], *earlier_names: Messages
+    ) -> ItemHolders:
+        if self._empty is not None:
+            columns = ItemHolders.merge([columns, self._empty.without_holders(*dataclasses.astuple(span))])
+        return find_candidates(columns, self.plan, self.keys)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where users pay for tests of their contributions
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _WeighingStep(Step):
+    """Each user adds a weight to the items that it holds, so much as its budget pays for."""
+
+    @abc.abstractmethod
+    def weigh(self, state: Any, columns: Any, span: Span, *earlier_names: Messages) -> tuple[Contributions, Whole]:
+        """The contributions that are tested, and the weight of each, 0 for one that is not paid."""
+
+    def process(self, state: Any, columns: Any, span: Span, counts: Counter[str], *earlier_names: Messages) -> ItemSums:
+        contributions, weights = self.weigh(state, columns, span, *earlier_names)
+        counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
+        return ItemSums.of_weights(contributions, weights, self.keys)
+
+
+class WeighReplay(_WeighingStep):
+    """`Contributions` of the whole run -> `ItemSums`: each user spends its budget evenly on all its contributions
+    of the run, also on later ones (`replay_weights`)."""
+
+    TAKES = Contributions
+
+    def weigh(
+        self, state: None, columns: Contributions, span: Span, *earlier_names: Messages
+    ) -> tuple[Contributions, Whole]:
+        return columns, replay_weights(columns, self.plan, self.keys)
+
+
+def replay_weights(contributions: Contributions, plan: Plan, keys: StreamKeys) -> Whole:
+    """The weight of each contribution in a replay, 0 for one that does not count (docs/guarantee.md, "Weights").
+    ``contributions`` must contain all of its users in the whole run.
+
+    A user with n of them has in each the largest weight of which a full budget pays n. Of more than it can pay for so
+    many count, chosen by keyed hash.
+
+    Guarantee: the tests of a user never cost more than a full budget; its weights depend on its own events alone. That
+    they depend on its later events too is no harm: the log is fixed, and nothing in it can react to a report.
+    """
+    listed = plan.paid_contributions.listed
+    tests = np.minimum(contributions.counts, BUDGET_UNITS // listed.units[0])
+    weights, _ = listed.largest(BUDGET_UNITS // tests)
+    return np.asarray(weights[contributions.codes] * keep_by_hash(contributions, tests, keys))
+
+
+class SpendBudgets(_WeighingStep):
+    """`Contributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
+    state is what each user has left."""
+
+    TAKES = Contributions
+    KIND = Kind.USER_BUDGETS
+
+    def restore(self, entries: Sequence[Any], first: int) -> UserBudgets:
+        return UserBudgets(self.plan, self.keys, entries, first, self.plan.units_of_rounds[self.round])
+
+    def weigh(
+        self, state: UserBudgets, columns: Contributions, span: Span, *earlier_names: Messages
+    ) -> tuple[Contributions, Whole]:
+        weights = np.zeros(len(columns), dtype=np.int64)
+        for rows in group_slices(columns.windows):
+            weights[rows] = state.spend(columns.select_users(rows), int(columns.windows[rows.start]))
+        return columns, weights
+
+    def measures(self, state: UserBudgets) -> dict[str, int]:
+        return {BUDGET_STATE_BYTES: ENTRY_BYTES * len(state)}
+
+
+@dataclasses.dataclass
+class _Followed:
+    """The followed items of a shard; what was named since the window ``first`` has changed."""
+
+    items: FollowedItems
+    first: int
+
+    def delta(self) -> list[bytes]:
+        return self.items.since(self.first).to_chunks()
+
+    def chunks(self) -> list[bytes]:
+        return self.items.to_chunks()
+
+
+class NameItems(Step):
+    """`ItemSums` -> `NamedItems` (`core.item_namer`). Followed items are tested in every window, held or not: public
+    items all, else those that were named lately, which are the state."""
+
+    TAKES = ItemSums
+    KIND = Kind.FOLLOWED
+
+    def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
+        super().__init__(plan, keys, public_items, number)
+        self._namer = ItemNamer(plan, keys)
+        tail = self._namer.empty_item_tail
+        self._empty = None if public_items is None else EmptyItems(public_items, tail, keys)
+        self._are_followed = plan.known is not None
+        self.runs_on_empty |= self._are_followed
+
+    def restore(self, entries: Sequence[Any], first: int) -> _Followed:
+        items = FollowedItems.merge(entries).since(first - self.plan.followed_for)
+        check_unpacked(bool((items.last_named < first).all() and (items.last_named >= 0).all()))
+        return _Followed(items, first)
+
+    def process(
+        self, state: _Followed, columns: ItemSums, span: Span, counts: Counter[str], *earlier_names: Messages
+    ) -> NamedItems:
+        if self._empty is not None:
+            columns = ItemSums.merge([columns, self._empty.without_sums(*dataclasses.astuple(span))])
+        named = self._namer.name_windows(columns, state.items, span.first, span.end)
+        if self._are_followed:
+            state.items = state.items.after(named, span.end, self.plan.followed_for)
+        return named
+
+    def measures(self, state: _Followed) -> dict[str, int]:
+        return {FOLLOWED_ITEMS: len(state.items)} if self._are_followed else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same in rounds
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class EarlierNames(NamedTuple):
+    """in_blocks: what round 0 named. in_windows: what later rounds named or left out. candidates: what the next round
+    draws for."""
+
+    in_blocks: NamedItems
+    in_windows: NamedItems
+    candidates: Candidates
+
+
+@functools.lru_cache(maxsize=1)
+def _earlier_names(blocks: WindowBlocks, in_blocks: tuple[bytes, ...], in_windows: tuple[bytes, ...]) -> EarlierNames:
+    """Made once in a process, for all shards of users and items of a round."""
+    named = NamedItems.of_messages(in_blocks), NamedItems.of_messages(in_windows)
+    return EarlierNames(*named, Candidates.of_names(blocks, *named))
+
+
+class _RoundStep(Step):
+    """What users and items share: both know what is drawn for."""
+
+    @property
+    def is_sizing(self) -> bool:
+        """Whether it is the last round, in which what is named already is tested again, for its size."""
+        return 0 < self.round == len(self.plan.units_of_rounds) - 1
+
+    def earlier(self, span: Span, *earlier_names: Messages) -> EarlierNames | None:
+        """None in round 0. Raises ValueError for a later round without names: it would spend its budget on blocks."""
+        if bool(earlier_names) != bool(self.round):
+            raise ValueError(f"round {self.round} must be told what earlier rounds have named.")
+        if not self.round:
+            return None
+        # Copies, where names lie in memory that is given back (`local`).
+        in_blocks, in_windows = (*(tuple(map(bytes, messages)) for messages in earlier_names), ())[:2]
+        return _earlier_names(WindowBlocks.of(self.plan, span.first, span.end), in_blocks, in_windows)
+
+
+class WeighRound(_RoundStep, SpendBudgets):
+    """`Contributions` of a part of a run -> `ItemSums`: each user spends its budget of the round at its own pace,
+    in round 0 on its items in blocks of windows, later on those of its contributions that are drawn for. All items are
+    drawn for by their shards, also one to which nobody adds anything. The state is what each user has left of the
+    round.
+    """
+
+    TAKES = Contributions
+    sends_to_all = True
+
+    @property
+    def state_kind(self) -> Kind:
+        return Kind.budgets_of_round(self.round)
+
+    def weigh(
+        self, state: UserBudgets, columns: Contributions, span: Span, *earlier_names: Messages
+    ) -> tuple[Contributions, Whole]:
+        if earlier := self.earlier(span, *earlier_names):
+            columns = earlier.candidates.contributions_of(columns, with_sizing=self.is_sizing)
+        else:
+            columns = columns.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(columns.windows))
+        return columns, state.spend(columns, span.first, span.end, with_sizing=self.is_sizing)
+
+
+class NameRound(_RoundStep):
+    """`ItemSums` -> `NamedItems`: in round 0 of blocks of windows, later of windows, with what earlier rounds named
+    (`core.item_namer`)."""
+
+    TAKES = ItemSums
+
+    def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
+        super().__init__(plan, keys, public_items, number)
+        self._namer = ItemNamer(plan, keys)
+
+    def process(
+        self, state: None, columns: ItemSums, span: Span, counts: Counter[str], *earlier_names: Messages
+    ) -> NamedItems:
+        earlier = self.earlier(span, *earlier_names)
+        if earlier is None:
+            return self._namer.name_in_blocks(columns)
+        named = earlier.in_windows.of_shard(span.shard, span.shards)
+        if self.is_sizing:
+            named = named.without_left_out()
+            drawn = len(earlier.in_windows.without_left_out())
+            named, columns = self._namer.size(named, columns, drawn, span.end - span.first)
+        found = self._namer.name_in_windows(self.round, columns, earlier.candidates, span.shard, span.shards)
+        return NamedItems.merge([named, found])
+
+
+def block_reports(run: PlannedRun, part: RunPart, named: NamedItems) -> Iterator[tuple[int, WindowReport]]:
+    """The report of each block, with the number of its last window, of what round 0 named in blocks. It costs nothing
+    more: the theorem has the names of round 0 among what is published (docs/guarantee.md, "Rounds")."""
+    ends = WindowBlocks.of(run.plan, part.first, part.end).ends(named.windows)
+    return named.window_reports(run.plan, run.stream, lasts=ends - 1)
