@@ -290,7 +290,7 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
     )
     for _ in range(6000):
         others = psutil.Process(process.pid).children(recursive=True)
-        if sum(other.cpu_times().user > 0.02 for other in others) > 3:  # all of them work
+        if len(others) == 4 and sum(other.cpu_times().user > 0.02 for other in others) > 2:  # both workers work
             break
         time.sleep(0.01)
     assert len(others) == 4, "two workers, their fork server, and what sees to it that nothing is left of these"
@@ -300,7 +300,10 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
     assert "Traceback" not in stderr_text
     _, alive = psutil.wait_procs(others, timeout=3)
     assert not alive
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "temporary"]
+    left = {path.name for path in tmp_path.iterdir()}
+    if stop == signal.SIGKILL:  # the next run removes its draft
+        left = {name for name in left if not name.startswith(".report.avro.")}
+    assert left == {"log", "temporary"}
     assert not list(folder.iterdir())
 
 
