@@ -43,8 +43,10 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 KeyedReport = tuple[str, WindowReport]
 Due = tuple[str, tuple[int, int, list[bytes]]]
-"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
-them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
+"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`.
+
+Candidates of a key that became due together come as n elements: what is missing is n - 1 in one of them and -1 in each
+other. So they are all there when these add up to 0."""
 _LEAST_NEAR_WINDOWS = 8
 _NEVER = 1 << 62
 
@@ -62,6 +64,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
     the list is public and was not made from the log.
 
     plan: of `Plan.for_hits`. Its schedule declares the windows; events outside its range are skipped and counted.
+        An event that comes after the watermark has passed the end of its window is late, and does not count.
     noise_key, run_id, shards, public_items: as in `ShiftingHeavyHitters`.
     keys: events of other keys are left out and counted. None: any key, if all items are open. With public items they
         must be named, since each of these items is tested under each key in every window.
