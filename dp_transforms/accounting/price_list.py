@@ -7,8 +7,8 @@ Guarantees, also when weights are chosen adaptively:
   together have a Renyi divergence of at most `budget` at this order (docs/guarantee.md, "Theorem of the user budget").
   Prices are rounded up to whole units, so adding them up is exact, and a user budget is one 64-bit integer.
 - An item that nobody else holds is named in any test of a user's whole life with a probability of at most delta_open,
-  from `smallest_open_threshold` on ("Lone items"). The smallest weight costs a user budget divided by `most_looks`,
-  whatever less its price is; so no user has more tests, and this threshold is finite.
+  from `smallest_open_threshold` on ("Lone items"). The smallest weight is charged a `most_looks`-th of a user budget,
+  even where its price is lower; so no user has more tests, and this threshold is finite.
 - An interaction whose divergence of an order is at most B, either way, is (epsilon, delta)-DP with
 
       delta = e^((order - 1)(B - epsilon)) (1 - 1/order)^order / (order - 1)

@@ -1,7 +1,7 @@
 """Assign: batches of events -> packed contributions (user, item) by window and shard of users.
 
-Contributions are made distinct before the shuffle, and from here on ids are keyed hashes. With public items, events
-with other items are left out here.
+Contributions are made distinct before the shuffle, and from here on users are keyed hashes, and items have one beside
+their label. With public items, events with other items are left out here.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ from dp_transforms.beam.assign_windows import in_global_window, max_timestamp
 from dp_transforms.beam.at_once import WithStarts
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
 from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
-from dp_transforms.beam.threshold_monitor import Progress, ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam.threshold_monitor import charge_windows
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.core.messages import Message, ToShard, messages_of
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
@@ -83,9 +84,7 @@ class ReleaseStagesInOrder(beam.PTransform):
         of_items = shards_of_items(shards)
         self._users = InOrderDoFn(stages.users, noise_key, shards, senders, of_items)
         self._items = InOrderDoFn(stages.items, noise_key, of_items, shards, 1)
-        run = stages.items.run
-        last = ReleaseInOrderDoFn if run.plan.hits is None else MonitorInOrderDoFn
-        self._last: beam.DoFn = last(run, noise_key, of_items)
+        self._last = ReportInOrderDoFn(stages.items.run, noise_key, of_items)
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
         added = messages | "Users" >> beam.ParDo(self._users).with_output_types(ToShard)
@@ -97,14 +96,16 @@ class ReleaseStagesInOrder(beam.PTransform):
 
 @dataclasses.dataclass
 class StageProgress:
-    """shards: of the stage. cells, size: of the state when it was last rewritten. reports: how many were released."""
+    """shards: of the step. cells, size: of the state when it was last rewritten. Of the last step, reports: how many
+    were released; hit_bound: as in `MonitorState`."""
 
     shards: int
     cells: int = 0
     size: int = 0
     reports: int = 0
+    hit_bound: int = 0
 
-    FIELDS = struct.Struct("<qqqq")
+    FIELDS = struct.Struct("<5q")
 
     def to_bytes(self) -> bytes:
         return self.FIELDS.pack(*dataclasses.astuple(self))
@@ -155,8 +156,9 @@ class InOrderDoFn(beam.DoFn):
             return
         now, span = self._progress(progress), Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
         blobs = [blob for _, of_window in windows for blob in of_window]
-        yield from self.close(blobs, span, cells, now)
+        outputs = list(self.close(blobs, span, cells, now))  # all state is written before anything is sent
         progress.write(now.to_bytes())
+        yield from outputs
 
     def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
         """What the step makes of a span, window by window. blobs: all that came for it."""
@@ -193,61 +195,35 @@ def _packed(chunks: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
     return [pack_chunk(kind, 0, chunk) for kind, chunk in chunks]
 
 
-class ReleaseInOrderDoFn(InOrderDoFn):
-    """The same for the last stage, which has one shard: releases the report of each window, and `RunEnded` tagged
-    `ENDED`. Stateful, since reports come in the order of windows and the last one ends the run."""
+class ReportInOrderDoFn(InOrderDoFn):
+    """The same for the last step, which has one shard: the report of each window, and `RunEnded` tagged `ENDED`.
+
+    Stateful, since reports come in the order of windows and the last one ends the run; where users pay for hits, what
+    they have paid goes from each window to the next, as in `ThresholdMonitorEvolvingDoFn`.
+    """
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
-        self._run, self._shards, self._senders = run, 1, senders
+        self._run, self._noise_key, self._shards, self._senders = run, noise_key, 1, senders
         self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
         self._answered = operator_gauge(WINDOWS_ANSWERED)
+        self._monitor: HeavyHitterMonitor | None = None
 
     def setup(self) -> None:
-        pass
+        if self._run.plan.hits is not None:
+            keys = self._run.stream_keys(self._noise_key.get_secret_bytes())
+            self._monitor = HeavyHitterMonitor(self._run.plan, keys)
 
     def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
         plan, stream = self._run.plan, self._run.stream
-        for window, report in NamedItems.of_messages(blobs).window_reports(plan, stream):
+        reports: Iterable[tuple[int, WindowReport]]
+        if self._monitor is None:
+            reports = NamedItems.of_messages(blobs).window_reports(plan, stream)
+        else:
+            reports = charge_windows(self._monitor, blobs, span.first, cells, progress)
+        for window, report in reports:
             progress.reports += 1
             yield TimestampedValue[WindowReport](report, max_timestamp(plan.schedule, window))
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
         if span.end == plan.schedule.horizon:
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, span.end, progress.reports))
-
-
-class MonitorInOrderDoFn(ThresholdMonitorEvolvingDoFn):
-    """The last stage where users pay for hits: the same DoFn, whose windows are closed by counting and by no timer.
-
-    Stateful, with one key: what users have paid goes from each window to the next.
-    """
-
-    close_windows = None
-
-    def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
-        super().__init__(run, noise_key)
-        self._senders, self._answered = senders, operator_gauge(WINDOWS_ANSWERED)
-
-    def process(  # type: ignore[override]
-        self,
-        element: ToShard,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
-        far: Any = beam.DoFn.StateParam(PENDING_FAR),
-        turns: Any = beam.DoFn.StateParam(TURNS),
-        counters: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.CONTRIBUTION_COUNTERS),
-        progress: Any = beam.DoFn.StateParam(ThresholdMonitorEvolvingDoFn.PROGRESS),
-    ) -> Iterator[object]:
-        waiting = Turns(self._senders, turns, (pending, soon, far))
-        windows = waiting.add(Message(*element[1]))
-        self._late.inc(waiting.dropped)
-        if not windows:
-            return
-        now, stream, through = Progress.of(progress.read()), self._run.stream, windows[-1][0]
-        candidates = [blob for _, of_window in windows for blob in of_window]
-        for (_, report), stamp in self.close(stream, candidates, through, counters, now):
-            yield TimestampedValue[WindowReport](report, stamp)
-        progress.write(now.to_bytes())
-        self._answered.set(through + 1)
-        if through == self.last:
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, through + 1, now.reports))

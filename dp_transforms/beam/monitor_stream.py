@@ -41,9 +41,9 @@ class MonitorStream(beam.PTransform):
     """Which items are held by many users in each window of a stream, under user-level differential privacy.
 
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
-    `ShiftingHeavyHitters` returns for a stream with the events that came in time. Bounded input gives the same ones,
-    but not where users pay for contributions: a stream does not know what a user will do later, so each user spends its
-    budget at its own pace (`core.user_budgets`).
+    `ShiftingHeavyHitters` returns for a stream with the events that came in time. For hits,
+    bounded input gives the same reports; for contributions it does not: a stream does not know what a user will do
+    later, so each user spends its budget at its own pace (`core.user_budgets`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
     "Streams and parts"): not on watermarks, not on the engine, and not on restarts from the stored state.
@@ -83,7 +83,10 @@ class MonitorStream(beam.PTransform):
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
-            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
+            raise ValueError(
+                f"plan must be a Plan, got a {type(plan).__name__}."
+                " Use Plan.for_contributions(...) or Plan.for_hits(...)."
+            )
         if not isinstance(clock, StreamClock):
             raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):

@@ -105,7 +105,10 @@ class ShiftingHeavyHitters(beam.PTransform):
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
-            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
+            raise ValueError(
+                f"plan must be a Plan, got a {type(plan).__name__}."
+                " Use Plan.for_contributions(...) or Plan.for_hits(...)."
+            )
         if window is not None:
             check_window(window, plan.schedule)
         items = item if isinstance(item, (list, tuple)) and item else [item]

@@ -8,7 +8,7 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
@@ -24,7 +24,7 @@ from dp_transforms.beam.keys import resolve_noise_key
 from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
-from dp_transforms.beam.turns import store
+from dp_transforms.beam.turns import Rewritten, store
 from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.event_ids import id_of_value
@@ -43,8 +43,10 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 KeyedReport = tuple[str, WindowReport]
 Due = tuple[str, tuple[int, int, list[bytes]]]
-"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`. All of
-them that were not sent before come together: one of the elements has the number of the others, which have -1 each."""
+"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`.
+
+Candidates of a key that became due together come as n elements: what is missing is n - 1 in one of them and -1 in each
+other. So they are all there when these add up to 0."""
 _LEAST_NEAR_WINDOWS = 8
 _NEVER = 1 << 62
 
@@ -62,6 +64,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
     the list is public and was not made from the log.
 
     plan: of `Plan.for_hits`. Its schedule declares the windows; events outside its range are skipped and counted.
+        An event that comes after the watermark has passed the end of its window is late, and does not count.
     noise_key, run_id, shards, public_items: as in `ShiftingHeavyHitters`.
     keys: events of other keys are left out and counted. None: any key, if all items are open. With public items they
         must be named, since each of these items is tested under each key in every window.
@@ -214,9 +217,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     def __init__(self, run: PlannedRun, noise_key: beam.Secret) -> None:
         self._run, self._noise_key = run, noise_key
         self.last = run.plan.schedule.horizon - 1
-        self._late = operator_counter(LATE_BATCHES)
-        self._closed = operator_counter(WINDOWS_CLOSED)
-        self._state_bytes = operator_gauge(COUNTER_STATE_BYTES)
+        self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
 
     def setup(self) -> None:
         secret = self._noise_key.get_secret_bytes()
@@ -261,30 +262,38 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         now = Progress.of(progress.read())
         through = last_closed(self._run.plan.schedule, time)
         if now.first_pending <= through and not now.missing:
-            reports = self.close(key, now.take(through, pending, pending_far), through, counters, now)
+            first, candidates = now.next_window, now.take(through, pending, pending_far)
+            reports = charge_windows(self._monitor_of(key), candidates, first, counters, now)
             progress.write(now.to_bytes())
-            for report, stamp in reports:
-                yield TimestampedValue[KeyedReport](report, stamp)
+            self._closed.inc(now.next_window - first)
+            for window, report in reports:
+                stamp = max_timestamp(self._run.plan.schedule, window)
+                yield TimestampedValue[KeyedReport]((key, report), stamp)
         if now.first_pending != _NEVER:
             close.set(closing_time(self._run.plan.schedule, now.first_pending))
 
-    def close(
-        self, key: str, candidates: Sequence[bytes], through: int, counters: Any, now: Progress
-    ) -> list[tuple[KeyedReport, Timestamp]]:
-        """Closes all windows up to this one, whose candidates these are, and writes the counters. The caller writes
-        ``now``, and sends the reports with their timestamps."""
-        first, now.next_window = now.next_window, through + 1
-        self._closed.inc(through + 1 - first)
-        if not candidates:
-            return []
-        columns = [ItemHolders.from_bytes(blob) for blob in candidates]
-        stored = list(counters.read())
-        state = MonitorState(first, now.hit_bound, ContributionCounters(map(Hits.from_bytes, stored)))
-        reports = list(self._monitor_of(key).close_windows(candidates_in_order(columns), state))
-        now.hit_bound, now.reports = state.hit_bound, now.reports + len(reports)
-        store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
-        self._state_bytes.set(12 * len(state.budgets))
-        return [((key, report), max_timestamp(self._run.plan.schedule, window)) for window, report in reports]
+
+class Charged(Rewritten, Protocol):
+    """hit_bound: as in `MonitorState`."""
+
+    hit_bound: int
+
+
+def charge_windows(
+    monitor: HeavyHitterMonitor, candidates: Sequence[bytes], first: int, counters: Any, now: Charged
+) -> list[tuple[int, WindowReport]]:
+    """Tests all candidates of the windows from ``first`` on, and charges the counters that a bag holds. They are
+    written before a report is sent; the caller writes ``now``."""
+    if not candidates:
+        return []
+    stored = list(counters.read())
+    state = MonitorState(first, now.hit_bound, ContributionCounters(map(Hits.from_bytes, stored)))
+    columns = [ItemHolders.from_bytes(blob) for blob in candidates]
+    reports = list(monitor.close_windows(candidates_in_order(columns), state))
+    now.hit_bound = state.hit_bound
+    store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
+    operator_gauge(COUNTER_STATE_BYTES).set(12 * len(state.budgets))
+    return reports
 
 
 @dataclasses.dataclass
@@ -294,7 +303,7 @@ class Progress:
     next_window: the first that is not closed. hit_bound: as in `MonitorState`. missing: elements that have not come, of
     groups of which others have. first_pending: the first window that waits. near_end, far: windows before near_end wait
     in `pending`; of the others so many blobs wait in `pending_far`. cells, size: of the counters when they were last
-    rewritten. reports: that were sent.
+    rewritten.
     """
 
     next_window: int = 0
@@ -305,9 +314,8 @@ class Progress:
     far: int = 0
     cells: int = 0
     size: int = 0
-    reports: int = 0
 
-    _FIELDS = struct.Struct("<9q")
+    _FIELDS = struct.Struct("<8q")
 
     @classmethod
     def of(cls, stored: bytes | None) -> Progress:
@@ -326,7 +334,7 @@ class Progress:
             self.far += 1
 
     def take(self, through: int, pending: Any, pending_far: Any) -> list[bytes]:
-        """Takes out what waits of the windows up to this one."""
+        """Takes out what waits of the windows up to this one, which are closed with it."""
         waiting = list(pending.read())
         pending.clear()
         rest = [each for each in waiting if each[0] > through]
@@ -337,7 +345,7 @@ class Progress:
             self.near_end = min((window for window, _ in rest), default=through + 1)
             self.near_end += max(_LEAST_NEAR_WINDOWS, 2 * math.isqrt(len(rest)))
             self.far = 0
-        self.first_pending = _NEVER
+        self.next_window, self.first_pending = through + 1, _NEVER
         for window, blob in rest:
             self.add(window, blob, pending, pending_far)
         return [blob for window, blob in waiting if window <= through]

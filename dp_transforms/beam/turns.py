@@ -1,7 +1,8 @@
 """Turns: counted messages -> the windows of a shard in order, each whole. Each step of a stream begins with it.
 
 A window has its turn when it is the next one and all that was announced for it has come (`core.messages`).
-No watermark and no timer decides it: what a step is given depends on no engine, order of delivery or restart.
+No timer decides it: what a step is given depends on no order of delivery and no restart. (For a source of Beam's the
+watermark decides before, which messages there are: `beam.in_order`.)
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _Entries = TypeVar("_Entries", bound=ByUser)
 
 
 class EntriesByUser(Generic[_Entries]):
-    """Entries by user, of which a later one counts: it has less left, or more hits. They are kept as long as the run
-    lasts; a user without one has paid nothing.
+    """Entries by user. Of several entries of one user that with less left, or with more hits, counts. They are kept as
+    long as the run lasts; a user without one has paid nothing.
 
     They are stored as chunks, byte strings under 10 MB. A user may be in several, in whatever order an engine gives
     them back, and a chunk that is stored twice charges nobody twice. So what a window changes is appended, without

@@ -173,7 +173,7 @@ def rows_of_events(
 
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
     end: windows from this one on are left out; None: none of them. rows_at_once: a part has at most so many
-    behind its first window.
+    rows, those of its first window not counted.
     """
     firsts = schedule.first_window(batch.time_micros)
     inside = firsts >= 0

@@ -1,5 +1,5 @@
-"""Where users pay for hits: a parallel front, which finds candidates, and the sequential stage. Window by window that
-tests the candidates, charges their holders, and excludes users at their limit.
+"""Hits in two stages: a parallel front finds candidates; a sequential stage, window by window, tests them, charges
+their holders, and excludes users at their limit.
 
 This is ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the accounting of target charging ([CL23]
 Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm as printed:
@@ -11,14 +11,14 @@ items per user. Source: docs/guarantee.md, "The mechanism of hits" and "Draws in
 
 **The front.** Candidates are the cells of a shard of items that pass the first stage of their draw (docs/guarantee.md,
 "Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
-below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
-there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
-algorithm's distribution. The noise as printed has no such bit: there every cell is a candidate.
+below the threshold, it is not published, whatever the counters of its holders are. Only this bit is drawn there. If it
+is set, the sequential stage draws the noise given the bit, by the active holders. The transcript has exactly the
+sequential algorithm's distribution. The noise as printed has no such bit: there every cell is a candidate.
 
 **One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
 two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
-at its turn if one of its holders was excluded before it. Noise is a function of the window, the item and its active
-holders: an answer depends on nothing else, and the result is the same.
+at its turn if one of its holders was excluded before it. Noise is a function of the window, the item, its
+active holders and its full count: an answer depends on nothing else, and the result is the same.
 """
 
 from __future__ import annotations

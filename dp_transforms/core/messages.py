@@ -70,8 +70,8 @@ def narrowest(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
 #
 # What belongs to one shard of one window travels in messages of bounded size. The last message of a sender announces
 # how many the sender sends, itself included. A window is complete when all its senders have announced and as many
-# messages have come (`beam.turns`). No watermark and no timer decides it, so what is gathered does not depend on the
-# engine, on the order of delivery or on restarts.
+# messages have come (`beam.turns`). No timer decides it, so what is gathered does not depend on the order of delivery
+# or on restarts.
 
 EncodedMessage = tuple[int, int, bytes]  # the fields of a `Message`, as engines encode them
 ToShard = tuple[int, EncodedMessage]  # what travels: all windows of a shard have one key, since their order counts

@@ -1,6 +1,6 @@
 """Before the steps: events -> packed contributions, by range of windows and shard of users.
 
-From here on ids are keyed hashes.
+From here on users are keyed hashes, and items have one beside their label.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class LookUniforms:
 
 
 class LookOrder:
-    """Decides which pairs of a user count where its purse cannot pay for all of them: the first in this order."""
+    """Decides which contributions of a user count where its budget cannot pay for all: the first in this order."""
 
     def __init__(self, key: bytes) -> None:
         self._function = BlockFunction(key)
@@ -238,7 +238,7 @@ class StreamKeys(IdKeys):
         return LookUniforms(derive_key(self._secret, "looks in a round", *self._noise_context, number))
 
     def look_order(self) -> LookOrder:
-        """Orders the pairs of a user whose purse cannot pay for all of them."""
+        """Orders the contributions of a user whose budget cannot pay for all of them."""
         return LookOrder(derive_key(self._secret, "look order", self.stream))
 
     def widen_holders(self, users: npt.NDArray[np.uint64], weights: npt.NDArray[np.int64]) -> Words:

@@ -1,5 +1,6 @@
 """The steps of a run: what users hold -> what they add to each item -> what is named, or may be. Every driver runs
-these, and `stages_of` says which ones a run has, by what its users pay for.
+these. `stages_of` says which ones a run has, by what its users pay for; ThresholdMonitorEvolving has `BoundUsers` and
+`FindCandidates`.
 
 Where tests of contributions come in rounds over blocks of windows, both steps are run once for each round, and get what
 was named before.
@@ -62,8 +63,8 @@ class RunStages(NamedTuple):
 def stages_of(
     run: PlannedRun, public_items: PublicItemsSource | None, *, is_replay: bool = False, is_part: bool = False
 ) -> RunStages:
-    """is_replay: of the whole run at once, so that later events are known. is_part: of a part of a run at once. Else
-    windows come one after the other."""
+    """is_replay: the whole run at once, so that later events are known. is_part: one part of a run at once. Neither: a
+    stream, window after window."""
     users: type[Step]
     items: type[Step]
     if run.plan.rounds is not None and not (is_replay or is_part):

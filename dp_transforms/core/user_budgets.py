@@ -2,9 +2,10 @@
 
 Guarantee: a user never pays more than one user budget for all its tests together, wherever its events fall and however
 often a run is restored. What a window costs is checked before the tests, and what cannot be paid does not count. A
-user's weights depend on its own events and on declared numbers, and on nothing else. Condition: windows come in order,
-each once. Unit: a test, of one item of one user in one window, with a positive weight. With sliding windows an event
-counts in several windows, and each one is paid. Source: docs/guarantee.md, "Theorem of the user budget".
+user's weights depend on its own events, on declared numbers and on what was published, and on nothing else. Condition:
+windows come in order, each once. Unit: a test, of one item of one user in one window, with a positive weight. With
+sliding windows an event counts in several windows, and each one is paid. Source: docs/guarantee.md, "Theorem of the
+user budget".
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class BudgetPacing:
     """Chooses the weights of a window, in whole numbers: a rule of a user's own events and of declared numbers. It is
     public, and no privacy hangs on it: `UserBudgets` checks that each test can be paid before it counts.
 
-    A user budget is spread over the tests of this window and those that are expected later: in each window as many as
-    in those so far, this one included, counted over at least a day, or a sixteenth of the run if that is shorter; in
-    the last window none. But nobody is expected to have more than sixteen times as many as so far: many users go soon,
-    and what they leave buys nothing. A user gets the largest weight that costs no more than its share, and at least the
-    smallest one of the list.
+    A share is what is left, divided by the tests of this window and those that are expected later: the user's tests a
+    window so far, times the windows to come. So far is at least a day, or a sixteenth of the run if that is shorter.
+    Nobody is expected to have more than sixteen times as many as so far: many users go soon, and what they leave buys
+    nothing. A user gets the largest weight that costs no more than its share, and at least the smallest one of the
+    list.
     """
 
     def __init__(self, plan: Plan) -> None:

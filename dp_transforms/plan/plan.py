@@ -94,9 +94,10 @@ class Plan(Budget):
     ) -> Plan:
         """Users pay for each contribution, an item that one has in a window. The plan that finds most for this budget.
 
-        Tests come in rounds, of blocks of windows and then of the windows of what was named, where a block (a day, or
-        the run where windows are a day or longer) has six windows and users have three contributions, as declared, but
-        for streams, public items, followed items, and parts of a run with windows of a day or longer.
+        Tests come in rounds, of blocks of windows and then of the windows of what was named, if a block (a day, or the
+        run where windows are a day or longer) has at least six windows, and the upper number of usual_contributions is
+        at least three. Never for streams, public items, declared followed items, and parts of a run whose windows are
+        a day or longer.
 
         public_items: all items, `PublicItems`; None where any may come.
         usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.beam import in_order, turns
-from dp_transforms.beam.in_order import InOrderDoFn, MonitorInOrderDoFn, ReleaseInOrderDoFn, ReleaseStagesInOrder
+from dp_transforms.beam.in_order import InOrderDoFn, ReleaseStagesInOrder, ReportInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import contributions_of_events
 from dp_transforms.core.messages import ToShard, messages_of
@@ -50,15 +50,14 @@ class Steps:
         self.steps = [
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
-            (ReleaseInOrderDoFn if settings.hits is None else MonitorInOrderDoFn)(settings, HeldSecret(), 1),
+            ReportInOrderDoFn(settings, HeldSecret(), 1),
         ]
         for step in self.steps:
             step.setup()
 
     def advance(self, number, window, shard, blobs):
         """By messages of one sender."""
-        bag = "counters" if isinstance(self.steps[number], MonitorInOrderDoFn) else "cells"
-        kinds = {**WAITING, bag: self.bag, "progress": Cell}
+        kinds = {**WAITING, "cells": self.bag, "progress": Cell}
         state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
         for message in messages_of(window, blobs):
             yield from self.steps[number].process((shard, message), **state)
@@ -116,8 +115,7 @@ def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
 
 def stored(steps):
     """How many cells there are in all states."""
-    bags = [state[name] for state in steps.states.values() for name in ("cells", "counters") if name in state]
-    return sum(len(bag.content) for bag in bags)
+    return sum(len(state["cells"].content) for state in steps.states.values())
 
 
 class Unread(Bag):

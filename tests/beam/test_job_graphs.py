@@ -32,17 +32,8 @@ CLOUD = [
 # Four stateful steps: one polls, the others take turns.
 TURNS = {"pending", "pending_soon", "pending_far", "turns", "progress"}
 POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
-OF_HITS = {
-    "Release/Users": (TURNS | {"cells"}, set()),
-    "Release/Items": (TURNS | {"cells"}, set()),
-    "Release/Windows": (TURNS | {"contribution_counters"}, set()),
-}
+RELEASE = {f"Release/{step}": (TURNS | {"cells"}, set()) for step in ("Users", "Items", "Windows")}
 MONITOR = {"Release/CloseWindows": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
-OF_LOOKS = {
-    "Release/Users": (TURNS | {"cells"}, set()),
-    "Release/Items": (TURNS | {"cells"}, set()),
-    "Release/Windows": (TURNS | {"cells"}, set()),
-}
 
 
 def _pipeline(folder, flags, key, planted=b"", plan=None) -> beam.Pipeline:
@@ -79,7 +70,7 @@ def _stored(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], set[
     return found
 
 
-def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states=POLL | OF_HITS) -> None:
+def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states=POLL | RELEASE) -> None:
     text = job.SerializeToString()
     assert _stored(job) == states
     assert any(b"dp_transforms" in part for part in texts_within(text))  # the search reads pickles
@@ -116,12 +107,12 @@ def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
     _assert_good(job, SECRET)
 
 
-def test_a_stream_of_names_has_states_of_its_own(tmp_path):
+def test_a_stream_of_contributions_has_the_same_states(tmp_path):
     job = _portable_job(_pipeline(tmp_path, ENGINES["flink"](), key_file(tmp_path), plan=small_looks_plan()))
-    _assert_good(job, SECRET, POLL | OF_LOOKS)
+    _assert_good(job, SECRET, POLL | RELEASE)
 
 
-@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, OF_LOOKS)])
+@pytest.mark.parametrize(("plan", "states"), [(small_plan, MONITOR), (small_looks_plan, RELEASE)])
 def test_a_stream_that_beam_reads_is_closed_by_one_timer_or_by_grouping_alone(plan, states, tmp_path):
     pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])

@@ -254,7 +254,6 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
-    patch.setattr(user_budgets, "_SPARE_CELLS", 1)
     patch.setattr(user_budgets.BudgetEntries, "ROWS_OF_CHUNK", 5)
 
 
@@ -270,6 +269,8 @@ def is_contradicted(folder: pathlib.Path, mode: str, patch: pytest.MonkeyPatch, 
             Stream(folder, mode, seed, patch, **fault).check()
         except AssertionError as error:
             return "did not end" not in str(error)
+        except ValueError as error:  # a state that is ahead of its window is refused
+            return "damaged" in str(error)
     return False
 
 
@@ -284,8 +285,8 @@ def test_whoever_asks_once_is_found_out(tmp_path: pathlib.Path, monkeypatch: pyt
     assert is_contradicted(tmp_path, "hits", monkeypatch, range(7, 200))
 
 
-@pytest.mark.parametrize(("mode", "state", "first"), [("looks", "cells", 2), ("hits", "contribution_counters", 6)])
+@pytest.mark.parametrize(("mode", "first"), [("looks", 2), ("hits", 6)])
 def test_whoever_does_not_store_is_found_out(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, state: str, first: int
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
 ) -> None:
-    assert is_contradicted(tmp_path, mode, monkeypatch, range(first, 20), unstored=state)
+    assert is_contradicted(tmp_path, mode, monkeypatch, range(first, 20), unstored="cells")

@@ -37,7 +37,7 @@ def _chosen_subsets(keys: StreamKeys, windows: int = 2) -> npt.NDArray[np.int64]
     """Number of the subset that each user keeps in each window: int64[users, windows]."""
     kept = bound_contributions(_pairs(keys, windows), KEPT, keys)
     assert len(kept) == USERS * windows * KEPT
-    items = kept.items.reshape(USERS, windows, KEPT)
+    items = kept.items[np.lexsort((kept.items, kept.windows, kept.codes))].reshape(USERS, windows, KEPT)
     number = np.full((ITEMS, ITEMS), -1)
     for index, (low, high) in enumerate(SUBSETS):
         number[low, high] = index

@@ -143,7 +143,8 @@ class Intent:
 class Taken:
     """The result of a poll, in the order of the partition, without what was refused.
 
-    batch: the events. first_open: int64[len(batch)], the first window for which each event is in time.
+    batch: the events, late ones too: `first_open` lets them count in the windows that are open. first_open:
+    int64[len(batch)], the first window for which each event is in time.
     from_the_future: int64[k], places of the events that were refused, or their times if they have no places.
     late: how many events of the declared range come too late for at least one of their windows. outside: how many are
     outside the range. after_stop: how many arrived after the stop, so that they do not count.
