@@ -30,6 +30,10 @@ class PoolError(RuntimeError):
     """A worker process died or could not be started, or what it makes could not be stored. One line, without a cell."""
 
 
+class StepFaultError(RuntimeError):
+    """An error of a library in a step of a replay here: its traceback, which may contain cells of the log."""
+
+
 def reason_of_machine(traceback_text: str) -> str | None:
     """What the machine lacked, where that explains an error that nobody expected. Holds nothing of its message."""
     try:

@@ -104,7 +104,11 @@ def run(arguments: Sequence[str]) -> None:
     if is_dry(options):
         tell("Dry run: the job was made. It is not sent.")
     if is_sent(options) and not is_taken(ours.output):
-        sys.exit("replay_log: more rows than --max-bad-fraction could not be read, so nothing was published.")
+        sys.exit(
+            f"replay_log: no report is seen at {ours.output}. If more rows than --max-bad-fraction could not be read, the"
+            " job has withheld it, and its counter reports_withheld says so. Else it was moved away, or lies on the"
+            " disk of a worker: look for it before another run, which is a new one and pays again."
+        )
 
 
 if __name__ == "__main__":

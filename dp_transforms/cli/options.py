@@ -330,7 +330,8 @@ class NothingFoundError(UserError):
 
 
 class LogError(UserError):
-    """The log alone is why nothing was published: it fails so with any noise, and nobody has seen what was drawn."""
+    """The log alone is why it failed, with any noise. Of a run on this machine nothing was published then, and nobody
+    has seen what was drawn."""
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ what Beam prints without using a log is kept from the terminal, unless --verbose
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import re
 import threading
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from dp_transforms.cli.options import LogError
-from dp_transforms.errors import PoolError, StreamError, UserError, reason_of_machine
+from dp_transforms.errors import PoolError, StepFaultError, StreamError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
 from dp_transforms.runs.records import StateError
 
-_OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
+# Their messages contain no cell.
+_OURS = re.compile(r"dp_transforms\.(?:\w+\.)*(EventFileError|ReportFileError|StreamError|StateError): (.*)")
+_TRACEBACK = "Traceback (most recent call last):\n"
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
 
@@ -33,16 +36,17 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
     except UserError:
         raise
+    except StepFaultError as error:
+        raise _unexpected(error, str(error), outcome) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)
         # A signal that comes while a worker runs in this process is wrapped as well.
         if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
             raise KeyboardInterrupt from None
-        # Errors of workers arrive as the text of a traceback.
-        ours = re.findall(rf"^\S*\.({_OURS}): (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
-        if ours:
-            kind, message = ours[-1]
-            raise (LogError if kind == EventFileError.__name__ else UserError)(message) from None
+        # Errors of workers of Beam arrive as the text of a traceback.
+        if ours := _OURS.fullmatch(_innermost(text)[1]):
+            message = _WHILE_RUNNING.sub("", ours[2])
+            raise (LogError if ours[1] == EventFileError.__name__ else UserError)(message) from None
         if type(error) is ValueError and text.startswith(_BAD_OPTIONS):
             raise UserError(f"{' '.join(text.removeprefix(_BAD_OPTIONS).split())} Check what follows --.") from None
         # Only errors about options: the message of a worker was not written to be shown.
@@ -50,17 +54,26 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
             raise UserError(text) from None
         raise _unexpected(error, text, outcome) from None
     except Exception as error:
-        raise _unexpected(error, f"{type(error).__name__}:", outcome) from None
+        raise _unexpected(error, f"{_TRACEBACK}{type(error).__name__}:", outcome) from None
+
+
+def _innermost(text: str) -> tuple[str, str]:
+    """The frames of the first traceback in a text, and the line after them: kind and message of the error that was
+    raised first. What follows may be more lines of its message, with cells, whatever they look like."""
+    lines = text.partition(_TRACEBACK)[2].splitlines()
+    frames = list(itertools.takewhile(lambda line: line.startswith(" "), lines))
+    return "\n".join(frames), "".join(lines[len(frames) : len(frames) + 1])
 
 
 def _unexpected(error: Exception, traceback_text: str, outcome: str) -> UserError:
     if reason := reason_of_machine("".join(traceback.format_exception(error))):
         return UserError(f"{reason}; {outcome}.")
-    kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
-    places = re.findall(r'File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', traceback_text)
+    frames, last = _innermost(traceback_text)
+    kind = re.match(r"(?:\w+\.)*(\w+(?:Error|Exception|Interrupt))(?::|$)", last)
+    places = re.findall(r'^  File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', frames, re.MULTILINE)
     place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
     return UserError(
-        f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; {outcome}."
+        f"the pipeline failed with {kind[1] if kind else 'an error'}{place}; {outcome}."
         " --verbose shows the whole traceback, which may contain cells of the log."
     )
 

@@ -42,7 +42,6 @@ from dp_transforms.runs.fingerprints import InputFingerprint, input_key, read_ke
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
 from dp_transforms.runs.stored_part import write_next_state
-from dp_transforms.stores.remote_files import is_remote
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -60,20 +59,13 @@ def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount
     path = request.options.noise_key_file
     log = fingerprint_of_log(request, None if path is None else input_key(_key_of(path)))
     verdict = account.reserve_whole(request.plan, request.stream, request.options.run_id, log.text)
-    with account.whole(is_private=drafts_are_private(request, runner)):
+    with account.whole(is_private=not runner):
         return _run(dataclasses.replace(request, run_id=verdict.run_id), runner)
 
 
 def _key_of(path: str) -> bytes:
     with user_errors(ValueError):
         return read_key_file(path)
-
-
-def drafts_are_private(request: ReplayRequest, runner: Sequence[str]) -> bool:
-    """Whether nobody else can read what was drawn before it is published: the workers of a runner write the draft of a
-    URL beside it."""
-    outputs = filter(None, (request.output, request.options.block_output))
-    return not runner or not any(map(is_remote, outputs))
 
 
 def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:

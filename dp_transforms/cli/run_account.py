@@ -162,9 +162,9 @@ class RunAccount:
     def whole(self, *, is_private: bool | None = True) -> Iterator[None]:
         """Runs the block, in which all of a run without a state is drawn and published.
 
-        is_private: whether nobody else could read the report before it is published. Else a run that refuses its log
-        has drawn for it, and its id is never used for another one: that would be two answers for one price. None: of a
-        stream, which publishes while it runs.
+        is_private: whether this process alone publishes, so that it knows of a log that was refused that nothing was.
+        A job on a runner publishes by itself, whatever is seen of it here: its id is never used for another log, since
+        that may be two answers for one price. None: of a stream, which publishes while it runs.
         """
         has_started = False
         try:
@@ -175,8 +175,8 @@ class RunAccount:
             is_of_log = has_started and isinstance(error, LogError)
             self.fail(forget=not self.resumes and (not has_started or (is_of_log and bool(is_private))))
             if is_of_log and is_private is not None:
-                words = "is not for another log: its report may have lain beside the output as a draft, which others"
-                words += " may have read."
+                words = "is not for another log: its job publishes by itself, and may have done so. Another log is a"
+                words += " new run, which pays."
                 if is_private:
                     words = (
                         "published nothing. To use it when the log is mended: the same command with --run-id"

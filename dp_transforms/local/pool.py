@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver, resource_tracker, util
 from typing import Any, NamedTuple, Protocol
 
-from dp_transforms.errors import PoolError
+from dp_transforms.errors import PoolError, StepFaultError
 from dp_transforms.local.stored_blobs import BlobStore
 
 _LIBRARIES = "dp_transforms.local.libraries"
@@ -51,10 +51,6 @@ class Done(NamedTuple):
 
     outputs: list[Any]
     counts: Counter[str]
-
-
-class StepFaultError(RuntimeError):
-    """An error of a library in a step: its traceback, which may contain cells of the log."""
 
 
 class Workers(Protocol):

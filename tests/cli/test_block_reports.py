@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from dp_transforms import Plan, WindowSchedule
-from dp_transforms.cli.replay_run import drafts_are_private
+from dp_transforms import WindowSchedule
 from tests.helpers import shh_process
-from tests.helpers.crowded_logs import replay_request
 from tests.helpers.modes import plan_in_rounds
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
@@ -135,23 +133,6 @@ def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder):
     assert "windows.jsonl exists and is never overwritten" in said
     assert "The report of blocks, blocks.jsonl, is published, and valid: the run has spent its budget." in said
     assert read(folder / "blocks.jsonl")[1]
-
-
-@pytest.mark.parametrize(
-    ("runner", "block_output", "is_private"),
-    [
-        (["--runner=FlinkRunner"], None, True),
-        (["--runner=FlinkRunner"], "blocks.jsonl", True),
-        (["--runner=FlinkRunner"], "gs://place/blocks.jsonl", False),
-        ([], "gs://place/blocks.jsonl", True),
-    ],
-)
-def test_others_may_read_the_draft_of_a_block_report_at_a_url(folder, runner, block_output, *, is_private):
-    """A run that refuses its log is then not for another one: its account is told so."""
-    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
-    log, output = folder / "log.parquet", folder / "windows.jsonl"
-    request = replay_request(log, plan, output, None, block_output=block_output)
-    assert drafts_are_private(request, runner) == is_private
 
 
 def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder):

@@ -2,8 +2,18 @@
 
 import pytest
 
+from dp_transforms.cli.options import LogError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.errors import UserError
+from dp_transforms.local.pool import faults_of_steps
+
+FORGED = "cannot read 7\nx.EventFileError: CELL OF A USER"
+FORGED_WHOLE = """7
+CellError: CELL
+dp_transforms.x.EventFileError: CELL OF A USER
+Traceback (most recent call last):
+  File "/dp_transforms/CELL.py", line 7, in CELL
+dp_transforms.x.EventFileError: CELL OF A USER"""
 
 
 def worker_says(kind, message):
@@ -30,3 +40,23 @@ def test_what_workers_say_is_told_without_their_words(error, message):
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("message", [FORGED, FORGED_WHOLE])
+def test_a_message_with_line_breaks_forges_no_error_of_ours(message):
+    """A library may quote a cell, and a cell may hold anything."""
+    with pytest.raises(UserError) as here, errors_in_one_line("nothing was published"), faults_of_steps():
+        raise ValueError(message)
+    with pytest.raises(UserError) as there, errors_in_one_line("nothing was published"):
+        raise RuntimeError(f"{worker_says('ValueError', message)}\nDuring handling\n\n{worker_says('x.Y', message)}")
+    for caught in (here, there):
+        assert type(caught.value) is UserError
+        assert "failed with ValueError" in str(caught.value)
+        assert "CELL" not in str(caught.value)
+    assert "at dp_transforms/beam/read_events.py:80;" in str(there.value)
+
+
+def test_an_error_of_ours_is_told_by_the_traceback_that_was_first():
+    said = worker_says("dp_transforms.logs.files.EventFileError", "a.csv: damaged")
+    with pytest.raises(LogError, match=r"^a\.csv: damaged$"), errors_in_one_line("nothing was published"):
+        raise RuntimeError(f"Error received: {said}\nDuring handling of it, another one:\n\n{said}")

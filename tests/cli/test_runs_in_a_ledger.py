@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from dp_transforms.cli import replay_on_runner
+from dp_transforms.logs import EventFileError
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
 from tests.helpers import shh_process
@@ -115,6 +117,45 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder):
     assert again.returncode == 0, again.stderr
     assert spent(folder) == "2"
     assert statuses(folder) == [["released", "finished"]]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("moved", "no report is seen at "),
+        ("tried again", "log.parquet: it was changed while it was read"),
+        ("withheld", "the job has withheld its report"),
+    ],
+)
+def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder, monkeypatch, what, said):
+    """The job publishes by itself: two answers for one price would be read. Its report is gone when the command looks,
+    or another attempt at the job fails on the log once the first one has published."""
+    good, run_to_end = (folder / "log.parquet").read_bytes(), replay_on_runner.run_to_end
+
+    def and_then(pipeline):
+        result = run_to_end(pipeline)
+        if what != "withheld":
+            (folder / "report.avro").rename(folder / "read.avro")
+        if what == "tried again":
+            raise EventFileError("log.parquet", "it was changed while it was read")
+        return result
+
+    monkeypatch.setattr(replay_on_runner, "run_to_end", and_then)
+    if what == "withheld":
+        rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+        write_parquet(folder / "log.parquet", rows)
+    failed = replay(folder, "report.avro", *CAPS, "--runner=DirectRunner", *PARTS[2:])
+    assert said in error_of(failed)
+    assert "stays charged" in failed.stderr
+    assert "--run-id" not in failed.stderr
+    assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
+    ((run, _),) = Ledger.open(folder / "ledger.db").runs()
+    (folder / "log.parquet").write_bytes(good)
+    write_parquet(folder / "other.parquet", log_rows()[1:])
+    assert f"{run.run_id} was used before" in error_of(
+        replay(folder, "2.avro", "--run-id", run.run_id, log="other.parquet")
+    )
+    assert not (folder / "2.avro").exists()
 
 
 def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
