@@ -20,7 +20,7 @@ from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import small_plan
 
 BEGIN = datetime.datetime(2026, 10, 24, 12, tzinfo=datetime.UTC)  # in Berlin an hour occurs twice in the night
-HOURS, USERS = 20, 120
+HOURS, USERS = 20, 400
 BERLIN = "Europe/Berlin"
 RANGE = ["--start", "2026-10-24", "--end", "2026-10-26", "--window", "1h", "--epsilon", "2", "--delta", "1e-9"]
 
