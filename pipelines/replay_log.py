@@ -105,8 +105,8 @@ def run(arguments: Sequence[str]) -> None:
         tell("Dry run: the job was made. It is not sent.")
     if is_sent(options) and not is_taken(ours.output):
         sys.exit(
-            f"replay_log: no report is seen at {ours.output}. If more rows than --max-bad-fraction could not be read, the"
-            " job has withheld it, and its counter reports_withheld says so. Else it was moved away, or lies on the"
+            f"replay_log: no report is seen at {ours.output}. If more rows than --max-bad-fraction could not be read,"
+            " the job has withheld it, and its counter reports_withheld says so. Else it was moved away, or lies on the"
             " disk of a worker: look for it before another run, which is a new one and pays again."
         )
 
