@@ -66,7 +66,9 @@ def _innermost(text: str) -> tuple[str, str]:
 
 
 def _unexpected(error: Exception, traceback_text: str, outcome: str) -> UserError:
-    if reason := reason_of_machine("".join(traceback.format_exception(error))):
+    whole = "".join(traceback.format_exception(error))
+    logging.getLogger(__name__).info("%s", whole)  # shown with --verbose alone: a cell may be in it
+    if reason := reason_of_machine(whole):
         return UserError(f"{reason}; {outcome}.")
     frames, last = _innermost(traceback_text)
     kind = re.match(r"(?:\w+\.)*(\w+(?:Error|Exception|Interrupt))(?::|$)", last)
