@@ -20,7 +20,7 @@ from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import small_plan
 
 BEGIN = datetime.datetime(2026, 10, 24, 12, tzinfo=datetime.UTC)  # in Berlin an hour occurs twice in the night
-HOURS, USERS = 20, 120
+HOURS, USERS = 20, 400
 BERLIN = "Europe/Berlin"
 RANGE = ["--start", "2026-10-24", "--end", "2026-10-26", "--window", "1h", "--epsilon", "2", "--delta", "1e-9"]
 
@@ -81,7 +81,8 @@ def test_the_printed_command_reports_each_hour_as_it_was(tmp_path, header, separ
         expected["25-00"] = {"/hour/25-00", "/hour/25-01"}
     named = found(tmp_path / "report.jsonl")
     assert {window: items & expected[window] for window, items in named.items() if window in expected} == expected
-    assert sum(len(items - expected.get(window, set())) for window, items in named.items()) <= 1, "but for noise"
+    # Noise alone names 2.25 in a run; more than 9 once in 10,000 runs.
+    assert sum(len(items - expected.get(window, set())) for window, items in named.items()) <= 9, "but for noise"
 
 
 def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_file(tmp_path):

@@ -32,7 +32,7 @@ def clear_log() -> tuple[list[Event], Plan, dict[tuple[str, str], int]]:
             if users > 1:
                 many[format_utc(micros), item] = users
     schedule = WindowSchedule.fixed(_START, _START + 3600 * _HOURS, 3600)
-    return log, Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule), many
+    return log, Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule, use="stream"), many  # one round
 
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
