@@ -54,7 +54,9 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
 
 
 def _unexpected(error: Exception, traceback_text: str, outcome: str) -> UserError:
-    if reason := reason_of_machine("".join(traceback.format_exception(error))):
+    whole = "".join(traceback.format_exception(error))
+    logging.getLogger(__name__).info("%s", whole)  # shown with --verbose alone: a cell may be in it
+    if reason := reason_of_machine(whole):
         return UserError(f"{reason}; {outcome}.")
     kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
     places = re.findall(r'File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', traceback_text)

@@ -28,6 +28,7 @@ BUDGET = (
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h", "--epsilon", "8", "--delta", "1e-12"),
     *("--max-users", "10000", "--max-items", "10000", "--charge", "hits"),
 )
+BY_BEAM = ("--runner", "DirectRunner", "--noise-key-file", "noise.key")
 
 
 def looks_plan() -> Plan:

@@ -19,24 +19,19 @@ def replay(output: str, *more: str, source: str = "log.jsonl") -> list[str]:
 def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries) -> None:
     """A part that fails, the same one from a mended log, a run without a state; then all that an operator asks."""
     rows = logs.rows_of(canaries)
-    shell.home.put("noise.key", bytes(range(32)), 0o600)
     shell.home.put("log.jsonl", logs.file_of("jsonl", [*rows, *[(None, label, at) for _, label, at in rows]]))
-    failed = shell.run_clean(*replay("1.avro", "--charge", "contributions", *PART, *CAPS, "--max-bad-fraction", "0"))
-    assert failed.code == 1
+    words = replay("1.avro", "--charge", "contributions", *PART, *CAPS, "--max-bad-fraction", "0")
+    failed = shell.run_clean(*words, code=1)
     assert "could not be read" in failed.err
     shell.home.put("log.jsonl", logs.file_of("jsonl", rows))
     taken = shell.run_clean(*replay("1.avro", "--charge", "contributions", *PART))
-    assert taken.code == 0, taken.err
     assert SHARED in taken.out
     whole = shell.run_clean(*replay("2.avro", "--charge", "contributions"))
-    assert whole.code == 0, whole.err
     assert {"file work/ledger.db", "file work/ledger.db.counter", "file work/run.state"} <= set(whole.places)
     assert SHARED.encode() in taken.places["file work/run.state"], "labels of items that were named are there"
-    shown = shell.run_clean("ledger", *ACCOUNT[:2], "--runs")
-    assert shown.code == 0, shown.err
-    assert shell.run_clean("ledger", *ACCOUNT[:2], "--json").code == 0
-    sound = shell.run_clean("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state")
-    assert sound.code == 0, sound.out
+    shell.run_clean("ledger", *ACCOUNT[:2], "--runs")
+    shell.run_clean("ledger", *ACCOUNT[:2], "--json")
+    shell.run_clean("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state")
 
 
 def test_a_log_that_is_given_as_a_ledger_or_a_state_is_not_shown(shell: Shell, canaries: Canaries) -> None:
@@ -44,7 +39,6 @@ def test_a_log_that_is_given_as_a_ledger_or_a_state_is_not_shown(shell: Shell, c
         for ending in ("", ".counter"):
             shell.home.put(f"log{ending}", logs.file_of(form, logs.rows_of(canaries)), 0o600)
         shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
-        shell.home.put("noise.key", bytes(range(32)), 0o600)
         for words in (
             ["ledger", "--ledger", "log"],
             ["ledger", "doctor", "--ledger", "log", "--repair"],
@@ -52,7 +46,5 @@ def test_a_log_that_is_given_as_a_ledger_or_a_state_is_not_shown(shell: Shell, c
             ["replay", "log.jsonl", *BUDGET, "--output", "r.avro", "--ledger", "log", "--population", "news", *CAPS],
             ["replay", "log.jsonl", *BUDGET, "--output", "r.avro", "--state", "log", *PART[2:]],
         ):
-            ran = shell.run_clean(*words)
-            assert ran.code == 1, words
-            assert "Traceback" not in ran.err
+            shell.run_clean(*words, code=1)
         shell.home.clear()

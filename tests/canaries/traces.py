@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
 
 from dp_transforms.cli.main import main
+from dp_transforms.local.pool import Done, ProcessPool, Step, ThisProcess, Workers
+from dp_transforms.local.read_contributions import ReadContributionsStep
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
 from tests.helpers import shh_process
@@ -40,7 +43,7 @@ class Ran(NamedTuple):
 
 
 class Home:
-    """A folder that holds all that a command may use: its current folder, home, temporary files.
+    """A folder that holds all that a command may use: its current folder with a noise.key, home, temporary files.
 
     Files that exist are kept for the search when the command removes them. What Python code opens for writing outside
     of the folder is noted in ``outside``.
@@ -59,6 +62,7 @@ class Home:
         self.outside: list[str] = []
         self._given: set[tuple[int, int]] = set()
         self._links: set[tuple[int, int]] = set()
+        self.put("noise.key", bytes(range(32)), 0o600)
 
     def put(self, name: str, data: bytes, mode: int = 0o644) -> pathlib.Path:
         """Makes a file in the current folder, which the search passes over: the data itself."""
@@ -151,6 +155,7 @@ class Home:
         self._links.clear()
         self._given.clear()
         self.outside.clear()
+        self.put("noise.key", bytes(range(32)), 0o600)
 
 
 def _identity(path: pathlib.Path) -> tuple[int, int]:
@@ -164,23 +169,22 @@ def _on_event(name: str, arguments: Any) -> None:
 
 
 class Recorded:
-    """Job graphs, options and metrics of all pipelines of this process."""
+    """Job graphs, options and metrics of all pipelines of this process; of replays without an engine the messages to
+    those who do their steps, their answers, and what they count. before_reading: done when such a replay has begun."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.places: dict[str, bytes] = {}
-        self.before_run: Callable[[], None] = lambda: None
+        self.before_reading: Callable[[], None] = lambda: None
         to_proto, run = beam.Pipeline.to_runner_api, beam.Pipeline.run
-        recorded = self
 
         def to_runner_api(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
             result = to_proto(pipeline, *arguments, **named)
             proto = result[0] if isinstance(result, tuple) else result
-            recorded._add("job graph", proto.SerializeToString())
-            recorded._add("options", repr(pipeline.options.get_all_options()).encode())
+            self._add("job graph", proto.SerializeToString())
+            self._add("options", repr(pipeline.options.get_all_options()).encode())
             return result
 
         def run_and_see(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
-            recorded.before_run()
             result = run(pipeline, *arguments, **named)
             wait = result.wait_until_finish
 
@@ -189,13 +193,28 @@ class Recorded:
                     return wait(*words, **more)
                 finally:
                     with contextlib.suppress(Exception):  # an engine that has gone
-                        recorded._add("metrics", metrics_of(result))
+                        self._add("metrics", metrics_of(result))
 
             result.wait_until_finish = wait_and_see
             return result
 
         patch.setattr(beam.Pipeline, "to_runner_api", to_runner_api)
         patch.setattr(beam.Pipeline, "run", run_and_see)
+        for workers in (ThisProcess, ProcessPool):
+            patch.setattr(workers, "run", self._listening(workers.run))
+
+    def _listening(self, run: Callable[..., Iterator[Done]]) -> Callable[..., Iterator[Done]]:
+        def run_and_listen(workers: Workers, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+            elements = list(elements)
+            self._add("message", pickle.dumps((step, elements)))
+            if isinstance(step, ReadContributionsStep):
+                self.before_reading()
+            for done in run(workers, step, elements):
+                self._add("message", pickle.dumps(done.outputs))
+                self._add("counts", repr(done.counts).encode())
+                yield done
+
+        return run_and_listen
 
     def _add(self, what: str, data: bytes) -> None:
         if data not in self.places.values():
@@ -218,11 +237,14 @@ class Shell:
         return run_here(self.home, self.recorded, words, self._capfd)
 
     def leaks(self, ran: Ran) -> list[tuple[str, str]]:
-        return list(found_in(self._search, ran.places))
+        """Workers know labels, and users by keyed hashes alone."""
+        found = found_in(self._search, ran.places)
+        return [(place, kind) for place, kind in found if kind != "label" or not place.startswith("message")]
 
-    def run_clean(self, *words: object) -> Ran:
-        """Runs, and finds nothing."""
+    def run_clean(self, *words: object, code: int = 0) -> Ran:
+        """Runs, ends with this code, and finds nothing."""
         ran = self.run(*words)
+        assert ran.code == code, ran.err
         assert self.leaks(ran) == []
         assert self.home.outside == [], "files outside of all folders that the command was given"
         assert "Traceback" not in ran.err

@@ -20,7 +20,6 @@ RUNNERS = {"prism": "--runner=PrismRunner", "flink": "--runner=FlinkRunner"}
 
 
 def run_stream(home, mode, *words: object, checkpoints=False):
-    home.put("noise.key", bytes(range(32)), 0o600)
     home.put("names.json", logs.looks_plan().to_json().encode())
     budget = ("--plan", "names.json") if mode == "looks" else (*BUDGET, *words_of_mode(mode))
     state = f"--state_backend_storage_path={(home.work / 'checkpoints').as_uri()}"
@@ -64,7 +63,6 @@ def test_a_stream_of_a_folder_on_an_engine(home, canaries, search, engine, mode)
 def run_with_quoting_library(home, canaries, folder, *runner: str):
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("logs/log.parquet", logs.file_of("parquet", rows))
-    home.put("noise.key", bytes(range(32)), 0o600)
     command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--input", "logs", "--time-unit", "s")
     command += ("--output", "reports", *runner)
     ran = run_apart(home, ("-m", "dp_transforms.cli.main", *command), environment=quoting_library(folder))

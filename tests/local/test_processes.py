@@ -275,7 +275,7 @@ STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.arg
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
-    write_crowded_log(tmp_path / "log", 200_000, 10_000)
+    write_crowded_log(tmp_path / "log", 800_000, 10_000)
     words = ["replay", "log", *BUDGET, "--processes", "2", "--memory", "1MB", "--output", "report.avro"]
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {STARTED}"
     folder = tmp_path / "temporary"
@@ -295,10 +295,10 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
         time.sleep(0.01)
     assert len(others) == 4, "two workers, their fork server, and what sees to it that nothing is left of these"
     process.send_signal(stop)
-    _, stderr_text = process.communicate(timeout=20)
+    _, stderr_text = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in stderr_text
-    _, alive = psutil.wait_procs(others, timeout=3)
+    _, alive = psutil.wait_procs(others, timeout=20)
     assert not alive
     left = {path.name for path in tmp_path.iterdir()}
     if stop == signal.SIGKILL:  # the next run removes its draft

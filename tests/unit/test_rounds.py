@@ -254,7 +254,7 @@ def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not():
 def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_who_holds_them():
     plan = calibrated()
     horizon = plan.schedule.horizon
-    thresholds = [plan.terms_of_round(1, drawn, horizon).threshold for drawn in (0, 10, 65, 66, 1000)]
+    thresholds = [plan.terms_of_round(1, drawn, horizon).threshold for drawn in (0, 10, 75, 76, 1000)]
     assert thresholds[0] == thresholds[2] < thresholds[3] < thresholds[4]
     trial = trial_with_rounds(false_names=2)
     in_block = named_in_blocks(trial, [str(number) for number in range(2000)])
