@@ -4,8 +4,9 @@ The price of a test is the largest Renyi divergence, over all whole counts of th
 what is published of an item with a user's weight and without it: a bit, ``count + noise >= threshold``; or a level, how
 many of the boundaries T, T + d, T + 2d, ... the noisy count reaches.
 
-Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it; `within` says yes only
-where a price is at most what is given (docs/prices.md, "Many prices at once"). Errors of floats are added, each
+Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it at the spacing of plans,
+where no tail below e^-600 decides; `within` says yes only where a price is at most what is given (docs/prices.md, "Many
+prices at once"). Errors of floats are added, each
 inequality is rounded up. Tests compare the bounds with exact prices.
 
 A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,
@@ -42,6 +43,7 @@ _OUTCOME_ERRORS = 5e-12  # of the probability of an outcome, likewise
 _REST = 1e-6  # of what is found: what the boundaries of levels beyond the reach may add
 _SMALLEST_DECAY = math.log(2)
 _FAR = -600.0  # logarithm of a tail that is no longer computed with as a number
+_MOST_SCALES = 1000  # of a weight that is looked at
 _WEIGHTS_AT_ONCE = 256
 _MOST_STEPS = 40
 
@@ -142,7 +144,10 @@ class _Search:
         self.lam = published.order - 1
         self.allowed, self.most = allowed, most
         self.found = np.full(len(weights), least)
-        self.failed = (weights > published.spacing) & (published.spacing > 0)
+        # Of a bit, 1,000 scales cost more than a user budget pays. At m = weight, ``P >= 1/2`` and ``Q <= e^-((weight -
+        # 1/2) / scale) / 2 <= e^-1000 / 2``, as no shape is below 1; the price is at least the divergence of order 1,
+        # and that is at least ``P ln(1/Q) - ln 2 >= (1000 + ln 2) / 2 - ln 2 > 499``, which would be epsilon.
+        self.failed = weights > (published.spacing or _MOST_SCALES * self.noise.scale)
         # In the place of those stands 1: a forged weight may be so large that no memory holds its tails.
         self.weights = np.where(self.failed, 1, weights).astype(np.int64)
         self.reach = self.weights + 2 * self.noise.scale

@@ -21,7 +21,7 @@ from dp_transforms.beam.at_once import WithStarts
 from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
 from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
 from dp_transforms.beam.threshold_monitor import charge_windows
-from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store
+from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store, unpack_stored
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.core.messages import Message, ToShard, messages_of
 from dp_transforms.core.named_items import NamedItems
@@ -172,7 +172,9 @@ class InOrderDoFn(beam.DoFn):
 
     def _progress(self, progress: Any) -> StageProgress:
         stored = progress.read()
-        now = StageProgress(self._shards) if stored is None else StageProgress(*StageProgress.FIELDS.unpack(stored))
+        now = StageProgress(self._shards)
+        if stored is not None:
+            now = StageProgress(*unpack_stored(StageProgress.FIELDS, stored))
         if now.shards != self._shards:  # users would be in other shards, where their budgets are full again
             raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
         return now

@@ -24,7 +24,7 @@ from dp_transforms.beam.keys import resolve_noise_key
 from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
-from dp_transforms.beam.turns import Rewritten, store
+from dp_transforms.beam.turns import Rewritten, store, unpack_stored
 from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters, Hits
 from dp_transforms.core.event_ids import id_of_value
@@ -319,7 +319,7 @@ class Progress:
 
     @classmethod
     def of(cls, stored: bytes | None) -> Progress:
-        return cls() if stored is None else cls(*cls._FIELDS.unpack(stored))
+        return cls() if stored is None else cls(*unpack_stored(cls._FIELDS, stored))
 
     def to_bytes(self) -> bytes:
         return self._FIELDS.pack(*dataclasses.astuple(self))

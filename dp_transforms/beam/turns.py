@@ -15,6 +15,7 @@ from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
 from dp_transforms.core.messages import EncodedMessage, Message
+from dp_transforms.errors import StreamError
 
 _DIGIT_BITS = 4
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
@@ -125,6 +126,14 @@ def store(
         rewritten.cells, rewritten.size = len(changed), sum(map(len, changed))
     for cell in changed:
         bag.add(cell)
+
+
+def unpack_stored(fields: struct.Struct, stored: bytes) -> tuple[int, ...]:
+    """The numbers of a state. Raises StreamError for one of another version, as from an older savepoint. Such states
+    keep their names: under a new name it would be taken for none, and what users have paid would be forgotten."""
+    if len(stored) != fields.size:
+        raise StreamError("the stored state is of another version. Start a new run.")
+    return fields.unpack(stored)
 
 
 def _packed(numbers: list[int]) -> bytes:

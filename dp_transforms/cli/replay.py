@@ -29,7 +29,7 @@ from dp_transforms.cli.shared_options import StateOptions, check_page, check_sta
 from dp_transforms.core.event_ids import joined_label
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
-from dp_transforms.local.machine import SMALL_LOG_BYTES, Spread, bytes_of_files, events_in_windows
+from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
 from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.plan.rounds import PARTS, REPLAY
@@ -94,15 +94,18 @@ def _replay(options: ReplayOptions, runner: Sequence[str]) -> tuple[ReplaySummar
         request = _request(options, account)
         if sliding := _sliding_words(request):
             tell(sliding)
-        spread, memory = request.spread, options.work.memory
-        if not runner and memory is not None and memory < spread.least_bytes:
-            tell(_too_little_memory(spread))
+        if not runner and (little := _memory_words(request)):
+            tell(little)
     if request.state is None:
         return run_whole(request, runner, account), request
     return run_part(request, account), request
 
 
-def _too_little_memory(spread: Spread) -> str:
+def _memory_words(request: ReplayRequest) -> str | None:
+    """None where --memory is enough."""
+    spread, memory = request.spread, request.options.work.memory
+    if memory is None or memory >= spread.least_bytes:
+        return None
     return (
         f"--memory is less than this command with {counted(spread.number, 'worker')} may take,"
         f" {spread.least_bytes / 1e9:.2f} GB, even with all that lies between two steps on disk."
@@ -159,6 +162,8 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
     number = request.spread.number
     yield f"{counted(number, 'worker')} of this machine would do the work." if number else _BY_ITSELF
+    if little := _memory_words(request):
+        yield little
     if sliding := _sliding_words(request):
         yield sliding
     if charged is not None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
-import shutil
 import warnings
+from multiprocessing import forkserver
 
 from dp_transforms.lean_imports import go_without_pandas
 
 go_without_pandas()
-if folder := os.environ.pop("SHH_FORK_SERVER", None):  # which the command would leave if it is killed
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _leave(folder: str) -> None:
+    """Removes what the command leaves if it is killed: the socket of this process, and its folder if nothing else is
+    there. Never more, whatever the folder is."""
+    socket = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]  # known when it serves
+    if socket is not None and os.path.dirname(socket) == folder:
+        with contextlib.suppress(OSError):
+            os.unlink(socket)
+            os.rmdir(folder)
+
+
+if folder := os.environ.pop("SHH_FORK_SERVER", None):
+    atexit.register(_leave, folder)
 # The only other thread is that of jemalloc, in Arrow, which is made for forks. Python 3.12 warns of any.
 warnings.simplefilter("ignore", DeprecationWarning)
 

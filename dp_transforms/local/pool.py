@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver, resource_tracker, util
 from typing import Any, NamedTuple, Protocol
@@ -106,7 +106,7 @@ class ProcessPool:
             start_fork_server()
             self.store = BlobStore(memory_bytes)
         except OSError as error:
-            raise PoolError(f"no worker process could be started: {error.strerror or error}.") from None
+            raise _not_started(error) from None
         self._executor = ProcessPoolExecutor(
             number,
             multiprocessing.get_context("forkserver"),
@@ -118,15 +118,20 @@ class ProcessPool:
     def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
         packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
         try:
-            waiting = [self._executor.submit(_do, packed, element) for element in elements]
+            waiting = [self._submit(packed, element) for element in elements]
             for number, future in enumerate(waiting):
                 yield future.result()
                 waiting[number] = None  # type: ignore[call-overload]  # its outputs go as soon as nobody has them
         except BrokenProcessPool:
             raise self._death() from None
-        except OSError as error:
-            raise PoolError(f"no worker process could be started: {error.strerror or error}.") from None
         self.store.free(packed)
+
+    def _submit(self, packed: bytes, element: Any) -> Future[Done]:
+        """The first one starts the workers."""
+        try:
+            return self._executor.submit(_do, packed, element)
+        except OSError as error:
+            raise _not_started(error) from None
 
     def get(self, blob: bytes) -> bytes | memoryview:
         return self.store.get(blob)
@@ -158,11 +163,15 @@ class ProcessPool:
         )
 
 
+def _not_started(error: OSError) -> PoolError:
+    return PoolError(f"no worker process could be started: {error.strerror or error}.")
+
+
 def start_fork_server() -> None:
     """Begins to load what workers need, in a process of its own that forks them; it ends with this one. Repeatable."""
-    environment = {**_ENVIRONMENT, FOLDER: util.get_temp_dir()}
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update({name: value for name, value in environment.items() if before[name] is None})
+    before = {name: os.environ.get(name) for name in (*_ENVIRONMENT, FOLDER)}
+    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if before[name] is None})
+    os.environ[FOLDER] = util.get_temp_dir()  # whatever the caller has there
     multiprocessing.set_forkserver_preload([_LIBRARIES])
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
@@ -173,6 +182,8 @@ def start_fork_server() -> None:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def write_next_state(
     forget_after: followed items that were named longer ago than so many windows are forgotten. key: `sealing_key`.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
-    shards. WindowItems that nobody changed are copied.
+    shards. Chunks that nobody changed are copied.
     """
     assert header.intent is not None
     changed: dict[tuple[Kind, int], list[Packed]] = {}

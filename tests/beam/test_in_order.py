@@ -158,6 +158,22 @@ def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_i
         list(cut.process((1, (1, 1, pairs[1, 1][0])), **steps.states[0, 1]))
 
 
+@pytest.mark.parametrize("numbers", [4, 6, 9])
+def test_a_state_of_another_version_is_refused_since_what_users_have_paid_would_be_forgotten(numbers):
+    """Of a step in order it had 4 numbers once, or 9 where users pay for hits, and so many in the other monitor."""
+    older = Cell()
+    older.write(bytes(8 * numbers))
+    for step in Steps(MODES["hits"]).steps:
+        state = {name: kind() for name, kind in WAITING.items()}
+        (message,) = messages_of(0, [])
+        with pytest.raises(StreamError, match=r"state is of another version\. Start a new run"):
+            list(step.process((0, message), **state, cells=Bag(), progress=older))
+    monitor = ThresholdMonitorEvolvingDoFn(MODES["hits"], HeldSecret())
+    waiting = {"pending": Bag(), "pending_far": Bag(), "close": Timer(), "progress": older}
+    with pytest.raises(StreamError, match="state is of another version"):
+        monitor.process(("key", (0, 0, [])), **waiting)
+
+
 def test_where_nothing_is_followed_no_item_is_known():
     settings = changed(NAMES, forget_after=0)
     steps = Steps(settings)

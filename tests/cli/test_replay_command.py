@@ -360,7 +360,7 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path):
     seen = r"Times that were looked at: 2026-01-01T00:00:00Z to 2026-01-01T00:\d\d:\d\dZ"
     assert re.search(rf"{seen}\. ", said)
     assert "(8, 1e-06)-differentially private" in said
-    assert re.search(r"needs about 1\d\.\d GB, and [\d.]+ GB are free", said)
+    assert re.search(r"\d+ workers? of this machine would do the work\.", said)
     assert re.search(
         r"If it is run, this run takes [\d.]+ of the 20 that users of \*news\* may ever lose; [\d.]+ is", said
     )

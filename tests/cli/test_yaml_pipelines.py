@@ -20,9 +20,10 @@ _START, _HOURS = 1_767_225_600, 6  # 2026-01-01
 def clear_log() -> tuple[list[Event], Plan, dict[tuple[str, str], int]]:
     """The log; a plan for it; for each window and item that many have, by how many: 200 to 500.
 
-    Everybody has one item in the whole run, so a purse pays for its weight at once. One item of each window has one
-    user, without whom it could not be named: it is named with a probability of at most delta, 1e-6. With epsilon 8 the
-    noise has a standard deviation of two users.
+    Everybody has one item in the whole run, so a user budget pays for its weight at once. One item of each window has
+    one user, without whom it could not be named: it is named with a probability of at most delta, 1e-6. No item is
+    followed, which noise alone may name in another window. With epsilon 8 the noise has a standard deviation of two
+    users.
     """
     log, many = [], {}
     for hour in range(_HOURS):
@@ -32,7 +33,7 @@ def clear_log() -> tuple[list[Event], Plan, dict[tuple[str, str], int]]:
             if users > 1:
                 many[format_utc(micros), item] = users
     schedule = WindowSchedule.fixed(_START, _START + 3600 * _HOURS, 3600)
-    return log, Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule, use="stream"), many  # one round
+    return log, Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule, forget_after=0), many
 
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

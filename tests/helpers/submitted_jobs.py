@@ -15,7 +15,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from dp_transforms import EventFields, Plan, WindowReport, WindowSchedule
-from dp_transforms.beam import jobs
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.report_folder import ReportFolder
@@ -101,14 +100,13 @@ def made_job(
         words = [word.replace(written, place) for word in words]
     module, pipelines = script(name), []
     build_name = "build_stream" if name == STREAM else "build_replay"
-    home = module if name == STREAM else jobs
-    build = getattr(home, build_name)
+    build = getattr(module, build_name)
 
     def seen(pipeline: beam.Pipeline, *arguments: object) -> None:
         pipelines.append(pipeline)
         build(pipeline, *arguments)
 
-    monkeypatch.setattr(home, build_name, seen)
+    monkeypatch.setattr(module, build_name, seen)
     module.run([*words, "--dry_run=true"])
     (pipeline,) = pipelines
     job = pipeline.runner.proto_pipeline

@@ -51,7 +51,7 @@ def test_a_replay_is_a_batch_job_that_publishes_in_its_last_step(
 ) -> None:
     names = {path.name for path in tmp_path.iterdir()}
     job, options = made_job(REPLAY, places, monkeypatch)
-    (last,) = (each for each in job.components.transforms.values() if each.unique_name.endswith("/PublishDraft"))
+    (last,) = (each for each in job.components.transforms.values() if each.unique_name.endswith("/WriteReportFile"))
     assert not any(
         set(last.outputs.values()) & set(each.inputs.values()) for each in job.components.transforms.values()
     )
@@ -78,7 +78,7 @@ def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
     for each in steps:
         if each.spec.urn == "beam:transform:pardo:v1":
             has_state = bool(beam_runner_api_pb2.ParDoPayload.FromString(each.spec.payload).state_specs)
-            assert has_state == ("ThresholdMonitorEvolvingDoFn" in each.unique_name), each.unique_name
+            assert has_state == each.unique_name.endswith("/CloseWindows"), each.unique_name
 
 
 _WITHOUT_NETWORK = """

@@ -10,10 +10,18 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy.stats import norm
 
+from dp_transforms.accounting import price_bounds
 from dp_transforms.accounting.composition import sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.paid_tests import choose_tests
-from dp_transforms.accounting.price_list import found_from, make_price_list, order_budget, smallest_open_threshold
+from dp_transforms.accounting.price_bounds import log_tails
+from dp_transforms.accounting.price_list import (
+    PriceList,
+    found_from,
+    make_price_list,
+    order_budget,
+    smallest_open_threshold,
+)
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from tests.helpers.exact_prices import level_price, look_price
 from tests.unit import purse_oracle
@@ -142,6 +150,21 @@ def test_a_list_with_too_low_a_price_cannot_be_built():
     ):
         with pytest.raises(ValueError, match=r"costs more than its \d+ units"):
             dataclasses.replace(prices, **change)
+
+
+@pytest.mark.parametrize("shape", [1.0, 4.0])
+def test_a_forged_weight_takes_no_memory(shape, monkeypatch):
+    """Its price is clear without tables of tails as long as the weight."""
+    scale = 100
+
+    def watched(noise, reach):
+        assert reach <= 1010 * scale
+        return log_tails(noise, reach)
+
+    monkeypatch.setattr(price_bounds, "log_tails", watched)
+    for weight in (1000 * scale + 1, 10**9):
+        with pytest.raises(ValueError, match=rf"weight {weight} costs more than its \d+ units"):
+            PriceList(ExponentialPower(shape, scale), 17.0, 0.5, (weight,), (BUDGET_UNITS,))
 
 
 FINE_SCALE = 16_000
