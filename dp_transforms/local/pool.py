@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import traceback
 from collections import Counter
@@ -25,6 +26,7 @@ from dp_transforms.local.stored_blobs import BlobStore
 
 _LIBRARIES = "dp_transforms.local.libraries"
 FOLDER = "SHH_FORK_SERVER"  # variable of the environment: where the fork server has its socket
+_LONGEST_FOLDER = 60  # bytes of TMPDIR: with the names below it a socket may have 104
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
 # takes a sixth of the time of a worker. No threads: there are processes.
 _ENVIRONMENT = {
@@ -171,7 +173,7 @@ def start_fork_server() -> None:
     """Begins to load what workers need, in a process of its own that forks them; it ends with this one. Repeatable."""
     before = {name: os.environ.get(name) for name in (*_ENVIRONMENT, FOLDER)}
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if before[name] is None})
-    os.environ[FOLDER] = util.get_temp_dir()  # whatever the caller has there
+    os.environ[FOLDER] = _socket_folder()  # whatever the caller has there
     multiprocessing.set_forkserver_preload([_LIBRARIES])
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
@@ -184,6 +186,18 @@ def start_fork_server() -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _socket_folder() -> str:
+    """Private, and removed with this process. The path of a socket has at most some 100 characters, so with a long
+    TMPDIR it is in the folder that every system has."""
+    usual = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        return util.get_temp_dir()
+    finally:
+        tempfile.tempdir = usual
 
 
 @contextlib.contextmanager

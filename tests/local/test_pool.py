@@ -15,11 +15,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_fork_server_removes_its_own_folder_alone_whatever_the_environment_names(tmp_path):
-    """Also where the command was killed; `run_python` waits until nobody has the output any more."""
-    foreign, temporary = tmp_path / "foreign", tmp_path / "temporary"
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_fork_server_removes_its_own_folder_alone_whatever_the_environment_names(tmp_path, short_folder, is_long):
+    """Also where the command was killed; `run_python` waits until nobody has the output any more. A socket cannot be
+    below a long TMPDIR."""
+    foreign, temporary = tmp_path / "foreign", tmp_path / ("x" * 120) if is_long else short_folder
     foreign.mkdir()
-    temporary.mkdir()
+    temporary.mkdir(exist_ok=True)
     (foreign / "data").write_text("of somebody")
     ended = run_python("-c", KILLED, environment={"SHH_FORK_SERVER": str(foreign), "TMPDIR": str(temporary)})
     assert ended.stdout == f"{foreign}\n", "the caller has it back"
