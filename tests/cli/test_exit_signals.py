@@ -124,6 +124,8 @@ with exit_signals.Unwinding():
         sys.exit(exit_signals.stopped_with)
 """
 STARTED = 'print("started", flush=True)'
+# A signal that comes just before a long sleep begins would be heard when it ends.
+WAITING = "[time.sleep(0.05) for _ in range(12_000)]"
 # What it says first, it says where it would swallow a signal already.
 SWALLOWING = f"""
         while True:
@@ -157,8 +159,8 @@ SWALLOWED = "started\nswallowed\n", "shh: stopped.\n"
 @pytest.mark.parametrize(
     ("before", "body", "stops", "ends"),
     [
-        pytest.param("", f"{STARTED}; time.sleep(600)", [signal.SIGINT], (130, *UNWOUND), id="in order"),
-        pytest.param("", f"{STARTED}; time.sleep(600)", [signal.SIGTERM], (143, *UNWOUND), id="SIGTERM in order"),
+        pytest.param("", f"{STARTED}; {WAITING}", [signal.SIGINT], (130, *UNWOUND), id="in order"),
+        pytest.param("", f"{STARTED}; {WAITING}", [signal.SIGTERM], (143, *UNWOUND), id="SIGTERM in order"),
         pytest.param("", SWALLOWING.strip(), [signal.SIGTERM, signal.SIGINT], (143, *SWALLOWED), id="second signal"),
         pytest.param(
             *("exit_signals._SECONDS_TO_UNWIND = 1", SWALLOWING.strip(), [signal.SIGINT], (130, *SWALLOWED)),
