@@ -26,6 +26,7 @@ from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
 from dp_transforms.local import replay as local
 from dp_transforms.local.machine import shards_of_log
+from dp_transforms.local.pool import faults_of_steps
 from dp_transforms.logs import (
     EventFileError,
     check_unchanged,
@@ -162,23 +163,26 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
         with errors_in_one_line("nothing was published"):
             key = _noise_key(request, part)
             made = _replay(request, part, key)
-            for path, name, header, reports in (
-                (report, request.output, request.header, made.reports),
-                (of_blocks, options.block_output, request.block_header if of_blocks else None, made.blocks),
-            ):
-                if header is not None:
-                    write = report_writer(header, map(checked_report, reports), report_format(path))
-                    replace_whole(path, write, shown_name=name)
-            if rejected:
-                packed = map(pack_rejected, made.rejected)
-                write = functools.partial(write_rejected_lines, packed=packed)
-                replace_whole(rejected, write, mode=0o600, shown_name=options.dead_letter)
-            if part:
-                try:
-                    forget_after = request.plan.followed_for
-                    write_next_state(state, part.begun, part.run_part, made.handed_over, forget_after, sealing_key(key))
-                except OSError as error:
-                    raise write_error(part.facts.state_path, error) from None
+            with faults_of_steps():  # a library that writes may say what it writes
+                for path, name, header, reports in (
+                    (report, request.output, request.header, made.reports),
+                    (of_blocks, options.block_output, request.block_header if of_blocks else None, made.blocks),
+                ):
+                    if header is not None:
+                        write = report_writer(header, map(checked_report, reports), report_format(path))
+                        replace_whole(path, write, shown_name=name)
+                if rejected:
+                    packed = map(pack_rejected, made.rejected)
+                    write = functools.partial(write_rejected_lines, packed=packed)
+                    replace_whole(rejected, write, mode=0o600, shown_name=options.dead_letter)
+                if part:
+                    try:
+                        forget_after = request.plan.followed_for
+                        write_next_state(
+                            state, part.begun, part.run_part, made.handed_over, forget_after, sealing_key(key)
+                        )
+                    except OSError as error:
+                        raise write_error(part.facts.state_path, error) from None
             check_unchanged(request.chunks)
         summary = ReplaySummary.of_counts(made.counts, time.monotonic() - started)
         is_empty = not part and not options.allow_empty and summary.events == summary.outside_range

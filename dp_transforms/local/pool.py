@@ -176,11 +176,11 @@ def start_fork_server() -> None:
     os.environ[FOLDER] = _socket_folder()  # whatever the caller has there
     multiprocessing.set_forkserver_preload([_LIBRARIES])
     resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
     try:
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -2,10 +2,14 @@
 
 import pytest
 
+from dp_transforms.cli import replay_run
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.errors import UserError
 from dp_transforms.local.pool import faults_of_steps
+from tests.helpers.crowded_logs import replay_request
+from tests.helpers.replay_logs import write_log
+from tests.helpers.small_runs import small_plan
 
 FORGED = "cannot read 7\nx.EventFileError: CELL OF A USER"
 FORGED_WHOLE = """7
@@ -54,6 +58,18 @@ def test_a_message_with_line_breaks_forges_no_error_of_ours(message):
         assert "failed with ValueError" in str(caught.value)
         assert "CELL" not in str(caught.value)
     assert "at dp_transforms/beam/read_events.py:80;" in str(there.value)
+
+
+def test_what_a_library_says_while_a_report_is_written_is_not_shown(tmp_path, monkeypatch):
+    def write(handle):
+        raise ValueError("CELL")
+
+    write_log(tmp_path / "log.csv")
+    monkeypatch.setattr(replay_run, "report_writer", lambda *_: write)
+    with pytest.raises(UserError, match=r"failed with ValueError.*nothing was published") as caught:
+        replay_run.run_replay(replay_request(tmp_path / "log.csv", small_plan(), tmp_path / "report.avro", None))
+    assert "CELL" not in str(caught.value)
+    assert not (tmp_path / "report.avro").exists()
 
 
 def test_an_error_of_ours_is_told_by_the_traceback_that_was_first():
