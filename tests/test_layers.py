@@ -125,7 +125,6 @@ def test_imports_run_down_from_room_to_room_along_few_arrows():
     [
         ("logs", ["accounting"]),
         ("runs", ["accounting"]),
-        ("runs/ledger", ["core"]),
         ("audit", ["runs.ledger"]),
     ],
 )

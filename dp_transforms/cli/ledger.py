@@ -13,18 +13,18 @@ from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
-from dp_transforms.runs.ledger import Ledger
+from dp_transforms.reports import ReportFileError, read_report_file
+from dp_transforms.runs.ledger import Ledger, Shown
 from dp_transforms.runs.lifetime_cost import RULES
-from dp_transforms.runs.records import PartRequest, StateMark
+from dp_transforms.runs.records import PartRequest
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import json_of, print_balances, print_runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_LEDGER_HELP = "The ledger: a file."
 
 
 def _ledger_option(function: _F) -> _F:
-    return click.option("--ledger", "place", metavar="FILE", help=_LEDGER_HELP)(function)
+    return click.option("--ledger", "place", metavar="FILE", help="The ledger: a file.")(function)
 
 
 @click.group(name="ledger", invoke_without_command=True)
@@ -78,10 +78,8 @@ def reserve(
     plan = read_plan(plan_file)
     caps = caps_of(max_epsilon, max_delta, rule)
     with user_errors(ValueError):
-        request = PartRequest.of_plan(
-            plan, population=population, stream=stream, run_id=run_id, input_fingerprint="", key_fingerprint=""
-        )
-    verdict = _opened(place, create=True).reserve_run(request, caps)
+        request = PartRequest.whole(plan, population=population, stream=stream, run_id=run_id or "")
+    verdict = _opened(place).reserve_run(request, caps)
     note_done()  # else who reads an exit code reserves again
     click.echo(
         f"Run {verdict.run_id}: {verdict.line}\nNow run it: shh replay or shh stream with --run-id"
@@ -108,37 +106,16 @@ def abandon(place: str | None, run_id: str) -> None:
     click.echo(f"Run {run_id} is abandoned. What it cost stays spent.")
 
 
-@command.command("fail")
-@_ledger_option
-@click.argument("run_id")
-def fail(place: str | None, run_id: str) -> None:
-    """Say that the processes of RUN_ID are certainly dead, on another machine. It may then be resumed."""
-    count = _opened(place).fail_run(run_id)
-    click.echo(f"Run {run_id}: {count} of its parts may be resumed now, by the same command and input.")
-
-
 @command.command("doctor")
 @_ledger_option
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Accept a restored copy, charge what its counter file knows to be spent, and abandon all open runs. Make a new"
-    " ledger where the file is gone. Only if no newer copy is left.",
-)
-@click.option(
-    "--state",
-    "states",
-    metavar="FILE",
-    multiple=True,
-    help="Also compare this state of a run with the ledger: which of them is an older copy. Several may be given.",
-)
-def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
-    """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault."""
-    marks = [_mark_of(path) for path in states]
-    ledger = _opened(place, rebuild=repair)
-    for line in ledger.repair() if repair else ():
-        click.echo(line)
-    findings = ledger.doctor(marks)
+@click.argument("files", metavar="[REPORT|STATE]...", nargs=-1)
+def doctor(place: str | None, files: tuple[str, ...]) -> None:
+    """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault.
+
+    A ledger that was restored from a backup has forgotten what was spent since. Name the newest reports and states of
+    its runs: if it does not know of them, it is an older copy.
+    """
+    findings = _opened(place).findings([_shown(path) for path in files])
     for finding in findings:
         click.echo(f"{'FAULT' if finding.is_fault else 'note'}: {finding.text}")
     if any(finding.is_fault for finding in findings):
@@ -146,15 +123,19 @@ def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
     click.echo("The ledger is sound.")
 
 
-def _mark_of(path: str) -> StateMark:
-    state = StateFile(path)
-    header = state.header
-    return StateMark(header.run_id, header.plan_fingerprint, header.closed_through, state.fingerprint)
+def _shown(path: str) -> Shown:
+    """What a report or a state says of its run. Raises UserError."""
+    try:
+        header, _ = read_report_file(path)
+        return Shown(path, header.run_id)
+    except (ReportFileError, OSError):
+        state = StateFile(path)
+    return Shown(path, state.header.run_id, state.header.closed_through, state.fingerprint)
 
 
-def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -> Ledger:
+def _opened(place: str | None) -> Ledger:
     """The ledger of the command or of its subcommand."""
     place = place or click.get_current_context().meta.get("shh.ledger")
     if place is None:
         raise click.UsageError("--ledger is missing: name a file.")
-    return Ledger.open(place, create=create, rebuild=rebuild)
+    return Ledger(place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
@@ -139,8 +138,8 @@ def _check_with_runner(options: ReplayOptions) -> None:
 
 def _say_what_would_be_done(options: ReplayOptions) -> None:
     """On stderr, since it depends on the log: what a replay prints on stdout may be published."""
-    with user_errors(ValueError), tempfile.TemporaryDirectory() as folder:
-        account = RunAccount.of_options(options.account, trial=folder)
+    with user_errors(ValueError):
+        account = RunAccount.of_options(options.account)
         request = _request(options, account)
         charged = account.check_fits(request.plan, options.stream, options.run_id)
         for line in _dry_run_lines(request, charged):

@@ -20,7 +20,7 @@ from dp_transforms.cli.output_file import check_output, output_draft_file, publi
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import PartFacts, StatePart, open_part, part_is_done, part_is_taken
+from dp_transforms.cli.state_part import StatePart, file_in, open_part
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
@@ -39,10 +39,9 @@ from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lin
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports.files import replace_whole, report_format, report_writer, write_error
 from dp_transforms.reports.report_records import checked_report
-from dp_transforms.runs.fingerprints import InputFingerprint, input_key, read_key_file, sealing_key
+from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_key_file, sealing_key
 from dp_transforms.runs.records import VerdictKind
-from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.stored_part import write_next_state
+from dp_transforms.runs.state_file import hold_state, write_next_state
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -53,15 +52,15 @@ _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is 
 
 def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount) -> ReplaySummary:
     """All of a run at once, without a state. runner: options of Beam; empty for a replay on this machine."""
-    if account.is_kept or runner:
+    if account.ledger or runner:
         _check_range(request)
-    if not account.is_kept:
+    if account.ledger is None:
         return _run(request, runner)
     path = request.options.noise_key_file
     log = fingerprint_of_log(request, None if path is None else input_key(_key_of(path)))
-    verdict = account.reserve_whole(request.plan, request.stream, request.options.run_id, log.text)
-    with account.whole(is_private=not runner):
-        return _run(dataclasses.replace(request, run_id=verdict.run_id), runner)
+    reserved = account.request(request.plan, request.stream, request.options.run_id, log)
+    with account.whole(reserved, is_private=not runner) as run_id:
+        return _run(dataclasses.replace(request, run_id=run_id), runner)
 
 
 def _key_of(path: str) -> bytes:
@@ -71,36 +70,38 @@ def _key_of(path: str) -> bytes:
 
 def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
-    assert request.state is not None
+    state = request.state
+    assert state is not None
 
-    def check(facts: PartFacts) -> None:
+    def check(kind: VerdictKind) -> None:
         """Raises UserError if the files of a new part exist, or cannot be written."""
-        if facts.how in (VerdictKind.NEW, VerdictKind.CONTINUES):
+        if kind in (VerdictKind.NEW, VerdictKind.CONTINUES):
             check_output(request.output)
             check_output(request.options.dead_letter or None, "--dead-letter")
             check_output(request.options.block_output, "--block-output")
-        if account.is_kept and facts.how == VerdictKind.NEW:
+        if account.ledger and kind == VerdictKind.NEW:
             _check_range(request, is_part=True)
 
-    with hold_state(request.state.path):
-        log = fingerprint_of_log(request, input_key(_key_of(request.state.noise_key_file)))
-        facts = open_part(
+    summary = None
+    with hold_state(state.path):
+        part = open_part(
             request.plan,
-            request.state,
+            state,
             stream=request.stream,
-            input_fingerprint=log.text,
+            input_fingerprint=fingerprint_of_log(request, input_key(_key_of(state.noise_key_file))),
             account=account,
+            block_output=request.options.block_output,
             check=check,
         )
-        part = StatePart(facts)
-        if facts.how == VerdictKind.DONE:
-            part.find_done(request.options.block_output)
-            account.finish(facts, facts.state_fingerprint)
-            tell(part_is_done(facts))
-            return None
-        with part.account_of(account):
-            summary = _run(dataclasses.replace(request, run_id=facts.header.run_id), part=part)
-    tell(part_is_taken(facts))
+        if part.kind == VerdictKind.DONE:
+            part.find_done()
+        else:
+            with part.taken():
+                if part.is_drawn:
+                    part.publish()
+                else:
+                    summary = _run(dataclasses.replace(request, run_id=part.verdict.run_id), part=part)
+    tell(part.words)
     return summary
 
 
@@ -119,7 +120,7 @@ def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
             raise nothing_found(request, *outside, has_run=False)
 
 
-def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
+def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
     """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
     groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
@@ -127,9 +128,9 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
     reading = (*fields.names, *(value or "" for value in declared), _NO_CHOICE)
     files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
-    log = InputFingerprint(files, reading, key, stored)
+    log = input_fingerprint(files, reading, key, stored)
     with user_errors(EventFileError):
-        is_same = bool(log.text) and find_log_chunks(request.options.logs, fields) == request.chunks
+        is_same = find_log_chunks(request.options.logs, fields) == request.chunks
     if not is_same:
         raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
     return log
@@ -158,8 +159,12 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
         def draft(output: str | None) -> str:
             return drafts.enter_context(output_draft_file(output)) if output else ""
 
-        report, of_blocks = draft(request.output), draft(options.block_output)
-        rejected, state = draft(options.dead_letter), draft(part.facts.state_path if part else None)
+        drawn = drafts.enter_context(part.draft()) if part else None
+        report, of_blocks = (
+            str(file_in(drawn, name, output)) if drawn and output else draft(output)
+            for name, output in (("report", request.output), ("blocks", options.block_output))
+        )
+        rejected = draft(options.dead_letter)
         with errors_in_one_line("nothing was published"):
             key = _noise_key(request, part)
             made = _replay(request, part, key)
@@ -175,14 +180,14 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
                     packed = map(pack_rejected, made.rejected)
                     write = functools.partial(write_rejected_lines, packed=packed)
                     replace_whole(rejected, write, mode=0o600, shown_name=options.dead_letter)
-                if part:
+                if part and drawn:
+                    after, forget_after = drawn / "state", request.plan.followed_for
                     try:
-                        forget_after = request.plan.followed_for
                         write_next_state(
-                            state, part.begun, part.run_part, made.handed_over, forget_after, sealing_key(key)
+                            after, part.header_after, part.run_part, made.handed_over, forget_after, sealing_key(key)
                         )
                     except OSError as error:
-                        raise write_error(part.facts.state_path, error) from None
+                        raise write_error(part.options.path, error) from None
             check_unchanged(request.chunks)
         summary = ReplaySummary.of_counts(made.counts, time.monotonic() - started)
         is_empty = not part and not options.allow_empty and summary.events == summary.outside_range
@@ -192,11 +197,10 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
         check_bad_fraction(request, summary.events, summary.rejected)
         if is_empty:
             raise nothing_found(request, summary.events, summary.rejected)
-        with_blocks = {options.block_output: of_blocks} if options.block_output else {}
         if part:
-            part.publish({**with_blocks, part.facts.record.output: report}, state)
+            part.publish(drawn)
         else:
-            _publish(request.output, report, with_blocks)
+            _publish(request.output, report, {options.block_output: of_blocks} if options.block_output else {})
         return summary
 
 
@@ -205,7 +209,7 @@ def _noise_key(request: ReplayRequest, part: StatePart | None) -> bytes:
     path = request.options.noise_key_file
     if path is None:
         return secrets.token_bytes(32)
-    return read_key_file(path, part.facts.header.key_fingerprint if part else None)
+    return read_key_file(path, part.key_fingerprint if part else None)
 
 
 def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local.Replayed:

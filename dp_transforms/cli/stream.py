@@ -32,6 +32,7 @@ from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
 from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
+from dp_transforms.runs.records import PartRequest
 
 _NOTHING_STARTED = "nothing was started"
 _IN_PROCESS = (
@@ -131,20 +132,21 @@ def _accounted(request: StreamRequest, account: RunAccount) -> Iterator[None]:
     Raises UserError if the run does not fit into what is left, and for a run id that was used before, unless the run is
     resumed from what its runner stored: then its restarts draw the same noise for the same records.
     """
-    if not account.is_kept:
+    if account.ledger is None:
         yield
         return
     job = request.job
-    account.reserve_part(
+    reserved = PartRequest.whole(
         job.plan,
-        stream=job.stream,
-        run_id=job.run_id,
         # What decides which events the records are. The records themselves are still to come.
-        input_fingerprint=hashlib.sha256(job.source.fingerprint().encode()).hexdigest(),
-        key_fingerprint=_fingerprint_of_key(request.noise_key),
+        hashlib.sha256(job.source.fingerprint().encode()).hexdigest(),
         draws_once=not request.resumes,
+        stream=job.stream,
+        population=account.population,
+        run_id=job.run_id,
+        key_fingerprint=_fingerprint_of_key(request.noise_key),
     )
-    with account.whole(is_private=None):
+    with account.whole(reserved, is_private=None):
         yield
 
 

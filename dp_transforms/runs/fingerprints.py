@@ -4,7 +4,6 @@ its states and its input again. None of that says what is in the key or in the i
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
@@ -72,52 +71,36 @@ def input_key(secret: bytes) -> bytes:
     return derive_key(secret, "fingerprint of an input")
 
 
-class InputFingerprint:
-    """The files of a log and how they are read, as 64 hex digits: `text`.
+def input_fingerprint(
+    files: Iterable[tuple[str, str]],
+    reading: Iterable[str],
+    key: bytes | None = None,
+    stored: Mapping[str, StoredFile] | None = None,
+) -> str:
+    """The files of a log and how they are read, as 64 hex digits. Raises StateError for a file that cannot be read.
 
     The names and the order of the files do not matter, nor where they are; how each is read does, which its ending
     says. Each file is read once here, and again by the run, which sees to it that nobody writes to it in between
     (`logs.log_chunk.FileState`).
 
-    files: of each its path, and in words how it is read (`logs.ending_of_log`); they are read when `text` is
-    asked for first. reading: all options on which it depends what the rows mean. key: `input_key`; None where the noise
-    key is drawn for the run and forgotten: then who guesses the whole log can tell that the guess is right. stored: the
-    versions of those whose path is a URL. They are read too: what a store says of a content is not a hash that nobody
-    can forge.
+    files: of each its path, and in words how it is read (`logs.ending_of_log`). reading: all options on which it
+    depends what the rows mean. key: `input_key`; None where the noise key is drawn for the run and forgotten: then who
+    guesses the whole log can tell that the guess is right. stored: the versions of those whose path is a URL. They are
+    read too: what a store says of a content is not a hash that nobody can forge.
     """
+    digests = sorted(_digest(path, read_as, (stored or {}).get(path)) for path, read_as in dict.fromkeys(files))
+    parts = [f"shh input 2, {len(digests)} files".encode(), *digests]
+    parts += [hashlib.sha256(option.encode("utf-8", "surrogateescape")).digest() for option in reading]
+    content = b"".join(parts)
+    return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
 
-    def __init__(
-        self,
-        files: Iterable[tuple[str, str]],
-        reading: Iterable[str],
-        key: bytes | None = None,
-        stored: Mapping[str, StoredFile] | None = None,
-    ) -> None:
-        self._files = tuple(dict.fromkeys(files))
-        self._reading = tuple(reading)
-        self._key = key
-        self._stored = dict(stored or {})
 
-    @functools.cached_property
-    def text(self) -> str:
-        """Raises StateError for a file that cannot be read."""
-        digests = sorted(self._digest(*file) for file in self._files)
-        parts = [f"shh input 2, {len(digests)} files".encode(), *digests]
-        parts += [hashlib.sha256(option.encode("utf-8", "surrogateescape")).digest() for option in self._reading]
-        content = b"".join(parts)
-        if self._key is None:
-            return hashlib.sha256(content).hexdigest()
-        return hmac.digest(self._key, content, "sha256").hex()
-
-    def _digest(self, path: str, read_as: str) -> bytes:
-        content = hashlib.sha256(read_as.encode() + b"\n")
-        try:
-            with self._open(path) as file:
-                while piece := file.read(_PIECE_BYTES):
-                    content.update(piece)
-        except OSError as error:
-            raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
-        return content.digest()
-
-    def _open(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, open_stored(self._stored[path])) if path in self._stored else open_regular(path)
+def _digest(path: str, read_as: str, stored: StoredFile | None) -> bytes:
+    content = hashlib.sha256(read_as.encode() + b"\n")
+    try:
+        with cast(BinaryIO, open_stored(stored)) if stored else open_regular(path) as file:
+            while piece := file.read(_PIECE_BYTES):
+                content.update(piece)
+    except OSError as error:
+        raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
+    return content.digest()

@@ -1,5 +1,4 @@
-"""What a ledger is asked, what it stores, and what it answers; and what a part of a run is to its run, or why it is
-refused: plain frozen records, and errors of one line with the remedy."""
+"""What a ledger is asked, what it stores, and what it answers; and its errors, each one line with the remedy."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.lifetime_cost import BudgetRule, LifetimeCost, Price, from_delta_units, from_epsilon_units
 
-USER = "user"
 _SHOWN_DIGITS = 6
+_NONCE_DIGITS = 32
 LONGEST_NAME = 500
 
 
@@ -28,8 +27,16 @@ class LedgerError(UserError):
     """The ledger cannot be opened, read or written; nothing was changed."""
 
 
+class LedgerBusyError(LedgerError):
+    """Another process has the ledger, or this part, at this moment."""
+
+
+class LedgerDamagedError(LedgerError):
+    """The file is not what shh wrote."""
+
+
 class RunRefusedError(UserError):
-    """The part does not fit to what its state, or the ledger, knows of its run, or of its population."""
+    """The part does not fit to what the ledger knows of its run, or of its population."""
 
 
 class PublishedError(RunRefusedError):
@@ -42,20 +49,8 @@ class BudgetExceededError(RunRefusedError):
     """The run would take more than its population has left."""
 
 
-class LedgerBusyError(LedgerError):
-    """Another process has the ledger, or this part, at this moment."""
-
-
-class NoLedgerError(LedgerError):
-    """There is none."""
-
-
-class LedgerDamagedError(LedgerError):
-    """The ledger is not the one that was last written: damaged, deleted, restored from a backup, or changed."""
-
-
 class VerdictKind(enum.StrEnum):
-    """What a part that wants to run is to its run, by its state and by a ledger; else it is refused."""
+    """What a part that wants to run is to its run; else it is refused."""
 
     NEW = "new"  # the first one of a run, which pays for all of it
     CONTINUES = "continues"  # a further one of a run that has paid
@@ -64,14 +59,14 @@ class VerdictKind(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """Of a part, or of a run. Only a released run is not charged its price."""
+    """Of a part, or of a run, which is RESERVED while it is open. Only a released run is not charged its price."""
 
     RESERVED = "reserved"  # charged; nothing was drawn
     RUNNING = "running"  # from here on it counts as drawn
+    FAILED = "failed"  # the same; its process has said that it ended
     FINISHED = "finished"
-    FAILED = "failed"  # may be resumed with the same input
     ABANDONED = "abandoned"  # will never be resumed; what it cost stays spent
-    RELEASED = "released"  # a run that drew nothing, charged for its histogram alone; a part that published nothing
+    RELEASED = "released"  # a run that drew nothing; a part that published nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,90 +79,40 @@ class Caps:
 
 
 @dataclasses.dataclass(frozen=True)
-class PartRequest:
-    """A part that wants to run: windows ``first_window .. end_window - 1`` of a plan's range.
-
-    population: all streams that share its users. stream, plan_fingerprint, cost: of the plan. horizon: its windows.
-    range_start, range_end: of the plan, ISO 8601. run_id: None for a first part whose run has no name yet.
-    input_fingerprint: of the immutable input, of a later part with its nonce; key_fingerprint: a keyed hash of a
-        constant, never the key.
-    state_fingerprint: of the state that the part begins with, without what it says about a part that was begun; "" for
-    a first part, and without a state. It must be the one that the part before was finished with.
-    draws_once: the input cannot be given again, as that of a stream: a part that may have drawn is refused and not
-    resumed.
-    """
-
-    population: str
-    stream: str
-    plan_fingerprint: str
-    cost: LifetimeCost
-    horizon: int
-    first_window: int
-    end_window: int
-    range_start: str
-    range_end: str
-    input_fingerprint: str
-    key_fingerprint: str
-    run_id: str | None = None
-    state_fingerprint: str = ""
-    draws_once: bool = False
-
-    def __post_init__(self) -> None:
-        check_names(population=self.population, stream=self.stream, run_id=self.run_id)
-        for name in ("population", "stream", "run_id", "plan_fingerprint", "input_fingerprint", "key_fingerprint"):
-            text = getattr(self, name)
-            if text is not None and len(text) > LONGEST_NAME:
-                raise ValueError(f"{name} must have at most {LONGEST_NAME} characters, got {len(text):,}.")
-        check_whole("horizon", self.horizon, 1)
-        check_whole("first_window", self.first_window, 0, self.horizon)
-        check_whole("end_window", self.end_window, self.first_window, self.horizon)
-
-    @classmethod
-    def of_plan(cls, plan: Plan, *, population: str, stream: str, **fields: Any) -> PartRequest:
-        """The request with all that the plan says. fields: the others; without windows, all of the plan's."""
-        schedule = plan.schedule
-        ends = [format_utc(second * MICROS_PER_SECOND) for second in (schedule.start_seconds, schedule.end_seconds)]
-        windows = {"first_window": 0, "end_window": schedule.horizon}
-        return cls(
-            population=population,
-            stream=stream,
-            plan_fingerprint=plan.fingerprint,
-            cost=LifetimeCost.of_plan(plan),
-            horizon=schedule.horizon,
-            range_start=ends[0],
-            range_end=ends[1],
-            **{**windows, **fields},
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class StateMark:
-    """What a state file says of itself, for `Ledger.doctor`. closed_through: the first window that is still to come."""
-
-    run_id: str
-    plan_fingerprint: str
-    closed_through: int
-    fingerprint: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Population:
-    """name, unit, rule: set once, when the population is declared."""
+    """Set once, when it is declared. All but the name and the time: of its `BudgetRule`."""
 
     name: str
-    unit: str
-    rule: BudgetRule
+    kind: str
+    max_epsilon: int
+    max_delta: int
+    order: str
+    base_epsilon: int
+    base_delta: int
+    sampling: int
     declared_at: str
+
+    def __post_init__(self) -> None:
+        _ = self.rule  # raises ValueError for one that cannot be
+
+    @property
+    def rule(self) -> BudgetRule:
+        base = Price(self.base_epsilon, self.base_delta, 0)
+        return BudgetRule(self.kind, self.max_epsilon, self.max_delta, self.order, base, self.sampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released; nothing, but in
-    ledgers of earlier versions.
+    """A run: what is asked for, and, as it is stored, what became of it.
+
+    run_id: "" for one without a name yet. population: all streams that share its users; "" in a ledger of one run.
+    mode, horizon, range_start, range_end, plan_epsilon, plan_delta: of the plan; amounts in units. charged: what its
+    population pays. user_field, item_field: of the log: from other fields each user would have a second budget.
+    key_fingerprint: a keyed hash of a constant, never the key. state_path: where its parts hand their state over; ""
+    for a run that is one part.
     """
 
-    run_id: str
+    run_id: str = ""
     population: str
     stream: str
     plan_fingerprint: str
@@ -177,78 +122,112 @@ class Run:
     range_end: str
     plan_epsilon: int
     plan_delta: int
-    price: Price
-    kept: Price
-    key_fingerprint: str
-    status: Status
-    who: str
-    place: str
-    process: str
-    reserved_at: str
+    key_fingerprint: str = ""
+    user_field: str = ""
+    item_field: str = ""
+    state_path: str = ""
+    charged_epsilon: int = 0
+    charged_delta: int = 0
+    charged_sampling: int = 0
+    status: Status = Status.RESERVED
+    who: str = ""
+    reserved_at: str = ""
+
+    def __post_init__(self) -> None:
+        check_names(population=self.population or None, stream=self.stream, run_id=self.run_id or None)
+        for name in ("population", "stream", "run_id"):
+            if len(getattr(self, name)) > LONGEST_NAME:
+                raise ValueError(f"{name} must have at most {LONGEST_NAME} characters.")
+        check_whole("horizon", self.horizon, 1)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, **fields: Any) -> Run:
+        """fields: all that the plan does not say."""
+        schedule, cost = plan.schedule, LifetimeCost.of_plan(plan)
+        start, end = (format_utc(at * MICROS_PER_SECOND) for at in (schedule.start_seconds, schedule.end_seconds))
+        return cls(
+            plan_fingerprint=plan.fingerprint,
+            mode=cost.mode,
+            horizon=schedule.horizon,
+            range_start=start,
+            range_end=end,
+            plan_epsilon=cost.epsilon,
+            plan_delta=cost.delta,
+            **fields,
+        )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part as it is stored. claim: the entry of the ledger by which its process got it. Times: "" if not yet.
+    """Windows ``first_window .. end_window - 1`` of a run: what is asked for, and, as it is stored, what became of it.
 
-    state_after: of a finished part, the state that it left; of one that was `publishing`, the only one it can have
-    left; else "".
+    input_fingerprint: of the immutable input. nonce: fresh, by it a part behind window 0 draws
+    (`planned_run.fresh_nonce`). output: where the report goes. version: of the shh that began it.
+    state_before: the fingerprint of the state with which it begins; "" for none. state_after: from the moment when its
+    report may be read, of the only state that it can leave; "" before. claim: how many processes got it. Times: ISO
+    8601, for people; "" if not yet.
     """
 
-    part: int
-    run_id: str
+    part: int = 0
+    run_id: str = ""
     first_window: int
     end_window: int
-    input_fingerprint: str
-    state_before: str
-    state_after: str
-    status: Status
-    claim: int
-    who: str
-    place: str
-    process: str
-    reserved_at: str
+    input_fingerprint: str = ""
+    nonce: str = ""
+    output: str = ""
+    version: str = ""
+    state_before: str = ""
+    state_after: str = ""
+    status: Status = Status.RESERVED
+    claim: int = 0
+    who: str = ""
+    reserved_at: str = ""
     started_at: str = ""
+    publishing_at: str = ""
     finished_at: str = ""
 
-    @property
-    def has_started(self) -> bool:
-        return bool(self.started_at)
+    def __post_init__(self) -> None:
+        check_whole("first_window", self.first_window, 0)
+        check_whole("end_window", self.end_window, 1)
+        # Without one it would draw the noise of the run, as a part from an older state may have done.
+        if self.first_window and (len(self.nonce) != _NONCE_DIGITS or set(self.nonce) - set("0123456789abcdef")):
+            raise ValueError(f"nonce must be {_NONCE_DIGITS} hex digits behind window 0.")
 
     @property
     def may_be_published(self) -> bool:
         """Whether something was drawn that somebody may have read."""
-        return self.has_started and self.status != Status.RELEASED
+        return bool(self.started_at) and self.status != Status.RELEASED
 
     @property
-    def was_publishing(self) -> bool:
-        """Whether the process that had it has said so: its report may be read."""
-        return bool(self.state_after)
+    def is_open(self) -> bool:
+        return self.status in (Status.RESERVED, Status.RUNNING, Status.FAILED)
 
     @property
-    def has_ended(self) -> bool:
-        return self.status == Status.FINISHED
+    def windows(self) -> str:
+        return f"windows {self.first_window} .. {self.end_window - 1} of run {self.run_id}"
 
-    def drew_from(self, input_fingerprint: str) -> bool:
-        return self.has_started and self.input_fingerprint == input_fingerprint
 
-    def ended_at(self, window: int) -> bool:
-        """Whether a state that is closed up to here can be what this part has left: a stream that was stopped leaves
-        one before its end. No part leaves one in which it has closed nothing."""
-        return self.first_window < window <= self.end_window
+@dataclasses.dataclass(frozen=True)
+class PartRequest:
+    """A part that wants to run, with the cost of its run. draws_once: the input or the key cannot be given again: what
+    may have drawn is refused and not resumed."""
 
-    @property
-    def range(self) -> tuple[int, int]:
-        return self.first_window, self.end_window
+    run: Run
+    part: Part
+    cost: LifetimeCost
+    draws_once: bool = False
+
+    @classmethod
+    def whole(cls, plan: Plan, input_fingerprint: str = "", *, draws_once: bool = True, **fields: Any) -> PartRequest:
+        """All windows of a run of this plan, without a state. fields: of `Run`."""
+        part = Part(first_window=0, end_window=plan.schedule.horizon, input_fingerprint=input_fingerprint)
+        return cls(Run.of_plan(plan, **fields), part, LifetimeCost.of_plan(plan), draws_once)
 
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """What a population has spent, and what is left: exact, in epsilon and delta.
-
-    runs: how many are charged their price. total: of all of them, in units, with the conversion of the rule; and what
-    the histograms of released ones took.
-    """
+    """What a population has spent, and what is left. runs: how many are charged. total: of all of them, in units, with
+    the base of the rule."""
 
     population: Population
     runs: int
@@ -256,11 +235,11 @@ class Balance:
 
     @property
     def max_epsilon(self) -> Decimal:
-        return from_epsilon_units(self.population.rule.max_epsilon)
+        return from_epsilon_units(self.population.max_epsilon)
 
     @property
     def max_delta(self) -> Decimal:
-        return from_delta_units(self.population.rule.max_delta)
+        return from_delta_units(self.population.max_delta)
 
     @property
     def spent_epsilon(self) -> Decimal:
@@ -269,41 +248,40 @@ class Balance:
     @property
     def spent_delta(self) -> Decimal:
         """With what the rule set aside for sampled noise, all of which counts as spent from the first run on."""
-        is_used = self.runs or self.total.sampling
-        return from_delta_units(self.total.delta + (self.population.rule.sampling if is_used else 0))
+        return from_delta_units(self.total.delta + (self.population.sampling if self.runs else 0))
 
     @property
     def left_epsilon(self) -> Decimal:
-        return from_epsilon_units(max(0, self.population.rule.max_epsilon - self.total.epsilon))
+        return from_epsilon_units(max(0, self.population.max_epsilon - self.total.epsilon))
 
     @property
     def left_delta(self) -> Decimal:
-        rule = self.population.rule
-        return from_delta_units(max(0, rule.max_delta - rule.sampling - self.total.delta))
+        population = self.population
+        return from_delta_units(max(0, population.max_delta - population.sampling - self.total.delta))
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The part may run (or, DONE, need not). Hand it to `Ledger.start`, `finish` and `fail`.
+    """The part may run (or, DONE, need not). Hand it to `Ledger.start`, `publishing`, `finish` and `fail`.
 
-    takes: what this part took now; nothing unless the kind is NEW. same_input: the id of another run of this plan that
-    drew from the same input, "" if there is none: this run is then paid for a second time. was_publishing: whether the
-    process that had this part before may have published its report.
+    part: as it is stored; None where a run was reserved without one. balance: None in a ledger of one run. takes: what
+    its population was charged now; nothing unless the kind is NEW. same_input: another run of this stream that drew
+    from the same input, "" if there is none: it is then paid for a second time.
     """
 
     kind: VerdictKind
     run_id: str
-    part: int
-    claim: int
-    balance: Balance
+    balance: Balance | None
     takes: Price
+    part: Part | None = None
     same_input: str = ""
-    was_publishing: bool = False
 
     @property
     def line(self) -> str:
-        """What every run tells the operator."""
+        """What every run of a population tells the operator; "" for one of its own."""
         balance = self.balance
+        if balance is None:
+            return ""
         of = f"of the {amount(balance.max_epsilon)} that users of *{balance.population.name}* may ever lose"
         left = f"{amount(balance.left_epsilon, down=True)} is left"
         if self.kind == VerdictKind.NEW:

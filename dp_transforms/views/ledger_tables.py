@@ -31,12 +31,12 @@ def print_balances(balances: Sequence[Balance]) -> None:
     heads = ("population", "rule", "runs", "epsilon spent", "epsilon left", "delta spent", "delta left")
     rows: list[list[str]] = []
     for balance in balances:
-        rule = balance.population.rule
-        order = f", order {float(rule.order):.4g}" if rule.order else ""
+        population = balance.population
+        order = f", order {float(population.order):.4g}" if population.order else ""
         rows.append(
             [
-                label_text(balance.population.name, ascii_only),
-                f"{rule.kind}{order}",
+                label_text(population.name, ascii_only),
+                f"{population.kind}{order}",
                 f"{balance.runs:,}",
                 f"{amount(balance.spent_epsilon)} of {amount(balance.max_epsilon)}",
                 amount(balance.left_epsilon, down=True),
@@ -72,12 +72,12 @@ def status_of(run: Run, parts: Sequence[Part]) -> str:
     kept = [part for part in parts if part.status != Status.RELEASED]
     if run.status != Status.RESERVED or not kept:
         return str(run.status)
-    return str(max(kept, key=lambda part: part.range).status)
+    return str(kept[-1].status)
 
 
 def windows_done(parts: Sequence[Part]) -> int:
-    """Up to which window the run is published; those that were left out between two parts are counted."""
-    return max((part.end_window for part in parts if part.has_ended), default=0)
+    """Up to which window the run is published."""
+    return max((part.end_window for part in parts if part.status == Status.FINISHED), default=0)
 
 
 def json_of(balances: Sequence[Balance], runs: Sequence[RunWithParts]) -> str:
@@ -88,9 +88,9 @@ def json_of(balances: Sequence[Balance], runs: Sequence[RunWithParts]) -> str:
     populations = [
         {
             "population": balance.population.name,
-            "unit": balance.population.unit,
-            "rule": balance.population.rule.kind,
-            "order": balance.population.rule.order or None,
+            "unit": "user",
+            "rule": balance.population.kind,
+            "order": balance.population.order or None,
             "declared_at": balance.population.declared_at,
             "max_epsilon": _exact(balance.max_epsilon),
             "spent_epsilon": _exact(balance.spent_epsilon),
@@ -129,7 +129,6 @@ def _run_fields(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
                 "state_before": part.state_before,
                 "state_after": part.state_after,
                 "who": part.who,
-                "place": part.place,
                 "reserved_at": part.reserved_at,
                 "started_at": part.started_at or None,
                 "finished_at": part.finished_at or None,

@@ -9,9 +9,7 @@ from typing import Any
 
 from dp_transforms.core.stage import Span, Step
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk, join_chunks, pack_by_bucket, unpack_chunk
-from dp_transforms.runs.state_file import StateFile, write_state
-from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.runs.stored_part import StoredPart
+from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_state
 
 _KEY = bytes(32)  # of the seal: the file is gone as soon as it was read
 
@@ -54,16 +52,12 @@ class Carried:
         return self.step.restore([entries_of_chunk(kind, chunk) for kind, chunk in self._kept], window)
 
     def _of_part(self, span: Span) -> Any:
-        plan, keys = self.step.plan, self.step.keys
         if not span.first:
             return self.step.restore([], 0)
-        digits = "0" * 64
-        run = (plan.fingerprint, keys.stream, "audit", digits)
-        parts = (PartRecord(0, span.first, digits, "report"),)
-        header = StateHeader("plan", *run, user_field="user", item_field="item", parts=parts)
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "state")
-            write_state(path, header, self._joined(span.first - plan.followed_for), _KEY)
+            named_from = span.first - self.step.plan.followed_for
+            write_state(path, StateHeader("audit", span.first), self._joined(named_from), _KEY)
             part = StoredPart(span.first, span.end, state_path=path, state_fingerprint=StateFile(path).fingerprint)
             kind = self.step.state_kind
             entries = [] if kind is None else part.entries(kind, span.shard, span.shards)

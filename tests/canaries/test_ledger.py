@@ -27,22 +27,21 @@ def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries) -
     taken = shell.run_clean(*replay("1.avro", "--charge", "contributions", *PART))
     assert SHARED in taken.out
     whole = shell.run_clean(*replay("2.avro", "--charge", "contributions"))
-    assert {"file work/ledger.db", "file work/ledger.db.counter", "file work/run.state"} <= set(whole.places)
+    assert {"file work/ledger.db", "file work/run.state"} <= set(whole.places)
     assert SHARED.encode() in taken.places["file work/run.state"], "labels of items that were named are there"
     shell.run_clean("ledger", *ACCOUNT[:2], "--runs")
     shell.run_clean("ledger", *ACCOUNT[:2], "--json")
-    shell.run_clean("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state")
+    shell.run_clean("ledger", "doctor", *ACCOUNT[:2], "run.state", "1.avro")
 
 
 def test_a_log_that_is_given_as_a_ledger_or_a_state_is_not_shown(shell: Shell, canaries: Canaries) -> None:
     for form in ("jsonl", "avro"):
-        for ending in ("", ".counter"):
-            shell.home.put(f"log{ending}", logs.file_of(form, logs.rows_of(canaries)), 0o600)
+        shell.home.put("log", logs.file_of(form, logs.rows_of(canaries)), 0o600)
         shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
         for words in (
             ["ledger", "--ledger", "log"],
-            ["ledger", "doctor", "--ledger", "log", "--repair"],
-            ["ledger", "doctor", "--ledger", "none.db", "--state", "log"],
+            ["ledger", "doctor", "--ledger", "log"],
+            ["ledger", "doctor", "--ledger", "none.db", "log"],
             ["replay", "log.jsonl", *BUDGET, "--output", "r.avro", "--ledger", "log", "--population", "news", *CAPS],
             ["replay", "log.jsonl", *BUDGET, "--output", "r.avro", "--state", "log", *PART[2:]],
         ):

@@ -37,9 +37,8 @@ READ = {
     ("ledger reserve", "plan_file"): ["ledger", "reserve", "--ledger", "made.db", *RESERVED[:-1], "PATH"],
     ("ledger release", "place"): ["ledger", "release", "--ledger", "PATH", "run"],
     ("ledger abandon", "place"): ["ledger", "abandon", "--ledger", "PATH", "run"],
-    ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
-    ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
+    ("ledger doctor", "files"): ["ledger", "doctor", "--ledger", "made.db", "PATH"],
     ("plan", "public_items"): ["plan", *BUDGET, "--public-items", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "public_items"): ["replay", "log.jsonl", *BUDGET, "--public-items", "PATH", "--output", "out.avro"],
@@ -143,7 +142,7 @@ def make_inputs(folder):
     (folder / "logs").mkdir()
     (folder / "logs" / "a.jsonl").write_text(rows + '{"user": "u0", "item": 7.5, "timestamp": 0}\n')
     write_report_file(folder / "report.avro", HEADER, [REPORT])
-    Ledger.open(folder / "made.db").reserve(part(run_id="run"), CAPS)
+    Ledger(folder / "made.db").reserve(part(run_id="run"), CAPS)
     plan = Plan.for_hits(epsilon=0.5, delta=1e-9, schedule=PLANNED)
     (folder / "made.json").write_text(plan.to_json())
 

@@ -23,11 +23,12 @@ OUTPUTS = ("--output", "windows.jsonl", "--block-output", "blocks.jsonl")
 THEN = """
 import os, signal
 from dp_transforms.cli import replay_run, state_part
-publish = replay_run.publish_output
-def and_then(*arguments):
-    publish(*arguments)
-    {}
-replay_run.publish_output = state_part.publish_output = and_then
+def then(publish):
+    def and_then(*arguments):
+        publish(*arguments)
+        {}
+    return and_then
+replay_run.publish_output, state_part.write_output = then(replay_run.publish_output), then(state_part.write_output)
 from dp_transforms.cli.main import main
 main()
 """

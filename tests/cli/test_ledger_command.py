@@ -5,8 +5,10 @@ import json
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers.ledger_runs import CAPS, part
+from tests.helpers.ledger_runs import done, part
+from tests.helpers.report_samples import written
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 
@@ -43,10 +45,7 @@ def test_a_run_is_reserved_shown_and_released(folder):
 
 
 def test_json_has_exact_amounts_and_every_part(folder):
-    ledger = Ledger.open(folder / "l.db")
-    verdict = ledger.reserve(part(run_id="run"), CAPS)
-    ledger.start(verdict)
-    ledger.finish(verdict, "state 1")
+    done(Ledger(folder / "l.db"), part(run_id="run"), "state 1")
     result = shh("ledger", "--ledger", "l.db", "--json", cwd=folder)
     (population,) = json.loads(result.stdout)["populations"]
     assert (population["spent_epsilon"], population["left_delta"]) == ("0.5", "0.000000009")
@@ -54,22 +53,19 @@ def test_json_has_exact_amounts_and_every_part(folder):
     assert (run["status"], run["windows_done"], run["parts"][0]["state_after"]) == ("finished", 1, "state 1")
 
 
-def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder):
+def test_the_doctor_ends_with_an_error_where_a_report_is_of_a_run_that_the_ledger_does_not_know(folder):
     reserve(folder, *CAPS_GIVEN)
     sound = shh("ledger", "doctor", "--ledger", "l.db", cwd=folder)
     assert sound.returncode == 0
     assert "has no part yet" in sound.stdout
-    before = (folder / "l.db").read_bytes()
-    reserve(folder, run_id="run 2")
-    (folder / "l.db").write_bytes(before)
-    assert "older copy" in error_line(shh("ledger", "--ledger", "l.db", cwd=folder))
-    result = shh("ledger", "doctor", "--ledger", "l.db", cwd=folder)
-    assert result.returncode == 1
-    assert "FAULT: " in result.stdout
-    repaired = shh("ledger", "doctor", "--repair", "--ledger", "l.db", cwd=folder)
-    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
-    assert "now 1 of its epsilon is spent" in repaired.stdout
-    assert "1 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
+    report = str(written(folder, "jsonl"))
+    older = shh("ledger", "doctor", "--ledger", "l.db", report, cwd=folder)
+    assert older.returncode == 1
+    assert f"FAULT: {report} is of windows of run" in older.stdout
+    assert "older copy" in older.stdout
+    assert "must not be used" in error_line(older)
+    done(Ledger(folder / "l.db"), part(run_id=read_report_file(report)[0].run_id))
+    assert shh("ledger", "doctor", "--ledger", "l.db", report, cwd=folder).returncode == 0
 
 
 @pytest.mark.parametrize(

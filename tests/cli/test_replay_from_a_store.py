@@ -9,7 +9,7 @@ from dp_transforms.cli.replay_request import WorkOptions
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.fingerprints import InputFingerprint
+from dp_transforms.runs.fingerprints import input_fingerprint
 from dp_transforms.stores import remote_files
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
 from tests.helpers.looks_plans import looks_plan_of
@@ -152,5 +152,5 @@ def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket, tmp_path
     write_log(tmp_path / "log.csv")
     url = f"{bucket}/elsewhere.csv"
     remote_files.put_new(url, (tmp_path / "log.csv").read_bytes())
-    stored = InputFingerprint([(url, ".csv")], ["user"], stored={url: remote_files.look_at(url)})
-    assert stored.text == InputFingerprint([(str(tmp_path / "log.csv"), ".csv")], ["user"]).text
+    stored = input_fingerprint([(url, ".csv")], ["user"], stored={url: remote_files.look_at(url)})
+    assert stored == input_fingerprint([(str(tmp_path / "log.csv"), ".csv")], ["user"])

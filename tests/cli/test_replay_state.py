@@ -7,21 +7,21 @@ import pathlib
 import shutil
 import signal
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from dp_transforms.cli import state_part
-from dp_transforms.core.planned_run import fresh_nonce
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
+from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.records import Part
 from dp_transforms.runs.state_file import StateFile, hold_state
-from dp_transforms.runs.state_header import PartRecord
 from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
@@ -31,13 +31,6 @@ from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import SECRET, key_file, settings_of
 from tests.helpers.stored_states import CHOICES, FOLDER, go_on
-
-
-class TakenPart(NamedTuple):
-    """record: of the state after it. draws_as: its nonce, from the intent or as it was drawn; "" of a first part."""
-
-    record: PartRecord
-    draws_as: str
 
 
 class KeysOfParts:
@@ -61,10 +54,10 @@ class KeysOfParts:
         return of_window
 
 
-def expected_of_parts(plan: Plan, log: Iterable[Event], run_id: str, parts: Sequence[TakenPart]) -> list[WindowReport]:
+def expected_of_parts(plan: Plan, log: Iterable[Event], run_id: str, parts: Sequence[Part]) -> list[WindowReport]:
     """What the parts publish together, by the rule of a stream. The log may have more than they were given."""
     settings = settings_of(plan, run_id=run_id)
-    ends = [(part.record.end, dataclasses.replace(settings, part=part.draws_as)) for part in parts]
+    ends = [(part.end_window, dataclasses.replace(settings, part=part.nonce)) for part in parts]
     keys: Any = KeysOfParts([(end, of_part.stream_keys(SECRET)) for end, of_part in ends])
     return reports_of(oracle_names(stream_weights(log, settings, keys), settings, keys), settings)
 
@@ -86,11 +79,11 @@ main()
 KILLED_THEN = """
 import os, signal
 from dp_transforms.cli import state_part
-publish = state_part.publish_output
+publish = state_part.write_output
 def and_die(*arguments):
     publish(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-state_part.publish_output = and_die
+state_part.write_output = and_die
 from dp_transforms.cli.main import main
 main()
 """
@@ -118,13 +111,20 @@ class Nights:
 
     def __init__(self, folder, days=DAYS):
         self.folder = folder
-        self.parts: list[TakenPart] = []
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
         self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for number in range(days):
             write_parquet(folder / f"{number}.parquet", rows_of(number))
+
+    def keep(self):
+        for ending in ("", ".ledger"):
+            shutil.copy(self.folder / f"run.state{ending}", self.folder / f"older.state{ending}")
+
+    def bring_back(self):
+        for ending in ("", ".ledger"):
+            shutil.copy(self.folder / f"older.state{ending}", self.folder / f"run.state{ending}")
 
     def words(self, end, *logs, output=None, **options):
         """The command of the night after which the days before ``end`` are published."""
@@ -138,38 +138,39 @@ class Nights:
         return shh(*self.words(end, *logs, **options), cwd=self.folder)
 
     def taken(self, end, *logs, **options):
-        nonces = [self.state.header.draws_as if (self.folder / "run.state").exists() else ""]
-
-        def drawn():
-            nonces.append(fresh_nonce())
-            return nonces[-1]
-
-        with mock.patch.object(state_part, "fresh_nonce", drawn):
-            done = self.run(end, *logs, **options)
+        done = self.run(end, *logs, **options)
         assert done.returncode == 0, done.stderr
-        self.parts.append(TakenPart(self.state.header.parts[-1], nonces[0] or nonces[-1]))
 
     def refused(self, end, *logs, code=1, **options):
         """Says why; nothing is changed."""
-        before = self.content()
+        before = self.content(), self.parts
         done = self.run(end, *logs, **options)
         assert done.returncode == code
         errors = [line for line in done.stderr.splitlines() if ": warning: " not in line]  # of a plan for tests
         assert len(errors) == 1, done.stderr
         assert errors[0].startswith("shh: ")
-        assert self.content() == before
+        assert (self.content(), self.parts) == before
         return errors[0]
 
     def content(self):
         return {
             path.name: path.read_bytes()
             for path in self.folder.iterdir()
-            if path.is_file() and not path.name.endswith(".lock")
+            if path.is_file() and not path.name.endswith((".lock", ".ledger"))
         }
 
     @property
     def state(self):
         return StateFile(self.folder / "run.state")
+
+    @property
+    def parts(self):
+        """Of the run that was begun last, by its own ledger."""
+        return Ledger(self.folder / "run.state.ledger").runs()[-1][1]
+
+    @property
+    def is_begun(self):
+        return self.parts[-1].is_open and self.parts[-1].may_be_published
 
     def reports(self, *outputs):
         return [report for output in outputs for report in read_report_file(self.folder / output)[1]]
@@ -202,7 +203,7 @@ def test_nights_make_the_one_run(tmp_path, days, missed, twice, killed):
         if end == killed:
             ended = shh_process.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=tmp_path)
             assert ended.returncode == -signal.SIGKILL, ended.stderr
-            assert nights.state.header.intent is not None
+            assert nights.is_begun
             assert (tmp_path / f"{end}.jsonl").exists()
         nights.taken(end, *logs, until="" if end == days else day(end))
         if end == twice:
@@ -214,10 +215,10 @@ def test_nights_make_the_one_run(tmp_path, days, missed, twice, killed):
     assert found == nights.expected()
     assert len(found) > days // 2
     header = nights.state.header
-    assert (header.closed_through, len(header.parts), header.intent) == (days, days - 1, None)
+    assert (header.closed_through, len(nights.parts), nights.is_begun) == (days, days - 1, False)
     headers = [read_report_file(tmp_path / output)[0] for output in outputs]
     assert {(each.run_id, each.plan["fingerprint"]) for each in headers} == {(header.run_id, nights.plan.fingerprint)}
-    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".partial", ".drawn"))]
     assert "All windows of the plan are published" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
 
 
@@ -245,9 +246,9 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     nights.taken(2, "0.parquet", "1.parquet")
     (tmp_path / "other.key").write_bytes(bytes(range(64)))
     (tmp_path / "other.key").chmod(0o600)
-    assert "another noise key" in nights.refused(3, noise_key_file="other.key")
+    assert "is not sealed with this noise key" in nights.refused(3, noise_key_file="other.key")
     assert "published already" in nights.refused(2, "1.parquet", output="again.jsonl", code=3)
-    assert "was begun with --user-field 'user'" in nights.refused(3, user_field="item", item_field="user")
+    assert "was used before with --user-field 'user'" in nights.refused(3, user_field="item", item_field="user")
     assert "lies outside of the plan" in nights.refused(3, until="2026-02-01")
     assert "is not the end of a window. Use 2026-01-03T00:00:00Z or 2026-01-04T00:00:00Z" in nights.refused(
         3, until="2026-01-03T05:00:00Z"
@@ -277,7 +278,7 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
     nights.taken(1)
     before = shutil.copytree(nights.folder, nights.folder.with_name("before"))
     nights.taken(2)
-    nonce = nights.parts[-1].draws_as
+    nonce = nights.parts[-1].nonce
     expected, words, kills, refusals = nights.content(), [*nights.words(2), nonce], 0, 0
     for at in range(1, 200):
         shutil.rmtree(nights.folder)
@@ -285,7 +286,7 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
         if not killed_at(nights, at, words):
             break
         kills += 1
-        if nights.state.header.intent is not None:
+        if nights.is_begun:
             refusals += 1
             other = shutil.copy(nights.folder / "0.parquet", nights.folder / "other.parquet")
             refused = nights.run(2, "other.parquet")
@@ -308,7 +309,7 @@ def test_a_run_that_another_release_began_goes_on(name, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A state that is not the newest, where no ledger knows the newest one
+# A state and its ledger that are both not the newest, which nothing can tell
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -348,12 +349,12 @@ def test_a_state_that_was_restored_draws_with_noise_of_its_own_whatever_the_log(
     in none of both is not in one alone. And two logs that differ would have reports that differ at that user's items.
     """
     counts.taken(1)
-    shutil.copy(counts.folder / "run.state", counts.folder / "older.state")
+    counts.keep()
     counts.taken(2)
     first = counts_in(counts, "2.jsonl")
     assert len(first) == ITEMS
     for output, log in (("again.jsonl", "1.parquet"), ("other.jsonl", counted(counts.folder, 1, with_one_more=True))):
-        shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+        counts.bring_back()
         counts.taken(2, log, output=output)
         other = counts_in(counts, output)
         assert other.keys() == first.keys()
@@ -363,16 +364,16 @@ def test_a_state_that_was_restored_draws_with_noise_of_its_own_whatever_the_log(
 def test_a_part_after_another_past_or_up_to_another_end_has_noise_of_its_own(counts):
     """The same log: but what users carry into it differs, or what they are asked to pay for."""
     counts.taken(1)
-    shutil.copy(counts.folder / "run.state", counts.folder / "older.state")
+    counts.keep()
     counts.taken(2)
     counts.taken(3)
     first = counts_in(counts, "3.jsonl")
-    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+    counts.bring_back()
     counts.taken(2, counted(counts.folder, 1, with_one_more=True), output="two.jsonl")
     counts.taken(3, output="three.jsonl")
     after_another = counts_in(counts, "three.jsonl")
     assert sum(first[item] == after_another[item] for item in first) < ITEMS - 1
-    shutil.copy(counts.folder / "older.state", counts.folder / "run.state")
+    counts.bring_back()
     counts.taken(3, "2.parquet", output="both.jsonl")
     (up_to_another,) = (
         report for report in counts.reports("both.jsonl") if report.window_end > (START + 2 * DAY) * 1e6
@@ -380,14 +381,14 @@ def test_a_part_after_another_past_or_up_to_another_end_has_noise_of_its_own(cou
     assert sum(first[hit.item] == hit.noisy_count for hit in up_to_another.heavy_hitters) < ITEMS - 1
 
 
-def test_a_state_of_which_nothing_was_drawn_begins_another_run_each_time(counts):
-    """A copy of it may have begun one before. Where a ledger knows the run, it keeps its name."""
+def test_a_run_of_which_nothing_was_drawn_begins_under_another_name_each_time(counts):
+    """A copy of its ledger may have begun one before. Where the ledger of a population knows it, it keeps its name."""
     (counts.folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 9 + f"u,i,{day(0)}\n")
     for words in ({}, {"ledger": "ledger.db", "population": "all", "max_epsilon": "90", "max_delta": "0.01"}):
         broken = counts.run(1, "bad.csv", output="bad.jsonl", **words)
         assert (broken.returncode, "more than the 50.0%" in broken.stderr) == (1, True), broken.stderr
-        before = counts.state.header
-        assert (before.parts, before.intent) == ((), None)
+        ((before, _),) = Ledger(counts.folder / words.get("ledger", "run.state.ledger")).runs()
+        assert not (counts.folder / "run.state").exists()
         if not words:
             assert "--run-id begins a run only with a ledger" in counts.refused(1, run_id=before.run_id)
         counts.taken(1, output=f"{len(words)}.jsonl", **words)

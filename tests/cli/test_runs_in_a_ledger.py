@@ -44,7 +44,8 @@ def spent(folder):
 
 def statuses(folder):
     """Of the parts of each run."""
-    return [[str(part.status) for part in parts] for _, parts in Ledger.open(folder / "ledger.db").runs()]
+    ledger = folder / "ledger.db"
+    return [[str(part.status) for part in parts] for _, parts in (Ledger(ledger).runs() if ledger.exists() else [])]
 
 
 def error_of(done):
@@ -66,9 +67,9 @@ def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder
     refused = error_of(replay(folder, "third.avro", log="gone.parquet"))
     assert "this run takes 2" in refused
     assert "1 of 5" in refused
-    assert "Nothing was read" in refused
+    assert "Nothing was drawn" in refused
     refused = error_of(replay(folder, "third.avro", *PARTS, log="gone.parquet"))
-    assert "Nothing was read" in refused
+    assert "Nothing was drawn" in refused
     assert not (folder / "run.state").exists()
     assert not (folder / "third.avro").exists()
     assert spent(folder) == "4"
@@ -86,6 +87,7 @@ def test_parts_of_one_run_pay_once(folder):
     assert (done.returncode, "is done" in done.stderr) == (0, True)
     earlier = replay(folder, "1.avro", *PARTS, "--until", EVENING)
     assert (earlier.returncode, "is done" in earlier.stderr) == (0, True)
+    assert "1.avro" in earlier.stderr
     assert spent(folder) == "2"
     assert statuses(folder) == [["finished", "finished"]]
     header = read_report_file(folder / "1.avro")[0]
@@ -93,15 +95,15 @@ def test_parts_of_one_run_pay_once(folder):
     alone = error_of(shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "3.avro", *PARTS, cwd=folder))
     assert "was begun with the --population 'news'" in alone, "all parts of a run are in the ledger, or none is"
     # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
-    doctor = ("ledger", "doctor", *ACCOUNT[:2], "--state")
-    assert "sound" in shh(*doctor, "run.state", cwd=folder).stdout
-    sick = shh(*doctor, "run.state", "--state", "backup.state", cwd=folder)
+    doctor = ("ledger", "doctor", *ACCOUNT[:2])
+    assert "sound" in shh(*doctor, "run.state", "1.avro", "2.avro", cwd=folder).stdout
+    sick = shh(*doctor, "run.state", "backup.state", cwd=folder)
     assert "FAULT" in sick.stdout
     assert "an older copy" in sick.stdout
     assert "must not be used" in error_of(sick)
     shutil.move(folder / "backup.state", folder / "run.state")
     older = error_of(replay(folder, "3.avro", *PARTS))
-    assert "is an older copy" in older
+    assert "it is an older copy" in older
     assert not (folder / "3.avro").exists()
 
 
@@ -149,7 +151,7 @@ def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder, mo
     assert "stays charged" in failed.stderr
     assert "--run-id" not in failed.stderr
     assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
-    ((run, _),) = Ledger.open(folder / "ledger.db").runs()
+    ((run, _),) = Ledger(folder / "ledger.db").runs()
     (folder / "log.parquet").write_bytes(good)
     write_parquet(folder / "other.parquet", log_rows()[1:])
     assert f"{run.run_id} was used before" in error_of(
@@ -167,7 +169,7 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
     assert "nothing was published" in failed
     assert statuses(folder) == [["released"]]
     assert spent(folder) == "2"
-    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state", cwd=folder).stdout
+    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], cwd=folder).stdout
     (folder / "log.parquet").write_bytes(good)
     assert replay(folder, "1.avro", *PARTS).returncode == 0  # also with another end
     assert statuses(folder) == [["released", "finished"]]

@@ -27,8 +27,7 @@ from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_file import StateFile, write_state
-from dp_transforms.runs.state_header import PartRecord, StateHeader
+from dp_transforms.runs.state_file import StateFile, StateHeader, write_state
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_file
@@ -190,9 +189,7 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
 
 @functools.cache
 def _run_state_samples() -> list[Sample]:
-    """A state before the first window, and one with cells of two kinds and an intent."""
-    header = StateHeader(small_plan().to_json(), small_plan().fingerprint, "events", "run-1", "b" * 64, "user", "item")
-    part, later = PartRecord(0, 3, "1" * 64, "report.avro"), PartRecord(3, 4, "2" * 64, "later.avro")
+    """A state without chunks, and one with chunks of two kinds."""
     settings = settings_of(small_looks_plan())
     purses = UserBudgets(settings, settings.stream_keys(SECRET))
     for pairs in _pairs()[:1]:
@@ -205,11 +202,8 @@ def _run_state_samples() -> list[Sample]:
     ]
     samples = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, of_run, held in (
-            ("new", header, []),
-            ("begun", header.after(part).with_intent(later, "0.1.0", "c" * 32), cells),
-        ):
-            write_state(f"{folder}/{name}", of_run, held, sealing_key(SECRET))
+        for name, held in (("empty", []), ("full", cells)):
+            write_state(f"{folder}/{name}", StateHeader("run-1", 3), held, sealing_key(SECRET))
             samples.append(Sample(name, pathlib.Path(folder, name).read_bytes()))
     return samples
 

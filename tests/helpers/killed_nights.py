@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -17,19 +18,18 @@ from types import FrameType
 from typing import Any
 
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.output_file import output_draft_file
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.cli.state_part import StatePart, open_part
+from dp_transforms.cli.state_part import StatePart, file_in, open_part
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.files import write_report_file
-from dp_transforms.runs.fingerprints import InputFingerprint, input_key, sealing_key
+from dp_transforms.runs.fingerprints import input_fingerprint, input_key, sealing_key
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.records import Caps, VerdictKind
+from dp_transforms.runs.records import Caps, Part, VerdictKind
 from dp_transforms.runs.state_file import StateFile, hold_state, write_state
 from tests.helpers.report_samples import HEADER, HOUR, START, report
 from tests.helpers.small_runs import SECRET, key_file
@@ -38,11 +38,10 @@ WINDOWS = 90
 DAY = 86_400
 PLAN = Plan.for_hits(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY))
 CAPS = Caps(400, "1e-3")
-_OPEN = ("running", "failed")
 OURS = ("cli/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
-OURS += ("ledger/ledger.py", "ledger/database.py", "ledger/copy_file.py", "ledger/doctor.py", "runs/state_file.py")
-_READERS = {"__init__", "_batch", "_read_rows", "_open", "open_regular", "<genexpr>", "_fingerprint", "read_copy"}
-_READERS |= {"remove_dead_drafts", "mode_for_others", "cell", "_row_batch", "add", "digest", "_locked", "_errors"}
+OURS += ("runs/ledger.py", "runs/ledger_file.py", "runs/state_file.py")
+_READERS = {"__init__", "_batch", "_read_rows", "_open", "open_regular", "<genexpr>", "all", "get", "_is_there"}
+_READERS |= {"remove_dead_drafts", "mode_for_others", "cell", "_row_batch", "add", "digest", "_errors", "_quoted"}
 
 
 @functools.cache
@@ -93,21 +92,27 @@ def in_a_process(work: Callable[[], object], die_at: int | None = None) -> tuple
 
 
 class NightFolder:
-    """Where they happen. has_ledger: whether the run is accounted for."""
+    """Where they happen. has_ledger: whether the run is accounted for; else its ledger is its own."""
 
     def __init__(self, folder: pathlib.Path, *, has_ledger: bool = True) -> None:
         self.folder, self.has_ledger = folder, has_ledger
+        self.ledger_path = folder / ("ledger.db" if has_ledger else "run.state.ledger")
         key_file(folder)
         for name in "ab":
             (folder / f"{name}.log").write_text(f"the log {name}\n")
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.open(self.folder / "ledger.db", create=False)
+        return Ledger(self.ledger_path)
 
     @property
     def state(self) -> StateFile:
         return StateFile(self.folder / "run.state")
+
+    @property
+    def parts(self) -> list[Part]:
+        """Of the run that was begun last."""
+        return self.ledger.runs()[-1][1] if self.ledger_path.exists() and self.ledger_path.stat().st_size else []
 
     def take(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
         """The command of a night that ends before this window. Raises UserError, or StateError."""
@@ -121,39 +126,36 @@ class NightFolder:
             population="news" if self.has_ledger else None,
         )
         with hold_state(options.path):
-            read = self.read(log)
-            account = self._account()
-            facts = open_part(
-                PLAN, options, stream="events", input_fingerprint=read.text, account=account, check=lambda facts: facts
+            part = open_part(
+                PLAN,
+                options,
+                stream="events",
+                input_fingerprint=self.read(log),
+                account=RunAccount(self.ledger, "news", CAPS) if self.has_ledger else RunAccount(),
+                check=lambda kind: None,
             )
-            part = StatePart(facts)
-            if facts.how == VerdictKind.DONE:
-                part.find_done(None)
-                account.finish(facts, facts.state_fingerprint)
-                return facts.how
-            with part.account_of(account):
-                self._draw(part, log, is_bad)
-        return str(facts.how)
+            if part.kind == VerdictKind.DONE:
+                part.find_done()
+                return part.kind
+            with part.taken():
+                if part.is_drawn and not is_bad:
+                    part.publish()
+                else:
+                    self._draw(part, log, is_bad)
+        return str(part.kind)
 
     def begun(self) -> tuple[int, str] | None:
-        """End and log of the part that was begun and not finished, as the ledger knows it, or else the state."""
-        found: list[tuple[int, str]] = []
-        if self.has_ledger and (self.folder / "ledger.db").exists():
-            for run, parts in self.ledger.runs():
-                if run.run_id == self.state.header.run_id:
-                    begun = [each for each in parts if each.status in _OPEN]
-                    found += [(each.end_window, each.input_fingerprint.split()[0]) for each in begun]
-        if (intent := self.state.header.intent) is not None:
-            found.append((intent.end, intent.input_fingerprint))
-        logs = {self.read(log).text: log for log in "ab"}
-        still = [(end, logs[text]) for end, text in found if end > self.state.header.closed_through]
-        return still[0] if still else None
+        """End and log of the part that may have drawn and was not finished."""
+        logs = {self.read(log): log for log in "ab"}
+        found = [part for part in self.parts if part.is_open and part.may_be_published]
+        return (found[0].end_window, logs[found[0].input_fingerprint]) if found else None
 
-    def read(self, log: str) -> InputFingerprint:
-        return InputFingerprint([(str(self.folder / f"{log}.log"), "text")], (), input_key(SECRET))
+    def read(self, log: str) -> str:
+        return input_fingerprint([(str(self.folder / f"{log}.log"), "text")], (), input_key(SECRET))
 
     def begin_anew(self) -> None:
         """As an operator does whose run cannot go on."""
+        shutil.rmtree(self.folder / ".run.state.drawn", ignore_errors=True)
         for path in (self.folder / "run.state", *self.folder.glob("[0-9]*.jsonl")):
             if path.exists():
                 self._move(path)
@@ -167,26 +169,20 @@ class NightFolder:
     def _move(self, path: pathlib.Path) -> None:
         path.rename(self.folder / f"moved-{len(list(self.folder.glob('moved-*')))}{path.suffix}")
 
-    def _account(self) -> RunAccount:
-        return RunAccount(Ledger.open(self.folder / "ledger.db"), "news", CAPS) if self.has_ledger else RunAccount()
-
     def _draw(self, part: StatePart, log: str, is_bad: bool) -> None:
-        facts = part.facts
-        record, run_id = facts.record, facts.header.run_id
+        windows, run_id = range(part.part.first_window, part.part.end_window), part.verdict.run_id
         drawn = [
-            report(window, HeavyHitter(answer(run_id, facts.draws_as, window, log), ABOVE, None), spent=1.0)
-            for window in range(record.first, record.end)
+            report(window, HeavyHitter(answer(run_id, part.run_part.draws_as, window, log), ABOVE, None), spent=1.0)
+            for window in windows
         ]
-        with (
-            output_draft_file(record.output) as draft,
-            output_draft_file(facts.state_path) as state,
-        ):
-            write_report_file(draft, dataclasses.replace(HEADER, run_id=run_id), drawn)
-            cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(record.end))]
-            write_state(state, part.begun.after(record), cells, sealing_key(SECRET))
+        with part.draft() as folder:
+            header = dataclasses.replace(HEADER, run_id=run_id)
+            write_report_file(str(file_in(folder, "report", part.options.output)), header, drawn)
+            cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(windows.stop))]
+            write_state(folder / "state", part.header_after, cells, sealing_key(SECRET))
             if is_bad:
                 raise LogError("the log is bad.")
-            part.publish({record.output: draft}, state)
+            part.publish(folder)
 
     def published(self) -> dict[tuple[str, int], set[str]]:
         """What was ever to be read: for each run id and window all answers."""

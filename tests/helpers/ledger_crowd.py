@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Callable
 
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.records import BudgetExceededError, Caps, LedgerBusyError, VerdictKind
-from tests.helpers.ledger_runs import part
+from dp_transforms.runs.records import BudgetExceededError, Caps, LedgerBusyError, RunRefusedError
+from tests.helpers.ledger_runs import cost, drawn, part
 
 
 def crowd(count: int, work: Callable[[int], str]) -> list[str]:
@@ -31,18 +31,18 @@ def crowd(count: int, work: Callable[[int], str]) -> list[str]:
     return [answers.get() for _ in processes]
 
 
-def spend_all(place: pathlib.Path, caps: Caps) -> Callable[[int], str]:
-    """Work for `crowd`: runs of 0.5 until the budget is gone. Returns how many there were."""
+def spend_all(place: pathlib.Path, caps: Caps, runs_a_half: float = 1) -> Callable[[int], str]:
+    """Work for `crowd`: runs of 0.5, or a share of it, until the budget is gone. Returns how many there were."""
+    each = cost(0.5 / runs_a_half)
 
     def work(number: int) -> str:
-        ledger, done = Ledger.open(place, wait_seconds=120), 0
+        ledger, done = Ledger(place, wait_seconds=600), 0
         while True:
             try:
-                verdict = ledger.reserve(part(run_id=f"{number}-{done}", stream=f"stream {number}"), caps)
+                verdict = ledger.reserve(part(run_id=f"{number}-{done}", cost=each), caps)
             except BudgetExceededError:
                 return str(done)
-            ledger.start(verdict)
-            ledger.finish(verdict, "state")
+            drawn(ledger, verdict, "state")
             done += 1
 
     return work
@@ -52,14 +52,14 @@ def take_one_part(place: pathlib.Path, caps: Caps) -> Callable[[int], str]:
     """Work for `crowd`: all want the same part of one run. Returns what each of them was told."""
 
     def work(number: int) -> str:
-        ledger = Ledger.open(place, wait_seconds=120)
+        ledger = Ledger(place, wait_seconds=120)
         try:
             verdict = ledger.reserve(part(run_id="run"), caps)
         except LedgerBusyError:
             return "busy"
-        if verdict.kind != VerdictKind.DONE:
-            ledger.start(verdict)
-            ledger.finish(verdict, "state")
+        except RunRefusedError:  # the part is finished, and this process does not have the state that it left
+            return "refused"
+        drawn(ledger, verdict, "state")
         return str(verdict.kind)
 
     return work

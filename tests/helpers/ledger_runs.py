@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 from typing import Any
 
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.ledger.book import Actor
 from dp_transforms.runs.lifetime_cost import LifetimeCost, delta_units, epsilon_units
-from dp_transforms.runs.records import Caps, PartRequest
+from dp_transforms.runs.records import Caps, Part, PartRequest, Run, Verdict
 
-PLAN, KEY = "a" * 64, "b" * 64
+PLAN, KEY, NONCE = "a" * 64, "b" * 64, "c" * 32
 CAPS = Caps("4.0", "1e-8")
 HORIZON = 30
 
@@ -21,50 +18,42 @@ def cost(epsilon: float = 0.5, delta: float = 1e-9) -> LifetimeCost:
     return LifetimeCost(epsilon_units("epsilon", epsilon), delta_units("delta", delta), "hits")
 
 
-def names_cost() -> LifetimeCost:
-    """Of a run of names with epsilon 2."""
-    divergence, events = epsilon_units("divergence", 0.7), delta_units("events", 3e-10)
-    return LifetimeCost(2 * 10**15, 10**21, "looks", "16", divergence, events, distance=10**12)
-
-
 def part(first: int = 0, end: int = 1, **changes: Any) -> PartRequest:
-    """Windows first .. end - 1 of a run of labels, of population news, except for the changes."""
-    fields = {
+    """Windows first .. end - 1 of a run of labels in parts, of population news, except for the changes."""
+    asked: dict[str, Any] = {
         "population": "news",
         "stream": "events",
         "plan_fingerprint": PLAN,
-        "cost": cost(),
         "horizon": HORIZON,
-        "first_window": first,
-        "end_window": end,
         "range_start": "2026-01-01T00:00:00Z",
         "range_end": "2026-01-31T00:00:00Z",
-        "input_fingerprint": "input 1",
         "key_fingerprint": KEY,
+        "state_path": "/run.state",
+        "first_window": first,
+        "end_window": end,
+        "input_fingerprint": "input 1",
+        "nonce": NONCE if first else "",
+        "cost": cost(),
+        "draws_once": False,
     }
-    return PartRequest(**{**fields, **changes})
+    asked |= changes
+    price, draws_once = asked.pop("cost"), asked.pop("draws_once")
+    amounts = {"mode": price.mode, "plan_epsilon": price.epsilon, "plan_delta": price.delta}
+    of_part = {name: asked.pop(name) for name in list(asked) if name in Part.__dataclass_fields__ and name != "run_id"}
+    return PartRequest(Run(**asked, **amounts), Part(**of_part), price, draws_once)
 
 
-HERE = Actor.here()
-GONE = Actor("somebody", HERE.place, "4194303:1:another boot")
+def drawn(ledger: Ledger, verdict: Verdict, state: str) -> None:
+    """The part is drawn and published."""
+    ledger.start(verdict)
+    ledger.publishing(verdict, state)
+    ledger.finish(verdict, state)
 
 
-def living() -> Actor:
-    """Another process that certainly lives: the one that started this one."""
-    number = os.getppid()
-    stat = pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    return Actor("somebody", HERE.place, ":".join((str(number), stat[19], HERE.process.split(":")[2])))
-
-
-def of(ledger: Ledger, actor: Actor) -> Ledger:
-    return Ledger.open(ledger.name, actor=actor)
-
-
-def done(ledger: Ledger, request: PartRequest, state: str = "") -> str:
+def done(ledger: Ledger, request: PartRequest, state: str = "state") -> str:
     """Reserves, starts and finishes a part. Its run id."""
     verdict = ledger.reserve(request, CAPS)
-    ledger.start(verdict)
-    ledger.finish(verdict, state)
+    drawn(ledger, verdict, state)
     return verdict.run_id
 
 

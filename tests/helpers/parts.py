@@ -13,32 +13,23 @@ from dp_transforms.core.run_part import RunPart
 from dp_transforms.local.pool import ThisProcess, Workers
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.plan import Plan
-from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
-from dp_transforms.runs.state_file import StateFile, write_state
-from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.runs.stored_part import StoredPart, write_next_state
+from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_next_state
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of
 
-INPUT = "1" * 64
-NONCE = "2" * 32  # in the intent of each later part
 SEALING_KEY = sealing_key(SECRET)
 
 
-def header_of(plan: Plan) -> StateHeader:
-    return StateHeader(plan.to_json(), plan.fingerprint, "events", RUN_ID, key_fingerprint(SECRET), "user", "item")
-
-
 class Parts:
-    """Takes the parts of one run, one after the other. states: the file before the first part, and after each."""
+    """Takes the parts of one run, one after the other. states: the file after each."""
 
     def __init__(self, folder: pathlib.Path, plan: Plan, *, public_items: Any = None) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.plan, self._public_items = folder, plan, public_items
-        self.states = [folder / "state-0"]
+        self.states: list[pathlib.Path] = []
         self.reports: list[Any] = []
         self.counts: Counter[str] = Counter()
-        write_state(self.states[0], header_of(plan), [], SEALING_KEY)
 
     def take(
         self,
@@ -50,23 +41,21 @@ class Parts:
         workers: Workers | None = None,
     ) -> list:
         """The windows up to this one, from all of this log. Returns their reports."""
-        part, after, header = self._next(end)
+        part, after = self._next(end), self.folder / f"state-{len(self.states)}"
         run = PlannedRun(plan=self.plan, stream="events", run_id=RUN_ID)
         items = PublicItemsSource.of_plan(self._public_items, self.plan)
         replay = LocalReplay(run=run, public_items=items, part=part, shards=shards)
         made = replay.of_batches(batches_of(log, batch), workers or ThisProcess(SECRET))
+        header = StateHeader(RUN_ID, end)
         write_next_state(after, header, part, made.handed_over, self.plan.followed_for, SEALING_KEY)
         self.counts = made.counts
         self.states.append(after)
         self.reports += made.reports
         return made.reports
 
-    def _next(self, end: int) -> tuple[RunPart, pathlib.Path, StateHeader]:
-        """The part, where its state goes, and the header of that."""
+    def _next(self, end: int) -> RunPart:
+        if not self.states:
+            return RunPart(0, end)
         before = StateFile(self.states[-1])
-        part = StoredPart(
-            before.header.closed_through, end, state_path=before.path, state_fingerprint=before.fingerprint
-        )
-        nonce = NONCE if part.first else ""
-        header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"), draws_as=nonce)
-        return part, self.folder / f"state-{len(self.states)}", header
+        at = {"state_path": before.path, "state_fingerprint": before.fingerprint}
+        return StoredPart(before.header.closed_through, end, **at)

@@ -12,7 +12,6 @@ import tempfile
 from unittest import mock
 
 from dp_transforms.cli import state_part
-from dp_transforms.runs.state_file import StateFile
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
@@ -60,11 +59,11 @@ def _take(folder: pathlib.Path, half: str, *words: str) -> pathlib.Path:
 
 
 def go_on(name: str, folder: pathlib.Path) -> pathlib.Path:
-    """The report of the second half, from a stored state."""
-    state = folder / "run.state"
-    shutil.copy(FOLDER / f"{name}.state", state)
-    state.chmod(0o600)
-    (folder / "plan.json").write_text(StateFile(state).header.plan)
+    """The report of the second half, from a stored state and its ledger."""
+    for ending in ("state", "state.ledger"):
+        shutil.copy(FOLDER / f"{name}.{ending}", folder / f"run.{ending}")
+        (folder / f"run.{ending}").chmod(0o600)
+    shutil.copy(FOLDER / f"{name}.plan.json", folder / "plan.json")
     with mock.patch.object(state_part, "fresh_nonce", return_value=_NONCE):
         return _take(folder, "second", "--plan", "plan.json")
 
@@ -74,8 +73,11 @@ def main() -> None:
     for name, choice in CHOICES.items():
         with tempfile.TemporaryDirectory() as folder:
             here = pathlib.Path(folder)
-            _take(here, "first", *_PLAN, *choice, "--until", "2026-01-01T06:00:00Z")
-            shutil.copy(here / "run.state", FOLDER / f"{name}.state")
+            done = shh("plan", *_PLAN, *choice, "--use", "parts", "--output", f"{FOLDER}/{name}.plan.json", cwd=here)
+            assert done.returncode == 0, done.stderr
+            _take(here, "first", "--plan", f"{FOLDER}/{name}.plan.json", "--until", "2026-01-01T06:00:00Z")
+            for ending in ("state", "state.ledger"):
+                shutil.copy(here / f"run.{ending}", FOLDER / f"{name}.{ending}")
             shutil.copy(go_on(name, here), FOLDER / f"{name}.jsonl")
 
 

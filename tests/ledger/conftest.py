@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers.ledger_runs import CAPS, part
 
 MEMORY = "/dev/shm"
 
@@ -31,18 +30,4 @@ def folder(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @pytest.fixture
 def ledger(folder: pathlib.Path) -> Ledger:
-    return Ledger.open(folder / "ledger.db")
-
-
-@pytest.fixture
-def path(folder: pathlib.Path) -> pathlib.Path:
-    """Of a ledger with two runs; older.db and older.counter beside it are of when it had one."""
-    path = folder / "ledger.db"
-    ledger = Ledger.open(path)
-    ledger.reserve(part(run_id="run 1"), CAPS)
-    shutil.copy(path, folder / "older.db")
-    shutil.copy(f"{path}.counter", folder / "older.counter")
-    verdict = ledger.reserve(part(run_id="run 2"))
-    ledger.start(verdict)
-    ledger.finish(verdict, "state 1")
-    return path
+    return Ledger(folder / "ledger.db")

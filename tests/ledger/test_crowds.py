@@ -4,42 +4,64 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 
 import pytest
 
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.records import Caps
+from dp_transforms.runs.records import Caps, LedgerBusyError, VerdictKind
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
-from tests.helpers.ledger_runs import CAPS, cost, part
+from tests.helpers.ledger_runs import CAPS, cost, drawn, part, spent
 
 
-@pytest.mark.parametrize("runs", [8, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "runs", [8, pytest.param(1000, marks=pytest.mark.nightly), pytest.param(5000, marks=pytest.mark.nightly)]
+)
 def test_eight_processes_never_overspend(folder: pathlib.Path, runs: int) -> None:
-    answers = crowd(8, spend_all(folder / "ledger.db", Caps(str(runs / 2), "1e-5")))
+    """They try as many more as fit: each of them ends by being refused."""
+    max_epsilon = min(1000.0, runs / 2)
+    answers = crowd(8, spend_all(folder / "ledger.db", Caps(str(max_epsilon), "1e-5"), runs / 2 / max_epsilon))
     assert sum(map(int, answers)) == runs
-    ledger = Ledger.open(folder / "ledger.db")
+    ledger = Ledger(folder / "ledger.db")
     (balance,) = ledger.balances()
-    assert (balance.runs, balance.total.epsilon) == (runs, runs * cost().epsilon)
-    assert ledger.doctor() == []
-    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 3 * runs + 1))
+    assert (balance.runs, balance.total.epsilon) == (runs, int(max_epsilon * 10**15))
+    assert ledger.findings() == []
+    numbers = [part.part for _, parts in ledger.runs() for part in parts]
+    assert sorted(numbers) == list(range(1, runs + 1))
 
 
 def test_of_eight_processes_one_gets_the_part(folder: pathlib.Path) -> None:
     answers = crowd(8, take_one_part(folder / "ledger.db", CAPS))
     assert answers.count("new") == 1
-    assert set(answers) <= {"new", "busy", "done"}
-    assert Ledger.open(folder / "ledger.db").balances()[0].runs == 1
+    assert set(answers) <= {"new", "busy", "refused"}
+    assert Ledger(folder / "ledger.db").balances()[0].runs == 1
 
 
-def test_a_ledger_that_is_made_while_it_is_looked_for_is_not_taken_for_a_deleted_one(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, lstat = folder / "ledger.db", os.lstat
-
-    def look(name: str) -> os.stat_result:
-        monkeypatch.setattr(os, "lstat", lstat)
-        Ledger.open(path).reserve(part(), CAPS)
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "lstat", look)
-    assert Ledger.open(path).balances()[0].runs == 1
+@pytest.mark.parametrize("has_started", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_part_is_taken_from_no_process_that_lives(folder: pathlib.Path, has_started: bool, is_killed: bool) -> None:
+    """However it ends, it has the part no longer: no clock and no number of a process is asked."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        theirs = Ledger(folder / "ledger.db")
+        verdict = theirs.reserve(part(run_id="run"), CAPS)
+        if has_started:
+            theirs.start(verdict)
+        os.write(writing, b"x")
+        signal.pause()
+        os._exit(0)
+    assert os.read(reading, 1)
+    ledger = Ledger(folder / "ledger.db")
+    for request in (part(run_id="run"), part(0, 2, run_id="run")):
+        for is_trial in (True, False):
+            with pytest.raises(LedgerBusyError, match="another process has windows 0"):
+                ledger.reserve(request, is_trial=is_trial)
+    assert ledger.findings() == []
+    os.kill(child, signal.SIGKILL if is_killed else signal.SIGTERM)
+    os.waitpid(child, 0)
+    assert ["by no process" in finding.text for finding in ledger.findings()] == [True]
+    verdict = ledger.reserve(part(run_id="run"))
+    assert verdict.kind == VerdictKind.RESUMES
+    drawn(ledger, verdict, "state")
+    assert spent(ledger) == cost().epsilon

@@ -11,8 +11,7 @@ from dp_transforms.core.steps import stages_of
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.local.replay import LocalReplay
-from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.stored_part import StoredPart
+from dp_transforms.runs.state_file import StateFile, StoredPart
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.modes import plan_in_rounds

@@ -30,9 +30,7 @@ from dp_transforms.core.user_budgets import BudgetEntries, BudgetPacing
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.reports.report_records import checked_report
-from dp_transforms.runs.state_file import StateFile, write_state
-from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.runs.stored_part import StoredPart
+from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_state
 from tests.helpers.core_runs import START
 from tests.helpers.exact_prices import look_price
 from tests.helpers.modes import units_of_shares
@@ -367,10 +365,7 @@ def state_of(path, cells, first, end):
     for kind, bucket, cell in map(unpack_chunk, pack_by_bucket(cells)):
         by_place.setdefault((kind, bucket), []).append(cell)
     joined = [(*place, cell) for place, found in sorted(by_place.items()) for cell in join_chunks(place[0], found)]
-    digits = "0" * 64
-    parts = (PartRecord(0, first, digits, "report"),) if first else ()
-    header = StateHeader("plan", digits, "events", "run", digits, user_field="user", item_field="item", parts=parts)
-    write_state(str(path), header, joined, bytes(32))
+    write_state(str(path), StateHeader("run", first), joined, bytes(32))
     return StoredPart(first, end, state_path=str(path), state_fingerprint=StateFile(str(path)).fingerprint)
 
 

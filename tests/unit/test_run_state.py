@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import os
+import subprocess
+import sys
 
 import hypothesis.strategies as st
 import numpy as np
@@ -30,16 +32,13 @@ from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs import state_file
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateHeader
-from dp_transforms.runs.stored_part import StoredPart
+from dp_transforms.runs.state_file import FORMAT_VERSION, StateFile, StateHeader, StoredPart, hold_state, write_state
 from dp_transforms.stores.local_files import create_new
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
-PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
-HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (PART,))
+HEADER = StateHeader("run-1", 3)
 KEYS = settings_of(small_plan()).stream_keys(SECRET)
 KEY = sealing_key(SECRET)
 
@@ -101,15 +100,16 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
     assert sum(map(len, found)) == len(known)
 
 
-def test_the_fingerprint_changes_with_the_content_and_not_with_the_intent(tmp_path):
+def test_the_fingerprint_is_that_of_the_content(tmp_path):
     written(tmp_path / "a")
-    written(tmp_path / "b", HEADER.with_intent(PartRecord(3, 4, "2" * 64, "4.avro"), draws_as="3" * 32))
+    written(tmp_path / "b")
     written(tmp_path / "c", dataclasses.replace(HEADER, run_id="run-2"))
-    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(7))], KEY)
-    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(8))], KEY)
-    a, b, *others = (StateFile(tmp_path / name).fingerprint for name in "abcde")
+    written(tmp_path / "d", dataclasses.replace(HEADER, closed_through=4))
+    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(7))], KEY)
+    write_state(tmp_path / "f", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_chunk(8))], KEY)
+    a, b, *others = (StateFile(tmp_path / name).fingerprint for name in "abcdef")
     assert a == b
-    assert len({a, *others}) == 4
+    assert len({a, *others}) == 5
 
 
 @pytest.fixture(scope="module")
@@ -196,9 +196,11 @@ def test_another_version_and_open_modes_are_refused(tmp_path):
     (tmp_path / "state").chmod(0o604)
     with pytest.raises(StateError, match=r"used by others \(mode 0604\).*chmod 600"):
         StateFile(tmp_path / "state")
-    text = HEADER.to_json().replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99')
-    with pytest.raises(StateError, match=r"format version 99.*Use the version of shh that wrote it"):
-        StateHeader.from_json(text)
+    for changes in ({"version": FORMAT_VERSION + 1}, {"closed_through": -1}, {"run_id": 7}, {"run_id": "x" * 20_000}):
+        written(tmp_path / "other", dataclasses.replace(HEADER, **changes))
+        with pytest.raises(StateError, match="or not a state of this version of shh"):
+            StateFile(tmp_path / "other")
+        (tmp_path / "other").unlink()
     with pytest.raises(StateError, match="cannot be read: No such file"):
         StateFile(tmp_path / "nowhere")
 
@@ -216,7 +218,7 @@ def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path):
         write_state(tmp_path / "state", HEADER, [], KEY)
     write_state(tmp_path / "draft", HEADER, [], KEY)
     opened = StateFile(tmp_path / "state")
-    replace_state(tmp_path / "draft", tmp_path / "state")
+    os.replace(tmp_path / "draft", tmp_path / "state")
     assert opened.rows
     assert len(content_of(opened)[1]) == len(opened.rows)  # what is open stays whole
     assert not StateFile(tmp_path / "state").rows
@@ -226,7 +228,7 @@ def test_a_seal_is_of_one_key_and_one_content(tmp_path):
     written(tmp_path / "state")
     state = StateFile(tmp_path / "state")
     state.check_seal(KEY)
-    with pytest.raises(StateError, match="not sealed with the noise key of its run"):
+    with pytest.raises(StateError, match="not sealed with this noise key"):
         state.check_seal(sealing_key(SECRET + b"x"))
     *batches, end = batches_of(tmp_path / "state")
     write_state(tmp_path / "other", HEADER, [], KEY)
@@ -235,6 +237,30 @@ def test_a_seal_is_of_one_key_and_one_content(tmp_path):
     end = pa.RecordBatch.from_pydict(end.to_pydict() | {"cell": seal}, schema=end.schema)
     with pytest.raises(StateError, match="not sealed"):
         forge(tmp_path / "forged", end.schema, *batches, end).check_seal(KEY)
+
+
+def test_one_process_at_a_time_holds_a_state(tmp_path):
+    """Until it ends, however it ends."""
+    program = (
+        "import sys, time\nfrom dp_transforms.runs.state_file import hold_state\n"
+        "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
+    )
+    path = str(tmp_path / "state")
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(StateError, match="another process works on it"), hold_state(path):
+                pass
+        finally:
+            other.kill()
+            other.wait()
+    with hold_state(path), pytest.raises(StateError), hold_state(path):
+        pass
+    (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
+        pass
+    assert not (tmp_path / "victim").exists()
 
 
 def purses_of(part):
