@@ -17,9 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import getpass
-import operator
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -331,10 +329,16 @@ def _run_of_input(rows: Rows, request: PartRequest) -> str:
 
 def _balance(rows: Rows, population: Population) -> Balance:
     """The sum over all runs but the released ones, in whole numbers."""
-    runs = [run for run in rows.all(Run, population=population.name) if run.status != Status.RELEASED]
-    prices = (Price(run.charged_epsilon, run.charged_delta, run.charged_sampling) for run in runs)
-    total = population.rule.total(functools.reduce(operator.add, prices, NOTHING), len(runs))
-    return Balance(population, len(runs), total)
+    query = "SELECT charged_epsilon, charged_delta, charged_sampling FROM runs WHERE population = ? AND status != ?"
+    charged = rows.connection.execute(query, (population.name, Status.RELEASED)).fetchall()
+    try:
+        amounts = [list(map(int, column)) for column in zip(*charged, strict=True)]
+    except ValueError:
+        raise LedgerDamagedError("an amount of the ledger cannot be read. Bring back a good copy.") from None
+    if any(min(column) < 0 for column in amounts):
+        raise LedgerDamagedError("an amount of the ledger is below 0. Bring back a good copy.")
+    total = population.rule.total(Price(*map(sum, amounts)) if charged else NOTHING, len(charged))
+    return Balance(population, len(charged), total)
 
 
 def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Population:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,29 +39,37 @@ def test_of_eight_processes_one_gets_the_part(folder: pathlib.Path) -> None:
     assert Ledger(folder / "ledger.db").balances()[0].runs == 1
 
 
-@pytest.mark.parametrize("has_started", [False, True])
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_part_is_taken_from_no_process_that_lives(folder: pathlib.Path, has_started: bool, is_killed: bool) -> None:
-    """However it ends, it has the part no longer: no clock and no number of a process is asked."""
+@contextlib.contextmanager
+def another_process(place: pathlib.Path, has_started: bool, ended_by: int) -> Iterator[None]:
+    """It has the first part of the run "run" while the block runs, and is then ended by this signal."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        theirs = Ledger(folder / "ledger.db")
+        theirs = Ledger(place)
         verdict = theirs.reserve(part(run_id="run"), CAPS)
         if has_started:
             theirs.start(verdict)
         os.write(writing, b"x")
         signal.pause()
-        os._exit(0)
-    assert os.read(reading, 1)
+    try:
+        assert os.read(reading, 1)
+        yield
+    finally:
+        os.kill(child, ended_by)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_part_is_taken_from_no_process_that_lives(folder: pathlib.Path, has_started: bool, ended_by: int) -> None:
+    """However it ends, it has the part no longer: no clock and no number of a process is asked."""
     ledger = Ledger(folder / "ledger.db")
-    for request in (part(run_id="run"), part(0, 2, run_id="run")):
-        for is_trial in (True, False):
-            with pytest.raises(LedgerBusyError, match="another process has windows 0"):
-                ledger.reserve(request, is_trial=is_trial)
-    assert ledger.findings() == []
-    os.kill(child, signal.SIGKILL if is_killed else signal.SIGTERM)
-    os.waitpid(child, 0)
+    with another_process(folder / "ledger.db", has_started, ended_by):
+        for request in (part(run_id="run"), part(0, 2, run_id="run")):
+            for is_trial in (True, False):
+                with pytest.raises(LedgerBusyError, match="another process has windows 0"):
+                    ledger.reserve(request, is_trial=is_trial)
+        assert ledger.findings() == []
     assert ["by no process" in finding.text for finding in ledger.findings()] == [True]
     verdict = ledger.reserve(part(run_id="run"))
     assert verdict.kind == VerdictKind.RESUMES
