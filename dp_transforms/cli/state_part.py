@@ -261,7 +261,7 @@ def open_part(
     closed = state.header.closed_through if state else 0
     run = Run.of_plan(
         plan,
-        run_id=state.header.run_id if state else _run_id(ledger, options),
+        run_id=state.header.run_id if state else options.run_id or ledger.begun_at(options.path),
         population=account.population,
         stream=stream,
         key_fingerprint=key,
@@ -273,7 +273,7 @@ def open_part(
         first_window=closed,
         end_window=end_of_part(plan.schedule, options.until_seconds),
         input_fingerprint=input_fingerprint,
-        nonce=fresh_nonce() if closed else "",
+        nonce=fresh_nonce(),
         output=options.output,
         version=_VERSION,
         state_before=state.fingerprint if state else "",
@@ -298,21 +298,6 @@ def _check_named(state: StateFile, options: StateOptions) -> None:
         )
     if options.run_id not in (None, header.run_id):
         raise RunRefusedError(f"the state {state.path} is of run {header.run_id!r}. Leave --run-id out.")
-
-
-def _run_id(ledger: Ledger, options: StateOptions) -> str:
-    """Of a run that has no state yet; "" for a fresh one. Raises UserError if it would begin under a name of the
-    operator's that no ledger of a population knows."""
-    begun = ledger.begun_at(options.path)
-    if options.run_id is None or options.run_id == begun:
-        return begun
-    if options.population is None:
-        raise UserError(
-            "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
-            " with the same key on another log, both runs would draw the same noise, and their reports would show what"
-            " changed. Leave --run-id out: a fresh one is drawn."
-        )
-    return options.run_id
 
 
 def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:

@@ -17,7 +17,7 @@ def fresh_run_id() -> str:
 
 
 def fresh_nonce() -> str:
-    """What tells a later part of a run from every other one: 128 random bits of the operating system, in hex. Draw it
+    """What tells a part of a run from every other one: 128 random bits of the operating system, in hex. Draw it
     when the part begins, whatever the data: which parts have equal noise must not depend on these."""
     return secrets.token_hex(16)
 

@@ -181,8 +181,8 @@ class StreamKeys(IdKeys):
     """All keyed functions of one run over one stream.
 
     secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: the
-        noise depends on them too, besides the window, the item and its holders. part: of a later part of a run, the
-        nonce that was drawn when it began (`RunPart.draws_as`); "" of a whole run, and of a first part.
+        noise depends on them too, besides the window, the item and its holders. part: of a part of a run, the
+        nonce that was drawn when it began (`RunPart.draws_as`); "" of a whole run.
 
     Noise depends on the run id, and on the part. Identities and choices do not: budgets that carry over need stable
     ids, and all parts and rounds take the pairs of a user in one order.

@@ -1,6 +1,6 @@
 """A part of a run, as workers need it: its windows, and what users and items carry into them.
 
-Nothing is carried into a run; `dp_transforms.runs.stored_part` has parts with a state before them.
+Nothing is carried into a run; `dp_transforms.runs.state_file` has parts with a state before them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RunPart:
     """The windows ``first .. end - 1`` of a run, into which nothing is carried.
 
     draws_as: by what its noise differs from that of another part with these windows: a nonce (`fresh_nonce`), which is
-        in the intent (`StateHeader.draws_as`) before anything is drawn; "" of a first part, and of a stream.
+        in the ledger before anything is drawn; "" of a whole run, and of a stream.
     """
 
     first: int

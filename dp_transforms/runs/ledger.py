@@ -79,11 +79,7 @@ class Ledger:
         """The run that is to leave its state at this path, and has left none yet; "" if there is none."""
         with self._file.trying() as rows:
             for run in rows.all(Run, state_path=state_path, status=Status.RESERVED):
-                parts = rows.all(Part, run_id=run.run_id)
-                # One of its own without a part that may be published begins under another name: windows may have been
-                # drawn under this one since its ledger was copied.
-                is_named = bool(run.population) or any(part.may_be_published for part in parts)
-                if is_named and not any(part.status == Status.FINISHED for part in parts):
+                if not any(part.status == Status.FINISHED for part in rows.all(Part, run_id=run.run_id)):
                     return run.run_id
         return ""
 

@@ -161,7 +161,7 @@ class Run:
 class Part:
     """Windows ``first_window .. end_window - 1`` of a run: what is asked for, and, as it is stored, what became of it.
 
-    input_fingerprint: of the immutable input. nonce: fresh, by it a part behind window 0 draws
+    input_fingerprint: of the immutable input. nonce: fresh, by it a part with a state draws
     (`planned_run.fresh_nonce`). output: where the report goes. version: of the shh that began it.
     state_before: the fingerprint of the state with which it begins; "" for none. state_after: from the moment when its
     report may be read, of the only state that it can leave; "" before. claim: how many processes got it. Times: ISO
@@ -189,9 +189,6 @@ class Part:
     def __post_init__(self) -> None:
         check_whole("first_window", self.first_window, 0)
         check_whole("end_window", self.end_window, 1)
-        # Without one it would draw the noise of the run, as a part from an older state may have done.
-        if self.first_window and (len(self.nonce) != _NONCE_DIGITS or set(self.nonce) - set("0123456789abcdef")):
-            raise ValueError(f"nonce must be {_NONCE_DIGITS} hex digits behind window 0.")
 
     @property
     def may_be_published(self) -> bool:
@@ -216,6 +213,12 @@ class PartRequest:
     part: Part
     cost: LifetimeCost
     draws_once: bool = False
+
+    def __post_init__(self) -> None:
+        nonce = self.part.nonce
+        # Without one it would draw the noise of the run, as it may have done from an older state or an older ledger.
+        if self.run.state_path and (len(nonce) != _NONCE_DIGITS or set(nonce) - set("0123456789abcdef")):
+            raise ValueError(f"nonce must be {_NONCE_DIGITS} hex digits.")
 
     @classmethod
     def whole(cls, plan: Plan, input_fingerprint: str = "", *, draws_once: bool = True, **fields: Any) -> PartRequest:

@@ -379,18 +379,3 @@ def test_a_part_after_another_past_or_up_to_another_end_has_noise_of_its_own(cou
         report for report in counts.reports("both.jsonl") if report.window_end > (START + 2 * DAY) * 1e6
     )
     assert sum(first[hit.item] == hit.noisy_count for hit in up_to_another.heavy_hitters) < ITEMS - 1
-
-
-def test_a_run_of_which_nothing_was_drawn_begins_under_another_name_each_time(counts):
-    """A copy of its ledger may have begun one before. Where the ledger of a population knows it, it keeps its name."""
-    (counts.folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 9 + f"u,i,{day(0)}\n")
-    for words in ({}, {"ledger": "ledger.db", "population": "all", "max_epsilon": "90", "max_delta": "0.01"}):
-        broken = counts.run(1, "bad.csv", output="bad.jsonl", **words)
-        assert (broken.returncode, "more than the 50.0%" in broken.stderr) == (1, True), broken.stderr
-        ((before, _),) = Ledger(counts.folder / words.get("ledger", "run.state.ledger")).runs()
-        assert not (counts.folder / "run.state").exists()
-        if not words:
-            assert "--run-id begins a run only with a ledger" in counts.refused(1, run_id=before.run_id)
-        counts.taken(1, output=f"{len(words)}.jsonl", **words)
-        assert (counts.state.header.run_id == before.run_id) == bool(words)
-        (counts.folder / "run.state").unlink()

@@ -200,31 +200,39 @@ def test_another_version_never_draws_what_was_begun(nights, monkeypatch):
     assert nights.take(1) == "resumes"
 
 
-def test_a_later_part_has_a_nonce_which_whoever_resumes_it_reads(nights):
-    nights.take(1)
-    nights.is_full = True
-    nights.refused(2)
-    nights.refused(2)
-    nights.is_full = False
-    assert nights.take(2) == "resumes"
-    first, *later = nights.nonces
-    assert (first, len(later), len(set(later)), len(later[0])) == ("", 3, 1, 32)
+def test_a_part_has_a_nonce_which_whoever_resumes_it_reads(nights):
+    for end in (1, 2):
+        nights.is_full = True
+        nights.refused(end)
+        nights.refused(end)
+        nights.is_full = False
+        assert nights.take(end) == "resumes"
+    assert [len(set(nights.nonces[:3])), len(set(nights.nonces[3:])), len(set(nights.nonces))] == [1, 1, 2]
+    assert {len(nonce) for nonce in nights.nonces} == {32}
 
 
-def test_a_later_part_that_is_taken_from_another_log_has_another_nonce(nights):
-    nights.take(1)
-    assert "the log is bad" in nights.refused(2, is_bad=True)
-    nights.take(2, "b")
-    _, refused, taken = nights.nonces
+@pytest.mark.parametrize("end", [1, 2])
+def test_a_part_that_is_taken_from_another_log_has_another_nonce(nights, end):
+    """Also the first one, whose run keeps its name: nobody knows what an older copy of its ledger has drawn."""
+    for done in range(1, end):
+        nights.take(done)
+    assert "the log is bad" in nights.refused(end, is_bad=True)
+    nights.take(end, "b")
+    assert len(nights.ledger.runs()) == 1
+    *_, refused, taken = nights.nonces
     assert refused != taken
 
 
-def test_a_run_of_its_own_of_which_nothing_was_drawn_begins_under_another_name(tmp_path):
-    """Its ledger may be a copy of before windows were drawn under the old name."""
-    nights = Watched(tmp_path, has_ledger=False)
-    nights.refused(1, is_bad=True)
+def test_an_older_ledger_draws_with_other_noise_where_nothing_shows_that_it_is_one(nights):
+    """Its first part was published, and the state and the report were taken away."""
+    nights.killed_at("state_part.tell_verdict", 1)
+    older = shutil.copy(nights.ledger_path, nights.folder / "older")
     nights.take(1)
-    assert len(nights.ledger.runs()) == 2
+    nights.begin_anew()
+    shutil.copy(older, nights.ledger_path)
+    nights.take(1, "b")
+    first, again = nights.nonces
+    assert first != again
 
 
 @pytest.mark.parametrize("log", ["a", "b"])

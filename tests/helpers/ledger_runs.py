@@ -32,7 +32,7 @@ def part(first: int = 0, end: int = 1, **changes: Any) -> PartRequest:
         "first_window": first,
         "end_window": end,
         "input_fingerprint": "input 1",
-        "nonce": NONCE if first else "",
+        "nonce": NONCE,
         "cost": cost(),
         "draws_once": False,
     }

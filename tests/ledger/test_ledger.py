@@ -19,7 +19,7 @@ from dp_transforms.runs.records import (
     VerdictKind,
     amount,
 )
-from tests.helpers.ledger_runs import CAPS, NONCE, cost, done, drawn, part, spent
+from tests.helpers.ledger_runs import CAPS, cost, done, drawn, part, spent
 
 NEW, CONTINUES, RESUMES, DONE = VerdictKind
 
@@ -102,7 +102,7 @@ def test_a_part_of_a_run_that_has_paid(
     """It takes nothing more, whatever the answer is. Only what may run changes anything, and a trial nothing."""
     first = told(ledger, story, end)
     before, charged = ledger.runs(), spent(ledger)
-    asked = {"first_window": 0, "end_window": end, "run_id": "run", "nonce": NONCE} | changes
+    asked = {"first_window": 0, "end_window": end, "run_id": "run"} | changes
     request = part(**asked)
     for is_trial in (True, False):
         if not isinstance(answer, VerdictKind):
@@ -157,10 +157,10 @@ def test_what_was_begun_keeps_its_nonce_and_what_begins_has_the_one_that_is_give
         if step == "publishing":
             ledger.publishing(verdict, "s2")
     assert nonces == list("012222")
-    with pytest.raises(ValueError, match="nonce must be 32 hex digits"):
-        part(1, 2, **following, nonce="")
-    with pytest.raises(ValueError, match="nonce must be 32 hex digits"):
-        part(1, 2, **following, nonce="E" * 32)
+    for first, nonce in itertools.product((0, 1), ("", "E" * 32, "e" * 31)):
+        with pytest.raises(ValueError, match="nonce must be 32 hex digits"):
+            part(first, 2, nonce=nonce)
+    assert part(state_path="", nonce="").part.nonce == "", "a whole run draws by its key and its name"
 
 
 @pytest.mark.parametrize(
@@ -287,19 +287,14 @@ def test_a_part_that_is_forgotten_does_not_free_the_key_with_which_another_one_d
 
 
 def test_the_run_that_has_left_no_state_yet_is_found_by_where_it_will(ledger: Ledger) -> None:
-    """One of its own begins anew while nothing was drawn: a copy of its ledger may have begun it before."""
     assert ledger.begun_at("/run.state") == ""
     told(ledger, "")
     assert (ledger.begun_at("/run.state"), ledger.begun_at("/other.state")) == ("run", "")
     ledger.abandon("run")
     assert ledger.begun_at("/run.state") == ""
     own = ledger.reserve(part(population="", state_path="/own.state"))
-    assert (own.balance, own.line, ledger.begun_at("/own.state")) == (None, "", "")
-    ledger.start(own)
-    assert ledger.begun_at("/own.state") == own.run_id
-    ledger.fail(own, forget=True)
-    assert ledger.begun_at("/own.state") == ""
-    drawn(ledger, ledger.reserve(part(population="", state_path="/own.state")), "s1")
+    assert (own.balance, own.line, ledger.begun_at("/own.state")) == (None, "", own.run_id)
+    drawn(ledger, own, "s1")
     assert ledger.begun_at("/own.state") == ""
 
 
@@ -367,7 +362,7 @@ def test_a_ledger_that_does_not_reach_a_report_or_a_state_is_an_older_copy(ledge
 def test_a_window_that_is_published_has_an_exit_code_of_its_own(ledger: Ledger) -> None:
     told(ledger, PUBLISHED)
     with pytest.raises(PublishedError) as error:
-        ledger.reserve(part(run_id="run", first_window=1, state_before="s1", nonce=NONCE, **OTHER))
+        ledger.reserve(part(run_id="run", first_window=1, state_before="s1", **OTHER))
     assert error.value.exit_code == 3
 
 
