@@ -108,12 +108,12 @@ def abandon(place: str | None, run_id: str) -> None:
 
 @command.command("doctor")
 @_ledger_option
-@click.argument("files", metavar="[REPORT|STATE]...", nargs=-1)
+@click.argument("files", metavar="[FILE]...", nargs=-1)
 def doctor(place: str | None, files: tuple[str, ...]) -> None:
     """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault.
 
     A ledger that was restored from a backup has forgotten what was spent since. Name the newest reports and states of
-    its runs: if it does not know of them, it is an older copy.
+    its runs as FILE: if it does not know of them, it is an older copy.
     """
     findings = _opened(place).findings([_shown(path) for path in files])
     for finding in findings:

@@ -60,7 +60,8 @@ class StatePart:
     ) -> None:
         assert verdict.part is not None
         self.plan, self.options, self.verdict, self.part = plan, options, verdict, verdict.part
-        self._ledger, self._outputs, self._key = ledger, outputs, key
+        self.key_fingerprint, self._ledger, self._outputs = key, ledger, outputs
+        self._drawn = pathlib.Path(options.path).with_name(f".{pathlib.Path(options.path).name}.drawn")
         self._publishes = False
 
     @property
@@ -85,11 +86,6 @@ class StatePart:
     def header_after(self) -> StateHeader:
         """Of the state that the part leaves."""
         return StateHeader(self.verdict.run_id, self.part.end_window, self.options.population or "")
-
-    @property
-    def key_fingerprint(self) -> str:
-        """Of the noise key of the run."""
-        return self._key
 
     @property
     def is_drawn(self) -> bool:
@@ -149,7 +145,7 @@ class StatePart:
         a process of before has drawn. Raises UserError also if the noise key was exchanged, or the ledger cannot be
         told."""
         with user_errors(ValueError):
-            key = sealing_key(read_key_file(self.options.noise_key_file, self._key))
+            key = sealing_key(read_key_file(self.options.noise_key_file, self.key_fingerprint))
         StateFile((drawn or self._drawn) / "state").check_seal(key)
         if drawn is not None:
             with write_errors(self.options.path):
@@ -190,11 +186,6 @@ class StatePart:
                 f"{blocks} is not there, and cannot be had any more: this part is done. It was published without"
                 " it, or the file was moved since. Leave --block-output out."
             )
-
-    @property
-    def _drawn(self) -> pathlib.Path:
-        path = pathlib.Path(self.options.path)
-        return path.with_name(f".{path.name}.drawn")
 
     @property
     def words(self) -> str:

@@ -96,7 +96,7 @@ class Ledger:
         is_trial: only say so, and change nothing. Raises BudgetExceededError if the run does not fit into what is left,
         RunRefusedError if the part does not fit to its run, LedgerBusyError if another process has this part.
         """
-        with self._file.trying() if is_trial else self._file.writing() as rows:
+        with self._file.trying() if is_trial else self._file.writing(may_make=True) as rows:
             run = rows.get(Run, request.run.run_id)
             parts = rows.all(Part, run_id=run.run_id) if run else []
             for part in parts:
@@ -117,7 +117,7 @@ class Ledger:
 
         The verdict is NEW, or CONTINUES if the run was charged before.
         """
-        with self._file.writing() as rows:
+        with self._file.writing(may_make=True) as rows:
             return self._reserved_run(rows, request, caps)
 
     def start(self, verdict: Verdict) -> None:

@@ -88,21 +88,24 @@ class LedgerFile:
             raise LedgerError("--ledger must be the path of a file, got a URL.")
         self.path = pathlib.Path(place).absolute()
         self.wait_seconds = wait_seconds
+        with self._errors():
+            self._is_there()  # what is no safe place is refused before anything is done
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows]:
         """A consistent look. Raises LedgerError if there is no ledger."""
         with self._errors():
-            if not self._is_there():
-                raise LedgerError(f"there is no ledger at {self.path}. Make one with: shh ledger reserve")
+            self._check_there()
             with self._connected("BEGIN") as connection:
                 yield Rows(connection)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Rows]:
-        """What the block does is done at its end, or nothing if it fails. Makes the ledger if it is not there."""
+    def writing(self, *, may_make: bool = False) -> Iterator[Rows]:
+        """What the block does is done at its end, or nothing if it fails. may_make: the ledger if it is not there."""
         with self._errors():
-            if not self._is_there():
+            if not may_make:
+                self._check_there()
+            elif not self._is_there():
                 with contextlib.suppress(FileExistsError):
                     create_new(self.path, 0o600).close()
             with self._connected("BEGIN IMMEDIATE") as connection:
@@ -141,6 +144,10 @@ class LedgerFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         found = os.fstat(descriptor)
         return _lock_files.setdefault((found.st_dev, found.st_ino), descriptor)
+
+    def _check_there(self) -> None:
+        if not self._is_there():
+            raise LedgerError(f"there is no ledger at {self.path}. Make one with: shh ledger reserve")
 
     def _is_there(self) -> bool:
         """Whether there is more than an empty file, as a process leaves that is killed when it makes one. Raises

@@ -38,7 +38,7 @@ import math
 import sys
 from decimal import Decimal
 
-from dp_transforms.checks import check_whole, shown
+from dp_transforms.checks import shown
 from dp_transforms.plan.plan import Plan
 
 EPSILON_DIGITS = 15
@@ -105,17 +105,6 @@ class LifetimeCost:
     divergence: int = 0
     delta_events: int = 0
     distance: int = 0
-
-    def __post_init__(self) -> None:
-        check_whole("epsilon", self.epsilon, 1)
-        for name in ("delta", "divergence", "delta_events", "distance"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < (name == "delta"):
-                raise ValueError(
-                    f"{name} must be a whole number of units >= {int(name == 'delta')}, got {shown(value)}."
-                )
-        if bool(self.order) != bool(self.divergence):
-            raise ValueError("order and divergence must be given together.")
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LifetimeCost:

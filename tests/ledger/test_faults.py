@@ -185,7 +185,7 @@ def test_only_a_file_that_is_closed_to_others_is_a_ledger(ledger: Ledger, folder
 
 
 def test_a_ledger_is_made_by_what_is_reserved_alone(ledger: Ledger, folder: pathlib.Path) -> None:
-    for asked in (ledger.balances, ledger.runs, ledger.findings):
+    for asked in (ledger.balances, ledger.runs, ledger.findings, functools.partial(ledger.release, "run")):
         with pytest.raises(LedgerError, match="there is no ledger"):
             asked()
     assert ledger.reserve(part(), CAPS, is_trial=True).kind == VerdictKind.NEW

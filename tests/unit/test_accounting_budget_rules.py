@@ -79,12 +79,6 @@ def test_the_cost_of_names_has_its_parts():
     assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.shares.sampling * (1 - 1e-12)
 
 
-def test_costs_that_cannot_be_are_refused():
-    for changes in ({"epsilon": 0}, {"delta": 0}, {"divergence": -1}, {"delta_events": 0.5}, {"order": ""}):
-        with pytest.raises(ValueError, match="must"):
-            dataclasses.replace(cost(), **changes)
-
-
 @pytest.mark.parametrize("mode", ["looks", "hits", "hits-with-counts", "kms21"])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-10), (2.0, 1e-9), (8.0, 1e-6)])
 def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode, epsilon, delta):
