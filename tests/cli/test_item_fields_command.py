@@ -98,7 +98,7 @@ def test_nights_go_on_with_the_same_fields_alone_and_a_list_of_items_has_labels(
     for others in (("--item-field", "page"), ("--item-field", "page", "--item-field", "country")):
         refused = shh(*night, *others, "--output", "2.avro", cwd=folder)
         assert refused.returncode == 1
-        assert "begun with --item-field 'country / page'" in " ".join(refused.stderr.split())
+        assert "used before with --item-field 'country / page'" in " ".join(refused.stderr.split())
     second = shh(*night, *FIELDS, "--output", "2.avro", cwd=folder)
     assert second.returncode == 0, second.stderr
     for name in ("1.avro", "2.avro"):
