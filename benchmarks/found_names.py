@@ -50,7 +50,7 @@ def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
             found.append(_read_report(log, report))
         windows, items = map(np.concatenate, zip(*found, strict=True))
     reported, of_nobody = found_cells(log, windows, items)
-    if plan.looks is not None:
+    if plan.contributions is not None:
         sums = log.sums(replay_weights(log, plan))
     else:
         sums = log.holders.astype(np.float64)

@@ -22,7 +22,7 @@ from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import MAX_ORDER
 from dp_transforms.accounting.price_list import (
-    MOST_LOOKS,
+    MOST_TESTS_OF_USER,
     PriceList,
     make_price_list,
     order_budget,
@@ -31,7 +31,7 @@ from dp_transforms.accounting.price_list import (
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, shown
 
-DEFAULT_USUAL_LOOKS, DEFAULT_MOST_LOOKS = (1, 1000), 3000
+DEFAULT_USUAL_TESTS, DEFAULT_MOST_TESTS = (1, 1000), 3000
 SMALLEST_KNOWN_ERROR = 1e-30
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
@@ -54,8 +54,8 @@ class Terms(NamedTuple):
 
     epsilon: float
     delta: float
-    usual_looks: tuple[int, int]
-    most_looks: int
+    usual_tests: tuple[int, int]
+    most_tests: int
     known_error: float | None
 
     @property
@@ -125,8 +125,8 @@ def _found_with(terms: Terms, shape: float, order: float, share_open: float) -> 
     budget = order_budget(order, terms.epsilon, terms.delta * (1 - share_open))
     if budget <= 0:
         return None
-    activities = sorted(set(np.geomspace(*terms.usual_looks, _ACTIVITIES).round().tolist()))
-    looks, curve = np.array([*activities, terms.most_looks]), _curve(shape, order)
+    activities = sorted(set(np.geomspace(*terms.usual_tests, _ACTIVITIES).round().tolist()))
+    looks, curve = np.array([*activities, terms.most_tests]), _curve(shape, order)
     weights = _weights(curve, budget / looks)
     if weights[-1] == -math.inf or weights[0] == -math.inf:
         return None
@@ -145,18 +145,18 @@ def _threshold(terms: Terms, shape: float, curve: Floats, budget: float, delta_o
     """The smallest safe T, in scales."""
     if terms.known_error is not None:
         return float(_quantile(shape, np.array([terms.known_error]))[0])
-    least = budget / terms.most_looks
+    least = budget / terms.most_tests
     smallest = math.exp(float(_weights(curve, np.array([least]))[0]))
     payable = np.flatnonzero((curve <= budget) & (smallest <= _WEIGHTS))
     charged = np.maximum(curve[payable], least)
     threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / budget), initial=0.0))
-    return max(threshold, smallest + float(_quantile(shape, np.array([delta_open / terms.most_looks]))[0]))
+    return max(threshold, smallest + float(_quantile(shape, np.array([delta_open / terms.most_tests]))[0]))
 
 
-def scale_for(shape: float, order: float, budget: float, most_looks: int) -> int:
+def scale_for(shape: float, order: float, budget: float, most_tests: int) -> int:
     """Large enough for the smallest weight to be some tens, or at least 10: rounding it down costs little then."""
-    smallest = math.exp(float(_weights(_curve(shape, order), np.array([budget / most_looks]))[0]))
-    usual = max(_SCALE_FOR_1000_TESTS, round(_SCALE_FOR_1000_TESTS * math.sqrt(most_looks / 1e4)))
+    smallest = math.exp(float(_weights(_curve(shape, order), np.array([budget / most_tests]))[0]))
+    usual = max(_SCALE_FOR_1000_TESTS, round(_SCALE_FOR_1000_TESTS * math.sqrt(most_tests / 1e4)))
     return min(LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / max(smallest, 1e-9))))
 
 
@@ -208,14 +208,14 @@ def _quantiles(shape: float) -> tuple[Floats, Floats]:
 class PaidTests:
     """Build it with `choose_tests`; construction checks that the numbers are safe.
 
-    epsilon, delta_looks, delta_open: all tests are (epsilon, delta_looks)-DP, and delta_open pays for items that one
+    epsilon, delta_tests, delta_open: all tests are (epsilon, delta_tests)-DP, and delta_open pays for items that one
         user alone holds; 0 with public items. prices: with their noise and order. threshold: T of items that were not
         named before. open_units: what a user can pay for tests of such items, of a full budget. Theorem:
         docs/guarantee.md, "Theorem of the user budget".
     """
 
     epsilon: float
-    delta_looks: float
+    delta_tests: float
     delta_open: float
     prices: PriceList
     threshold: int
@@ -223,12 +223,12 @@ class PaidTests:
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        check_delta(self.delta_looks)
-        affordable = order_budget(self.prices.order, self.epsilon, self.delta_looks)
+        check_delta(self.delta_tests)
+        affordable = order_budget(self.prices.order, self.epsilon, self.delta_tests)
         if not self.prices.budget <= affordable:
             raise ValueError(
                 f"budget must be at most {affordable:.9g} at order {self.prices.order:g} for these epsilon and "
-                f"delta_looks, got {self.prices.budget:.9g}. Use choose_tests."
+                f"delta_tests, got {self.prices.budget:.9g}. Use choose_tests."
             )
         check_whole("threshold", self.threshold, 1)
         if self.delta_open:
@@ -241,8 +241,8 @@ def choose_tests(
     epsilon: float,
     delta: float,
     *,
-    usual_looks: tuple[int, int] = DEFAULT_USUAL_LOOKS,
-    most_looks: int = DEFAULT_MOST_LOOKS,
+    usual_tests: tuple[int, int] = DEFAULT_USUAL_TESTS,
+    most_tests: int = DEFAULT_MOST_TESTS,
     shapes: Sequence[float] = SHAPES,
     level_spacing: float = 0.0,
     known_error: float | None = None,
@@ -252,7 +252,7 @@ def choose_tests(
     """The numbers that find most for this budget and activity.
 
     delta: for tests and open items together; what sampling and hashes need is taken off before.
-    usual_looks: most users have between so many contributions in the whole run. most_looks: a user's further ones do
+    usual_tests: most users have between so many contributions in the whole run. most_tests: a user's further ones do
     not count. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels. known_error: None
     for open items. With public items no threshold has to be safe: all of delta goes to the tests, and the threshold is
     the smallest that noise alone reaches with at most this probability. amounts, open_units: as in `make_price_list`
@@ -260,20 +260,20 @@ def choose_tests(
     """
     check_epsilon(epsilon)
     check_delta(delta)
-    check_whole("most_looks", most_looks, 1, MOST_LOOKS)
+    check_whole("most_tests", most_tests, 1, MOST_TESTS_OF_USER)
     if known_error is not None:
         check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
-    usual = check_usual_looks(usual_looks, most_looks)
-    best = best_terms(Terms(epsilon, delta, usual, most_looks, known_error), shapes)
+    usual = check_usual_tests(usual_tests, most_tests)
+    best = best_terms(Terms(epsilon, delta, usual, most_tests, known_error), shapes)
     if best is None:
         raise ValueError(
-            f"epsilon = {epsilon:g} with delta = {delta:g} cannot pay for most_contributions = {most_looks} at any "
+            f"epsilon = {epsilon:g} with delta = {delta:g} cannot pay for most_contributions = {most_tests} at any "
             f"order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_contributions."
         )
     budget = order_budget(best.order, epsilon, delta * (1 - best.share_open))
-    noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_looks))
+    noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_tests))
     spacing = math.ceil(level_spacing * noise.standard_deviation)
-    prices = make_price_list(noise, best.order, budget, most_looks, spacing=spacing, amounts=amounts)
+    prices = make_price_list(noise, best.order, budget, most_tests, spacing=spacing, amounts=amounts)
     if known_error is not None:
         return PaidTests(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error))
     delta_open = delta * best.share_open
@@ -281,9 +281,9 @@ def choose_tests(
     return PaidTests(epsilon, delta * (1 - best.share_open), delta_open, prices, threshold, open_units)
 
 
-def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
+def check_usual_tests(usual_tests: object, most_tests: int) -> tuple[int, int]:
     """The pair, the smaller one first. Raises ValueError."""
-    if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_contributions must be a pair such as (1, 1000), got {shown(usual_looks)}.")
-    first, last = sorted(check_whole("each of usual_contributions", looks, 1, most_looks) for looks in usual_looks)
+    if not isinstance(usual_tests, tuple) or len(usual_tests) != 2:
+        raise ValueError(f"usual_contributions must be a pair such as (1, 1000), got {shown(usual_tests)}.")
+    first, last = sorted(check_whole("each of usual_contributions", looks, 1, most_tests) for looks in usual_tests)
     return first, last

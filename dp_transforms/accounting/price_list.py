@@ -7,7 +7,7 @@ Guarantees, also when weights are chosen adaptively:
   together have a Renyi divergence of at most `budget` at this order (docs/guarantee.md, "Theorem of the user budget").
   Prices are rounded up to whole units, so adding them up is exact, and a user budget is one 64-bit integer.
 - An item that nobody else holds is named in any test of a user's whole life with a probability of at most delta_open,
-  from `smallest_open_threshold` on ("Lone items"). The smallest weight is charged a `most_looks`-th of a user budget,
+  from `smallest_open_threshold` on ("Lone items"). The smallest weight is charged a `most_tests`-th of a user budget,
   even where its price is lower; so no user has more tests, and this threshold is finite.
 - An interaction whose divergence of an order is at most B, either way, is (epsilon, delta)-DP with
 
@@ -43,7 +43,7 @@ from dp_transforms.accounting.price_bounds import (
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED, PricedWeights
 from dp_transforms.checks import check_positive, check_range, check_whole
 
-MOST_LOOKS = 10**7
+MOST_TESTS_OF_USER = 10**7
 _EACH = 32  # up to so many tests each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
@@ -107,12 +107,12 @@ class PriceList:
                 raise ValueError(f"weight {weight} costs more than its {units} units. {_ADVICE}")
 
     @property
-    def most_looks(self) -> int:
+    def most_tests(self) -> int:
         """A user budget pays for no more tests than this."""
         return BUDGET_UNITS // self.units[0]
 
     def replay_weight(self, looks: int, reserved: int = 0) -> int:
-        """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
+        """The weight of a user with so many looks in the whole run, of which at most `most_tests` count; 0: none.
 
         reserved: units of a user budget that are not for these tests.
         """
@@ -130,12 +130,12 @@ def make_price_list(
     noise: ExponentialPower,
     order: float,
     budget: float,
-    most_looks: int,
+    most_tests: int,
     *,
     spacing: int = 0,
     amounts: Sequence[int] | None = None,
 ) -> PriceList:
-    """The price list for users who pay for up to `most_looks` looks.
+    """The price list for users who pay for up to `most_tests` looks.
 
     Weights: for 1, 2, ... 32 tests the largest that a full budget can pay for each, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
@@ -143,10 +143,10 @@ def make_price_list(
     amounts: the units for each of which there is a weight, in place of those.
     """
     _check_terms(noise, order, budget, spacing)
-    check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    least = BUDGET_UNITS // most_looks
+    check_whole("most_tests", most_tests, 1, MOST_TESTS_OF_USER)
+    least = BUDGET_UNITS // most_tests
     if amounts is None:
-        amounts = [BUDGET_UNITS // number for number in _numbers_of_tests(most_looks)]
+        amounts = [BUDGET_UNITS // number for number in _numbers_of_tests(most_tests)]
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     largest, units = _largest_weights(Published(noise, order, spacing), budget, paid)
     if not np.all(largest):
@@ -229,7 +229,7 @@ def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units:
     """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / open_units`` for every weight w of the list.
 
     open_units: what a user can pay for tests of open items. A weight that costs more has none of these tests. The
-    shares of all looks add up to at most 1. With the smallest weight in each of `most_looks` looks the bound is met, so
+    shares of all looks add up to at most 1. With the smallest weight in each of `most_tests` looks the bound is met, so
     that no smaller T is safe where that weight binds, as it nearly always does.
     """
     check_delta(delta_open)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dp_transforms.accounting.charged_hits import RELEASE_MODES
-from dp_transforms.accounting.paid_tests import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
+from dp_transforms.accounting.paid_tests import DEFAULT_MOST_TESTS, DEFAULT_USUAL_TESTS
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     ADVANCED,
@@ -111,12 +111,12 @@ class PlanOptions:
     usual_contributions: tuple[int, int] | None = opt(
         ADVANCED,
         "So many contributions, items in windows, most users have in the whole run. Expect it, never count it in the "
-        f"log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-contributions.",
+        f"log. Default: {DEFAULT_USUAL_TESTS[0]} {DEFAULT_USUAL_TESTS[1]}, at most --most-contributions.",
         metavar="LOW HIGH",
     )
     most_contributions: int | None = opt(
         ADVANCED,
-        f"A user's further contributions in the run do not count. Default: {DEFAULT_MOST_LOOKS:,}.",
+        f"A user's further contributions in the run do not count. Default: {DEFAULT_MOST_TESTS:,}.",
     )
     forget_after: int | None = opt(
         ADVANCED,

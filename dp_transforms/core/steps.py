@@ -72,7 +72,7 @@ def stages_of(
             "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
             " it with use='stream'."
         )
-    if run.plan.looks is None:
+    if run.plan.contributions is None:
         users, items = BoundUsers, FindCandidates
     elif run.plan.rounds is not None:
         users, items = WeighRound, NameRound
@@ -212,7 +212,7 @@ class NameItems(Step):
         self._namer = ItemNamer(plan, keys)
         tail = self._namer.empty_item_tail
         self._empty = None if public_items is None else EmptyItems(public_items, tail, keys)
-        self._are_followed = plan.known is not None
+        self._are_followed = plan.followed is not None
         self.runs_on_empty |= self._are_followed
 
     def restore(self, entries: Sequence[Any], first: int) -> _Followed:

@@ -22,11 +22,11 @@ from dp_transforms.accounting.charged_hits import (
 from dp_transforms.accounting.composition import charged_sampling_delta, delta_left, hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.accounting.paid_tests import (
-    DEFAULT_MOST_LOOKS,
-    DEFAULT_USUAL_LOOKS,
+    DEFAULT_MOST_TESTS,
+    DEFAULT_USUAL_TESTS,
     SMALLEST_KNOWN_ERROR,
     PaidTests,
-    check_usual_looks,
+    check_usual_tests,
     choose_tests,
 )
 from dp_transforms.accounting.price_list import PriceList
@@ -146,8 +146,8 @@ def calibrate_contributions(
     choice = _choose(
         budget.epsilon,
         delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
-        usual_looks=usual_contributions,
-        most_looks=most_contributions,
+        usual_tests=usual_contributions,
+        most_tests=most_contributions,
         level_spacing=LEVEL_SPACING if rounds is None else SPACING_IN_ROUNDS,
         known_error=name_error if budget.domain else None,
         amounts=None if rounds is None else amounts_of_rounds(rounds.units, most_contributions),
@@ -156,18 +156,18 @@ def calibrate_contributions(
         choice = with_rounds(choice, rounds.units)
     return {
         "threshold": choice.threshold,
-        "looks": contributions_of(choice.prices, usual_contributions, size_error),
-        "known": followed_of(choice.prices, choice.threshold, name_error, forget_after),
+        "contributions": contributions_of(choice.prices, usual_contributions, size_error),
+        "followed": followed_of(choice.prices, choice.threshold, name_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
-            paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
+            paid=choice.delta_tests, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
         ),
     }
 
 
-def contributions_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> Contributions:
+def contributions_of(prices: PriceList, usual_tests: tuple[int, int], size_error: float | None) -> Contributions:
     return Contributions(
-        usual_looks=usual_looks,
+        usual_tests=usual_tests,
         shape=prices.noise.shape,
         scale=prices.noise.scale,
         order=prices.order,
@@ -190,11 +190,11 @@ def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tu
     """The usual contributions of a user, and the most; None stands for the default. Raises ValueError."""
     if most is None:
         largest = max([1, *map(int, filter(is_whole, usual))]) if isinstance(usual, tuple) else 1
-        most = max(DEFAULT_MOST_LOOKS, largest)
+        most = max(DEFAULT_MOST_TESTS, largest)
     check_most_contributions(most)
     if usual is None:
-        usual = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most))
-    return check_usual_looks(usual, most), most
+        usual = (DEFAULT_USUAL_TESTS[0], min(DEFAULT_USUAL_TESTS[1], most))
+    return check_usual_tests(usual, most), most
 
 
 def _followed(budget: Budget, forget_after: int | None, error: float | None) -> tuple[int, float]:
@@ -223,26 +223,26 @@ def check_plan(plan: Plan) -> None:
         )
     _check_records(plan)
     _check_delta_split(plan)
-    if plan.looks is None:
+    if plan.contributions is None:
         _check_charged(plan, plan.charged_hits)
     else:
-        _check_looks(plan, plan.looks)
+        _check_looks(plan, plan.contributions)
 
 
-def check_most_contributions(most_looks: int) -> int:
+def check_most_contributions(most_tests: int) -> int:
     """Raises ValueError for more tests of a user than a plan may have."""
-    return check_whole("most_contributions", most_looks, 1, MOST_CONTRIBUTIONS)
+    return check_whole("most_contributions", most_tests, 1, MOST_CONTRIBUTIONS)
 
 
 def _check_records(plan: Plan) -> None:
     """Which records go together."""
-    if (plan.looks is None) == (plan.hits is None):
+    if (plan.contributions is None) == (plan.hits is None):
         raise ValueError("a plan must have looks or hits, and not both.")
-    if plan.looks is None and plan.known:
+    if plan.contributions is None and plan.followed:
         raise ValueError("known must be left out of a plan without looks.")
-    if plan.rounds is not None and (plan.looks is None or plan.known or plan.domain):
+    if plan.rounds is not None and (plan.contributions is None or plan.followed or plan.domain):
         raise ValueError("rounds need looks, and cannot be used with followed or public items.")
-    if plan.domain is not None and plan.known is not None:
+    if plan.domain is not None and plan.followed is not None:
         raise ValueError("known must be left out with public items, which are all followed.")
 
 
@@ -296,10 +296,10 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
 
 
 def _check_looks(plan: Plan, looks: Contributions) -> None:
-    check_most_contributions(looks.most_looks)
+    check_most_contributions(looks.most_tests)
     _check_known(plan)
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
-    variation = looks.most_looks * looks.noise.sampling_total_variation
+    variation = looks.most_tests * looks.noise.sampling_total_variation
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
     _check_share("sampling", plan.shares.sampling, needed)
     if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
@@ -313,14 +313,14 @@ def _check_looks(plan: Plan, looks: Contributions) -> None:
 
 
 def _check_known(plan: Plan) -> None:
-    if plan.known is None:
+    if plan.followed is None:
         return _check_false_reports(plan, plan.threshold, plan.false_name_error)
-    check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
-    if plan.known.threshold > plan.threshold:
+    check_whole("forget_after", plan.followed.forget_after, 1, plan.schedule.horizon)
+    if plan.followed.threshold > plan.threshold:
         raise ValueError(f"the threshold of followed items must be at most the threshold {plan.threshold}.")
-    if plan.known.forget_after * plan.false_name_error > _MOST_NAMED_AGAIN:
+    if plan.followed.forget_after * plan.false_name_error > _MOST_NAMED_AGAIN:
         raise ValueError(
-            f"a threshold of {plan.known.threshold} for followed items is too low for forget_after = "
-            f"{plan.known.forget_after}: noise would name an item that nobody holds again and again. Lower "
+            f"a threshold of {plan.followed.threshold} for followed items is too low for forget_after = "
+            f"{plan.followed.forget_after}: noise would name an item that nobody holds again and again. Lower "
             "false_name_error or forget_after."
         )

@@ -58,16 +58,16 @@ class Plan(Budget):
         sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
         charged zone.
-    looks: where users pay for contributions, each with one test. hits: where users pay for hits.
-    known: where named items are followed; public items are all followed, and have the threshold.
+    contributions: where users pay for contributions, each with one test. hits: where users pay for hits.
+    followed: where named items are followed; public items are all followed, and have the threshold.
     rounds: where the tests of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
 
     threshold: int
-    looks: Contributions | None = None
+    contributions: Contributions | None = None
     hits: Hits | None = None
-    known: Followed | None = None
+    followed: Followed | None = None
     rounds: Rounds | None = None
     shares: Shares
 
@@ -187,10 +187,10 @@ class Plan(Budget):
 
     @property
     def paid_contributions(self) -> Contributions:
-        """`looks`. Raises ValueError for a plan without them."""
-        if self.looks is None:
+        """`contributions`. Raises ValueError for a plan without them."""
+        if self.contributions is None:
             raise ValueError("in a plan of hits no contribution is paid. Make one with Plan.for_contributions.")
-        return self.looks
+        return self.contributions
 
     @property
     def charged_hits(self) -> Hits:
@@ -224,7 +224,7 @@ class Plan(Budget):
     @property
     def followed_threshold(self) -> int:
         """Noisy sums of at least this name a followed item."""
-        return self.threshold if self.known is None else self.known.threshold
+        return self.threshold if self.followed is None else self.followed.threshold
 
     @property
     def delta_open(self) -> float:
@@ -234,9 +234,9 @@ class Plan(Budget):
     @property
     def followed_for(self) -> int:
         """For so many windows an item is followed after it was named, a public item for all; 0: no item ever is."""
-        if self.known is not None:
-            return self.known.forget_after
-        return self.schedule.horizon if self.looks is not None and self.domain is not None else 0
+        if self.followed is not None:
+            return self.followed.forget_after
+        return self.schedule.horizon if self.contributions is not None and self.domain is not None else 0
 
     @property
     def guarantee(self) -> str:
@@ -257,7 +257,7 @@ class Plan(Budget):
     @property
     def false_name_error(self) -> float:
         """The probability with which noise alone names a followed item in a window, rounded up."""
-        noise = self.charged_hits.noise if self.looks is None else self.looks.noise
+        noise = self.charged_hits.noise if self.contributions is None else self.contributions.noise
         return noise.upper_tail(self.followed_threshold)
 
     @property
@@ -281,7 +281,7 @@ class Plan(Budget):
     @property
     def _most_unheld(self) -> int:
         """Sums of 0 that the run draws for, on average."""
-        followed = 2 * self.followed_for * self.max_users * self.paid_contributions.most_looks
+        followed = 2 * self.followed_for * self.max_users * self.paid_contributions.most_tests
         return self.domain_size * self.schedule.horizon or followed
 
     @property
@@ -318,8 +318,8 @@ class Plan(Budget):
 
         Of contributions: of a new item whose holders have the fewest usual ones. Of hits: if no holder is excluded.
         """
-        if self.looks is not None:
-            return self.found_from(self.looks.usual_looks[0], probability)
+        if self.contributions is not None:
+            return self.found_from(self.contributions.usual_tests[0], probability)
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
         # The largest with such a tail.

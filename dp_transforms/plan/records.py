@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 from dp_transforms.accounting.charged_hits import NoiseParameters, ReleaseMode, mode_of
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.paid_tests import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_looks
+from dp_transforms.accounting.paid_tests import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_tests
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.checks import check_range, check_whole, shown
@@ -180,9 +180,9 @@ class Hits(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contributions(Record):
-    """Users pay for tests of their contributions, called looks in what is stored, each out of a budget of its own.
+    """Users pay for tests of their contributions, each out of a budget of its own.
 
-    usual_looks: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
+    usual_tests: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
     shape, scale: the noise of one sum, an `ExponentialPower`.
     order, budget: the Renyi order, and the divergence of this order that a full budget stands for.
     weights, units: what a user may add to an item, rising, and what a test with each costs of a budget.
@@ -192,7 +192,7 @@ class Contributions(Record):
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
     """
 
-    usual_looks: tuple[int, int]
+    usual_tests: tuple[int, int]
     shape: float
     scale: int
     order: float
@@ -211,8 +211,8 @@ class Contributions(Record):
                 raise ValueError(f"{name} must rise.")
         if self.units[-1] > BUDGET_UNITS:
             raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
-        if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
-            raise ValueError(f"usual_contributions must rise, got {shown(self.usual_looks)}.")
+        if self.usual_tests != check_usual_tests(self.usual_tests, self.most_tests):
+            raise ValueError(f"usual_contributions must rise, got {shown(self.usual_tests)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_whole("spacing", self.spacing, 1)
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
@@ -223,7 +223,7 @@ class Contributions(Record):
         return ExponentialPower(self.shape, self.scale)
 
     @property
-    def most_looks(self) -> int:
+    def most_tests(self) -> int:
         """A user budget pays for at most so many tests; a user's further ones do not count."""
         return BUDGET_UNITS // self.units[0]
 

@@ -189,9 +189,9 @@ def _found_from(looks: Contributions, units: int, threshold: int, number: int, p
     return found_from(looks.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 
-def amounts_of_rounds(units: Sequence[int], most_looks: int) -> tuple[int, ...]:
+def amounts_of_rounds(units: Sequence[int], most_tests: int) -> tuple[int, ...]:
     """For which there is a weight: for the budgets of rounds."""
-    least = BUDGET_UNITS // most_looks
+    least = BUDGET_UNITS // most_tests
     steps = math.ceil(math.log(BUDGET_UNITS / least) / math.log(_RATIO))
     amounts = (max(least, math.floor(BUDGET_UNITS / _RATIO**step)) for step in range(steps + 1))
     return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))

@@ -23,6 +23,8 @@ _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
 _WRITE_ONE = "Write one with `shh plan --output`."
 _R = TypeVar("_R")
+# Fields that are stored under the names that they once had: these enter the fingerprint, and so the noise.
+_STORED_AS = {"contributions": "looks", "followed": "known", "usual_tests": "usual_looks"}
 
 
 class Record:
@@ -79,7 +81,7 @@ def as_fields(record: Any) -> dict[str, Any]:
     """The fields of a record, and of those in it; without what is missing."""
     values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
     return {
-        name: as_fields(value) if dataclasses.is_dataclass(value) else value
+        _STORED_AS.get(name, name): as_fields(value) if dataclasses.is_dataclass(value) else value
         for name, value in values
         if value is not None
     }
@@ -87,18 +89,19 @@ def as_fields(record: Any) -> dict[str, Any]:
 
 def read_record(record: Callable[..., _R], fields: object, name: str) -> _R:
     """The record of what `as_fields` gave and JSON kept. name: of the record, for errors. Raises ValueError."""
-    known = _fields_of(record)
+    names = {_STORED_AS.get(name, name): name for name in _fields_of(record)}
+    known = {stored: _fields_of(record)[name] for stored, name in names.items()}
     if not isinstance(fields, dict):
         raise ValueError(f"{name} must be an object, got {shown(fields)}. {_WRITE_ONE}")
     wrong = set(fields) - set(known) | {each for each in known if each not in fields and not known[each].may_miss}
     if wrong:
         raise ValueError(f"{name} has missing or unknown fields: {shown(', '.join(sorted(wrong)))[1:-1]}. {_WRITE_ONE}")
-    values = dict(fields)
+    values = {}
     for each, value in fields.items():
         if value is None:
             raise ValueError(f"{each} must not be null: leave it out. {_WRITE_ONE}")
-        if dataclasses.is_dataclass(known[each].kind):
-            values[each] = read_record(known[each].kind, value, each)
+        is_record = dataclasses.is_dataclass(known[each].kind)
+        values[names[each]] = read_record(known[each].kind, value, each) if is_record else value
     return record(**values)
 
 

@@ -282,7 +282,7 @@ def test_a_list_that_charges_too_little_is_refused(scale, spacing):
     noise, weight = ExponentialPower(2.5, scale), scale // 15
     needed = math.ceil(level_price(noise, 17.0, weight, spacing) / 5.0 * 10**12 * (1 + 1e-9))
     enough = needed + needed // 5000  # as close as the bounds are
-    assert PriceList(noise, 17.0, 5.0, (weight,), (enough,), spacing=spacing).most_looks >= 1
+    assert PriceList(noise, 17.0, 5.0, (weight,), (enough,), spacing=spacing).most_tests >= 1
     with pytest.raises(ValueError, match="Use make_price_list"):
         PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing=spacing)
 
@@ -307,7 +307,7 @@ def test_a_forged_plan_is_judged_at_once(changes):
     text = changed_plan(small_looks_plan(), changes)
     started = time.process_time()
     with contextlib.suppress(ValueError):
-        assert Plan.from_json(text).looks is not None
+        assert Plan.from_json(text).contributions is not None
     assert time.process_time() - started < 3
 
 

@@ -70,7 +70,7 @@ PRICES = {
     "noise": ExponentialPower(2.5, 10_000),
     **{"order": 17.0, "budget": 0.9, "weights": (5, 9), "units": (10**10, LAST), "spacing": 40_000},
 }
-PURSE = {"noise": ExponentialPower(2.5, 100), "order": 17.0, "budget": 0.9, "most_looks": 10}
+PURSE = {"noise": ExponentialPower(2.5, 100), "order": 17.0, "budget": 0.9, "most_tests": 10}
 OF_OTHERS = {
     "usual_contributions": 1,
     "most_contributions": 1,
@@ -105,12 +105,12 @@ CASES = [
             **{"spacing": [-1], "budget": [0.0], "order": [1.0, NAN, 1001.0]},
         },
     ),
-    (make_price_list, PURSE, {"most_looks": [10**6]}),
+    (make_price_list, PURSE, {"most_tests": [10**6]}),
     (
         choose_tests,
         {"epsilon": 2.0, "delta": 1e-9},
         {
-            **{"usual_looks": [(0, 5), (1, 3001), 5], "most_looks": [0]},
+            **{"usual_tests": [(0, 5), (1, 3001), 5], "most_tests": [0]},
             **{"epsilon": [-1.0, 0.0], "delta": [1.0]},
         },
     ),

@@ -34,7 +34,7 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
         block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.75
     )
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.paid_contributions.most_looks == 30_000  # of all rounds
+    assert plan.paid_contributions.most_tests == 30_000  # of all rounds
     reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_contributions.shape]
     assert plan.threshold / plan.paid_contributions.scale == pytest.approx(reference["T"], rel=1e-3)
     days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
@@ -44,7 +44,7 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
 
 def test_each_round_pays_for_a_test():
     least = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, most_contributions=3)
-    assert least.paid_contributions.most_looks == 30
+    assert least.paid_contributions.most_tests == 30
     assert least.paid_rounds.units == calibrated().paid_rounds.units
 
 
