@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dp_transforms.accounting.charged_hits import RELEASE_MODES
-from dp_transforms.accounting.paid_tests import DEFAULT_MOST_TESTS, DEFAULT_USUAL_TESTS
+from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, LABELS
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     ADVANCED,
@@ -27,7 +26,12 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.calibration import (
+    DEFAULT_FORGET_AFTER,
+    DEFAULT_MAX_ITEMS_PER_USER,
+    DEFAULT_MOST_TESTS,
+    DEFAULT_USUAL_TESTS,
+)
 from dp_transforms.plan.plan import CHARGES, DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, HITS, Plan, choices_of, plan_for
 from dp_transforms.plan.rounds import REPLAY
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from dp_transforms.core.public_items import PublicItems
 
 _MOST_PLAN_BYTES = 1 << 20
-_HITS = {counts: RELEASE_MODES["hits-with-counts" if counts else "hits"].default_hits for counts in (False, True)}
+_HITS = {counts: DEFAULT_HITS[COUNTS if counts else LABELS] for counts in (False, True)}
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 

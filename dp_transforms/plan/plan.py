@@ -311,7 +311,7 @@ class Plan(Budget):
         "Claim (running figure)".
         """
         hits = self.charged_hits
-        return hits.rules.epsilon_after_hits(hits.noise, hits.in_all, self.epsilon, self.shares.paid)
+        return hits.proof.epsilon_after_hits(self.epsilon, self.shares.paid)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.

@@ -8,7 +8,6 @@ left.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -17,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_transforms.accounting.paid_tests import PaidTests
-from dp_transforms.accounting.price_list import found_from, size_margin, smallest_open_threshold
+from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Rounds
@@ -113,10 +111,8 @@ def terms_of_round(
     """
     paid = rounds.units[number]
     if number == 0:
-        count = int(np.searchsorted(looks.units, paid, side="right"))
-        weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
-        likely_noise = size_margin(looks.noise, weights, paid / units, _size_error(looks, rounds), users, 0)
-        return RoundTerms(threshold, likely_noise, int(weights[-1]))
+        likely_noise = smallest_size_margin(looks.prices, _size_error(looks, rounds), users, 0, paid)
+        return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid))
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     likely_noise = _likely_noise(looks, rounds, drawn)
     threshold = threshold_of_round(looks, rounds, drawn)
@@ -195,9 +191,3 @@ def amounts_of_rounds(units: Sequence[int], most_tests: int) -> tuple[int, ...]:
     steps = math.ceil(math.log(BUDGET_UNITS / least) / math.log(_RATIO))
     amounts = (max(least, math.floor(BUDGET_UNITS / _RATIO**step)) for step in range(steps + 1))
     return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
-
-
-def with_rounds(choice: PaidTests, units: Sequence[int]) -> PaidTests:
-    """The same with the threshold of the first round, the only one that tests items that are not named yet."""
-    threshold = smallest_open_threshold(choice.prices, choice.delta_open, open_units=units[0])
-    return dataclasses.replace(choice, threshold=threshold, open_units=units[0])

@@ -7,6 +7,7 @@ import math
 
 from dp_transforms.accounting.composition import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.calibration import LEVEL_SPACING, contributions_of, followed_of
@@ -55,7 +56,7 @@ def looks_plan_of(
     )
     delta_tests = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     budget, spacing = order_budget(order, epsilon, delta_tests), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
-    prices = make_price_list(_NOISE, order, budget, most_tests, spacing=spacing)
+    prices = make_price_list(Published(_NOISE, order, spacing), budget, most_tests)
     followed_threshold = _NOISE.smallest_margin(known_error)
     safe = 0 if known else smallest_open_threshold(prices, delta_open)
     threshold = max(followed_threshold, safe)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
@@ -16,7 +17,8 @@ from tests.helpers.trials import looks_trial
 @functools.cache
 def short_price_list(most_tests: int = 5, scale: int = 40) -> PriceList:
     """Weights of a quarter to once the standard deviation of the noise: it protects nobody, and a few users suffice."""
-    return make_price_list(ExponentialPower(2.5, scale), order=2.0, budget=3.0, most_tests=most_tests)
+    noise = ExponentialPower(2.5, scale)
+    return make_price_list(Published(noise, 2.0, 15 * scale), 3.0, most_tests)
 
 
 def naming_settings(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -31,7 +32,7 @@ MOST_TESTS_OF_USER = 3
 def prices() -> PriceList:
     noise = ExponentialPower(2.5, 20)
     budget = order_budget(ORDER, EPSILON, DELTA_LOOKS)
-    return make_price_list(noise, ORDER, budget, MOST_TESTS_OF_USER, spacing=math.ceil(5 * noise.standard_deviation))
+    return make_price_list(Published(noise, ORDER, math.ceil(5 * noise.standard_deviation)), budget, MOST_TESTS_OF_USER)
 
 
 def settings_of(

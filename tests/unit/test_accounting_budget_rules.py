@@ -63,7 +63,7 @@ def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode):
         assert proved <= made.shares.paid * (1 - 1e-14)
     else:
         hits = made.charged_hits
-        proof = hits.rules.proof(hits.noise, hits.per_user)
+        proof = hits.proof
         assert proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
 
 

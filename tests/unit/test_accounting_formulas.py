@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.accounting.charging_game import _lattice, check_target
 from dp_transforms.accounting.composition import ROUNDING, optimal_composition_delta
 from dp_transforms.accounting.discrete_laplace_law import upper_tail
-from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure, check_monitor_noise
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
@@ -82,18 +82,16 @@ def test_the_smallest_cap_is_the_one_whose_tail_is_small_enough():
     narrow, grid = 0.01, 30
     caps = [cap for cap in range(50, 400) if upper_tail(narrow, cap + 1) <= narrow * grid / 2]
     noises = {"wide_epsilon": 1e-5, "narrow_epsilon": narrow, "grid": grid}
-    check_monitor_noise(**noises, cap=caps[0])
+    ThresholdMonitorAccountant(**noises, cap=caps[0], hits=1)
     with pytest.raises(ValueError, match="Raise cap to"):
-        check_monitor_noise(**noises, cap=caps[0] - 1)
+        ThresholdMonitorAccountant(**noises, cap=caps[0] - 1, hits=1)
 
 
-def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has():
-    accountant = ThresholdMonitorAccountant(wide_epsilon=1e-7, narrow_epsilon=1e-4, cap=10**5, hits=40)
-    assert accountant.cut(7).hits == 7
-    assert accountant.cut(40) == accountant.cut(41) == accountant
+def test_the_price_of_few_hits_of_a_monitor_by_hand():
+    accountant = ThresholdMonitorAccountant(wide_epsilon=1e-7, narrow_epsilon=1e-4, cap=10**5, hits=7)
     direct = 1e-4 * (75 * 8 + 25 * math.log(3 / 1e-6))
-    assert accountant.cut(7).epsilon(1e-6) == exactly(direct * (1 + ROUNDING), 1e-11)
-    assert np.isclose(accountant.cut(7).delta(direct), 1e-6, rtol=1e-6)
+    assert accountant.epsilon(1e-6) == exactly(direct * (1 + ROUNDING), 1e-11)
+    assert np.isclose(accountant.delta(direct), 1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["paid", "open", "sampling", "hash"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.accounting.price_bounds import SMALLEST_PRICE, Published, price_bounds, within
-from dp_transforms.accounting.price_list import PriceList
+from dp_transforms.accounting.price_list import PriceList, check_prices
 from dp_transforms.plan.plan import Plan
 from tests.helpers import exact_prices as exact_prices_of
 from tests.helpers.exact_prices import level_price, look_price
@@ -171,12 +171,8 @@ def test_infinite_where_one_bit_is():
 
 
 def exact_prices(published, weights):
-    noise, order, spacing = published.noise, published.order, published.spacing
-
-    def price(weight):
-        return level_price(noise, order, weight, spacing) if spacing else look_price(noise, order, weight)
-
-    return np.array([price(int(weight)) for weight in weights])
+    noise, order, spacing = published
+    return np.array([level_price(noise, order, int(weight), spacing) for weight in weights])
 
 
 def published(shape, scale, order, deviations):
@@ -184,7 +180,7 @@ def published(shape, scale, order, deviations):
     return Published(noise, order, math.ceil(deviations * noise.standard_deviation))
 
 
-@pytest.mark.parametrize("deviations", [0, 5.5], ids=["bit", "levels"])
+@pytest.mark.parametrize("deviations", [5.5, 29.0])
 @pytest.mark.parametrize(
     ("shape", "scale", "order"),
     [(1.5, 2000, 27.0), (2.0, 3000, 14.0), (2.75, 3000, 16.0), (3.0, 1000, 17.0), (4.0, 1000, 17.0), (2.5, 500, 200.0)],
@@ -207,12 +203,12 @@ def test_bounds_are_hardly_above_the_prices(shape, scale, order, deviations):
     shape=st.sampled_from([1.0, 1.3, 2.0, 2.5, 3.0, 4.0]),
     scale=st.integers(5, 60),
     order=st.floats(1.2, 40.0),
-    deviations=st.sampled_from([0.0, 2.2, 3.0, 5.5, 9.0]),
+    deviations=st.sampled_from([2.2, 3.0, 5.5, 9.0]),
     weight=st.integers(1, 12),
 )
 def test_a_bound_is_never_below_the_price(shape, scale, order, deviations, weight):
     looks = published(shape, scale, order, deviations)
-    if looks.spacing and weight > looks.spacing:
+    if weight > looks.spacing:
         return
     weights = np.array([weight])
     exact = exact_prices(looks, weights)
@@ -223,8 +219,8 @@ def test_a_bound_is_never_below_the_price(shape, scale, order, deviations, weigh
 def test_bounds_hold_by_the_definition_with_50_digits():
     for shape, scale, order, weight in ((1.0, 6, 2.0, 1), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3)):
         exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
-        found = price_bounds(Published(ExponentialPower(shape, scale), order), np.array([weight]))[0]
-        assert exact <= found <= exact * 1.0002
+        found = price_bounds(published(shape, scale, order, 29.0), np.array([weight]))[0]
+        assert exact <= found <= exact * 1.0002 + 1e-12
 
 
 def test_a_bound_does_not_depend_on_the_weights_beside_it():
@@ -239,7 +235,7 @@ def test_weights_that_pass_two_boundaries_and_orders_beyond_floats_have_no_bound
     looks = published(2.0, 100, 17.0, 2.5)
     assert price_bounds(looks, np.array([looks.spacing + 1]))[0] == math.inf
     assert not within(looks, np.array([looks.spacing + 1]), np.array([1e9]))[0]
-    assert price_bounds(Published(ExponentialPower(4.0, 100), 900.0), np.array([80]))[0] == math.inf
+    assert price_bounds(published(4.0, 100, 900.0, 5.5), np.array([80]))[0] == math.inf
 
 
 def test_tails_that_no_float_holds_are_bounded_as_well():
@@ -248,16 +244,6 @@ def test_tails_that_no_float_holds_are_bounded_as_well():
         looks = published(shape, 400, order, 29.0)
         exact = exact_prices(looks, np.array([weight]))[0]
         assert exact <= price_bounds(looks, np.array([weight]))[0] <= exact * 1.0002 + 1e-9
-
-
-def test_far_tails_of_weights_beyond_the_boundary_are_not_bounded_by_a_hazard_above_it():
-    """The tail without the user underflows where that with it is still near 1: a huge weight and an order near 1."""
-    for shape, weight, order in ((1.0, 13_000, 1.2), (1.0, 13_000, 1.02), (3.0, 185, 1.001), (2.0, 520, 1.001)):
-        looks = Published(ExponentialPower(shape, 20), order)
-        exact = look_price(looks.noise, order, weight)
-        found = price_bounds(looks, np.array([weight]))[0]
-        assert found >= exact
-        assert not within(looks, np.array([weight]), np.array([exact * (1 - 1e-6)]))[0]
 
 
 def test_forged_weights_that_no_memory_holds_have_no_bound_and_leave_the_others_alone():
@@ -282,9 +268,9 @@ def test_a_list_that_charges_too_little_is_refused(scale, spacing):
     noise, weight = ExponentialPower(2.5, scale), scale // 15
     needed = math.ceil(level_price(noise, 17.0, weight, spacing) / 5.0 * 10**12 * (1 + 1e-9))
     enough = needed + needed // 5000  # as close as the bounds are
-    assert PriceList(noise, 17.0, 5.0, (weight,), (enough,), spacing=spacing).most_tests >= 1
+    check_prices(PriceList(noise, 17.0, 5.0, (weight,), (enough,), spacing))
     with pytest.raises(ValueError, match="Use make_price_list"):
-        PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing=spacing)
+        check_prices(PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing))
 
 
 MANY = {"looks.weights": list(range(1, 1001)), "looks.units": [10**12 // 20 + n for n in range(1000)]}

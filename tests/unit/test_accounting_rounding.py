@@ -11,9 +11,8 @@ import pytest
 from dp_transforms.accounting.charged_hits import (
     DEFAULT_FALSE_REPORTS,
     NoiseParameters,
-    choose_for_known_domain,
-    choose_for_open_domain,
-    epsilon_after_each_hit,
+    choose_for_any_items,
+    choose_for_public_items,
     smallest_safe_threshold,
     solve_target_charging,
 )
@@ -87,7 +86,7 @@ def plan_of(mode):
 @pytest.mark.parametrize("mode", OPTIONS)
 def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode):
     plan = plan_of(mode)
-    proved = plan.hits.rules.proof(plan.hits.noise, plan.hits.per_user).delta(plan.epsilon)
+    proved = plan.hits.proof.delta(plan.epsilon)
     assert 0 < proved <= plan.shares.paid
     assert with_changes(plan, {"shares.paid": proved}).shares.paid == proved
     with pytest.raises(ValueError, match="is too little noise"):
@@ -189,11 +188,11 @@ def solver(asked_for):
 
 def test_all_of_delta_goes_to_the_noise_where_the_domain_is_known():
     asked_for = []
-    found = choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
+    found = choose_for_public_items(solver(asked_for), 1e-6, 5000, None)
     noise = NoiseParameters(0.3)
     assert found == (noise, smallest_safe_threshold(noise, 5000, DEFAULT_FALSE_REPORTS) - 1, 0.0)
-    assert choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
-    assert choose_for_known_domain(solver(asked_for), 1e-6, 0, None)[1] == 1, "never below one holder"
+    assert choose_for_public_items(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
+    assert choose_for_public_items(solver(asked_for), 1e-6, 0, None)[1] == 1, "never below one holder"
     assert asked_for == [1e-6] * 3
 
 
@@ -201,16 +200,16 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs():
     asked_for = []
     smallest = smallest_safe_threshold(NoiseParameters(0.25), 240, 0.5e-6)
     wanted = (NoiseParameters(0.25), smallest, 0.5e-6)
-    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
-    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
+    assert choose_for_any_items(solver(asked_for), 1e-6, 240, None) == wanted
+    assert choose_for_any_items(solver(asked_for), 1e-6, 240, smallest) == wanted
     assert asked_for == [0.5e-6] * 2
     with pytest.raises(ValueError, match=f"threshold must be >= {smallest}, .* got {smallest - 1}"):
-        choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
+        choose_for_any_items(solver(asked_for), 1e-6, 240, smallest - 1)
     del asked_for[:]
     for above in (1, 40, 400):
         tail = 240 * NoiseParameters(0.25).upper_tail(smallest + above - 1)
         share = max(tail, 1e-12)
-        noise, threshold, delta_open = choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
+        noise, threshold, delta_open = choose_for_any_items(solver(asked_for), 1e-6, 240, smallest + above)
         assert delta_open == pytest.approx(share, rel=1e-14, abs=0)
         assert (threshold, asked_for[-1]) == (smallest + above, 1e-6 - delta_open)
         assert noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
@@ -219,6 +218,6 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs():
 def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total():
     total = GameAccountant(EACH, Q, HITS).epsilon(0.2)
     assert GameAccountant(EACH, Q, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
-    assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
+    assert GameAccountant(EACH, Q, HITS).epsilon_after_hits(total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
     lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA_OF_HITS) * (1 - 1e-8)
-    assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA_OF_HITS)) <= lower
+    assert lower * (1 - 1e-6) < max(GameAccountant(EACH, Q, HITS).epsilon_after_hits(lower, DELTA_OF_HITS)) <= lower

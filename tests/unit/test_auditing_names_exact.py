@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, order_budget
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.audit.exact_looks import audit_looks_exactly
@@ -79,7 +80,7 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
 @functools.cache
 def _small_game(step=1):
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
-    prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
+    prices = make_price_list(Published(ExponentialPower(2.5, 30), 6.0, 500), 1.2, 3)
     mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, BUDGET_UNITS), 120, 120, 60)
     options = []
     for weight, units in zip(prices.weights, prices.units, strict=True):

@@ -11,6 +11,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
@@ -66,7 +67,7 @@ def test_the_numbers_of_the_reference(row):
     """Weights, and thresholds for a tenth of a purse and for so many pairs."""
     terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
     amounts = [BUDGET_UNITS // 10, BUDGET_UNITS // 100, BUDGET_UNITS // 1000, 0]
-    prices = make_price_list(noise, terms["order"], terms["purse"], 30_000, amounts=amounts)
+    prices = make_price_list(Published(noise, terms["order"], 20 * noise.scale // 2), terms["purse"], 30_000, amounts)
     assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
     assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
     found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)
