@@ -275,8 +275,8 @@ class Plan(Budget):
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
-        looks = self.paid_contributions
-        return smallest_size_margin(looks.prices, looks.size_error, self.max_users, self._most_unheld)
+        paid = self.paid_contributions
+        return smallest_size_margin(paid.prices, paid.size_error, self.max_users, self._most_unheld)
 
     @property
     def _most_unheld(self) -> int:
@@ -291,8 +291,8 @@ class Plan(Budget):
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a round over blocks in so many windows; a later one draws for so many items in windows."""
-        looks, rounds, parts = self.paid_contributions, self.paid_rounds, Fraction(self.schedule.horizon, windows)
-        return terms_of_round(looks, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
+        paid, rounds, parts = self.paid_contributions, self.paid_rounds, Fraction(self.schedule.horizon, windows)
+        return terms_of_round(paid, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
 
     def terms_of_sizing(self, drawn: int, windows: int) -> RoundTerms:
         """Of the sizing round, of so many items in windows that are named already, in so many windows."""

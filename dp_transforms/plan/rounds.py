@@ -94,7 +94,7 @@ class RoundTerms(NamedTuple):
 
 
 def terms_of_round(
-    looks: Contributions,
+    paid: Contributions,
     rounds: Rounds,
     number: int,
     drawn: int,
@@ -109,15 +109,15 @@ def terms_of_round(
     without a sum. users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into
     the run, at least 1. Each part has its share of `false_names` and of the false sizes.
     """
-    paid = rounds.units[number]
+    units = rounds.units[number]
     if number == 0:
-        likely_noise = smallest_size_margin(looks.prices, _size_error(looks, rounds), users, 0, paid)
-        return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid))
+        likely_noise = smallest_size_margin(paid.prices, _size_error(paid, rounds), users, 0, units)
+        return RoundTerms(threshold, likely_noise, _largest_weight(paid, units))
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
-    likely_noise = _likely_noise(looks, rounds, drawn)
-    threshold = threshold_of_round(looks, rounds, drawn)
-    least = threshold - looks.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
-    return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
+    likely_noise = _likely_noise(paid, rounds, drawn)
+    threshold = threshold_of_round(paid, rounds, drawn)
+    least = threshold - paid.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
+    return RoundTerms(threshold, likely_noise, _largest_weight(paid, units), least)
 
 
 def leaves_out(rounds: Rounds, number: int) -> bool:
@@ -125,11 +125,11 @@ def leaves_out(rounds: Rounds, number: int) -> bool:
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
-def sizing_terms(looks: Contributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
+def sizing_terms(paid: Contributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the sizing round, for so many items in windows that are named already. threshold: from where on a size is
     stated. parts: as of `terms_of_round`."""
-    largest = _largest_weight(looks, max(looks.units[0], most_of_sizing_test(rounds)))
-    likely_noise = _likely_noise(looks, rounds, math.ceil(drawn * parts))
+    largest = _largest_weight(paid, max(paid.units[0], most_of_sizing_test(rounds)))
+    likely_noise = _likely_noise(paid, rounds, math.ceil(drawn * parts))
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
@@ -138,51 +138,49 @@ def most_of_sizing_test(rounds: Rounds) -> int:
     return rounds.units[-1] // FEWEST_SIZED
 
 
-def _size_error(looks: Contributions, rounds: Rounds) -> float:
+def _size_error(paid: Contributions, rounds: Rounds) -> float:
     """Of each round, and of the sizing round."""
-    return looks.size_error / (len(rounds.units) + 1)
+    return paid.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(looks: Contributions, rounds: Rounds, drawn: int) -> int:
+def _likely_noise(paid: Contributions, rounds: Rounds, drawn: int) -> int:
     """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
     most."""
-    return looks.noise.smallest_margin(_size_error(looks, rounds) / max(1, drawn)) - 1
+    return paid.noise.smallest_margin(_size_error(paid, rounds) / max(1, drawn)) - 1
 
 
-def _largest_weight(looks: Contributions, units: int) -> int:
-    return int(looks.listed.largest(np.array([units]))[0][0])
+def _largest_weight(paid: Contributions, units: int) -> int:
+    return int(paid.listed.largest(np.array([units]))[0][0])
 
 
-def threshold_of_round(looks: Contributions, rounds: Rounds, drawn: int) -> int:
+def threshold_of_round(paid: Contributions, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
-    return looks.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+    return paid.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
 
 
-def found_in_rounds(
-    looks: Contributions, rounds: Rounds, threshold: int | None, number: int, probability: float
-) -> int:
+def found_in_rounds(paid: Contributions, rounds: Rounds, threshold: int | None, number: int, probability: float) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
     for a million."""
-    last = threshold_of_round(looks, rounds, LIKELY_DRAWN)
+    last = threshold_of_round(paid, rounds, LIKELY_DRAWN)
     asked, missed = [(rounds.units[-1], last)], 1 - probability
     users = 1
     if leaves_out(rounds, len(rounds.units) - 2):
-        users = _found_from(looks, rounds.units[-2], last - looks.spacing, number, 1 - missed * _LEFT_OUT)
+        users = _found_from(paid, rounds.units[-2], last - paid.spacing, number, 1 - missed * _LEFT_OUT)
         missed *= 1 - _LEFT_OUT
     if threshold is not None:
         asked.append((rounds.units[0], threshold))
     of_each = 1 - missed / len(asked)
-    return max(users, *(_found_from(looks, units, at, number, of_each) for units, at in asked))
+    return max(users, *(_found_from(paid, units, at, number, of_each) for units, at in asked))
 
 
-def found_in_block(looks: Contributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+def found_in_block(paid: Contributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
     """The same of an item in a block, if each user has so many items in blocks."""
-    return _found_from(looks, rounds.units[0], threshold, number, probability)
+    return _found_from(paid, rounds.units[0], threshold, number, probability)
 
 
-def _found_from(looks: Contributions, units: int, threshold: int, number: int, probability: float) -> int:
-    return found_from(looks.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
+def _found_from(paid: Contributions, units: int, threshold: int, number: int, probability: float) -> int:
+    return found_from(paid.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 
 def amounts_of_rounds(units: Sequence[int], most_tests: int) -> tuple[int, ...]:
@@ -190,4 +188,4 @@ def amounts_of_rounds(units: Sequence[int], most_tests: int) -> tuple[int, ...]:
     least = BUDGET_UNITS // most_tests
     steps = math.ceil(math.log(BUDGET_UNITS / least) / math.log(_RATIO))
     amounts = (max(least, math.floor(BUDGET_UNITS / _RATIO**step)) for step in range(steps + 1))
-    return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
+    return (*amounts, *(each // number for each, number in itertools.product(units, range(1, _EACH + 1))))

@@ -286,12 +286,6 @@ def test_found_from_is_the_smallest_number_of_users():
         assert passes[0] < probability <= passes[1]
 
 
-def test_what_is_found_less_often_than_not_is_not_asked_for():
-    prices = price_list(ExponentialPower(2.5, 5000), 17.0, 0.9, 500)
-    with pytest.raises(ValueError, match="probability must lie in"):
-        found_from(prices, 20_000, 50, 0.4)
-
-
 BUDGET = {"epsilon": 2.0, "delta": 1e-9}
 
 
@@ -323,12 +317,6 @@ def test_shape_goes_with_activity():
     assert shapes[0] <= 2 < shapes[1] < shapes[2]
 
 
-def test_users_who_do_one_thing_are_found_nearly_as_soon_as_by_a_selection_of_partitions():
-    """PipelineDP's best one at one pair for each user, truncated geometric, names an item from 13 users on."""
-    choice = chosen(usual_tests=(1, 1), most_tests=1)
-    assert found_from(choice.prices, choice.threshold, 1) <= 15
-
-
 @pytest.mark.parametrize("usual", [(1, 2), (1, 100), (300, 3000)])
 def test_no_other_shape_finds_more(usual, monkeypatch):
     """By the certified prices and threshold, not by those of the search; 3 % for its coarse grid."""
@@ -342,12 +330,6 @@ def test_no_other_shape_finds_more(usual, monkeypatch):
     best = users(chosen(usual_tests=usual))
     for shape in (2.0, 3.5):
         assert best <= users(chosen_of_shape(shape, monkeypatch, usual_tests=usual)) * 1.03
-
-
-def test_the_scale_grows_with_the_root_of_the_looks(monkeypatch):
-    """So that the smallest weight is not rounded down to little or nothing."""
-    choice = chosen_of_shape(3.0, monkeypatch, usual_tests=(1, 10), most_tests=40_000)
-    assert choice.prices.noise.scale == 20_000
 
 
 def test_what_is_chosen_adds_up_to_delta():

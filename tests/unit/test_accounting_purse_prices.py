@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
@@ -47,14 +47,6 @@ def test_prices_are_those_of_the_definition(shape, scale, order, weight):
     assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
 
 
-@pytest.mark.parametrize("shape", [1.0, 2.5, 4.0])
-def test_a_weight_costs_more_than_a_smaller_one(shape):
-    noise = ExponentialPower(shape, 50)
-    prices = [look_price(noise, 12.0, weight) for weight in (1, 2, 3, 5, 8, 13, 21)]
-    assert prices == sorted(prices)
-    assert prices[0] < prices[-1]
-
-
 @pytest.mark.parametrize("order", [2, 8, 17, 64])
 @pytest.mark.parametrize("weight", [10, 100])
 def test_a_bit_costs_less_than_the_noisy_count_itself(order, weight):
@@ -70,11 +62,6 @@ def test_a_bit_costs_less_than_the_noisy_count_itself(order, weight):
     accountant.compose(dp_event.LaplaceDpEvent(1000 / weight))
     assert 0.5 * float(accountant._rdp[0]) < laplace < float(accountant._rdp[0]) * (1 + 1e-9)
     assert laplace < weight / 1000  # pure epsilon
-
-
-def test_orders_beyond_floats_have_an_infinite_price():
-    assert look_price(ExponentialPower(4.0, 100), 900.0, 80) == math.inf
-    assert math.isfinite(look_price(ExponentialPower(4.0, 100), 100.0, 1))
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
@@ -158,18 +145,6 @@ def test_levels_cost_what_the_definition_says(shape, scale, order, weight):
         assert exact <= found <= exact * (1 + 1e-5)
 
 
-def test_levels_cost_more_than_one_bit_and_less_with_more_space():
-    noise = ExponentialPower(3.0, 1000)
-    prices = [level_price(noise, 17.0, 24, round(d * noise.standard_deviation)) for d in (2, 3, 4, 5.5, 8)]
-    assert prices == sorted(prices, reverse=True)
-    assert prices[0] > 1.3 * prices[-1]
-    assert prices[-1] >= look_price(noise, 17.0, 24)
-
-
-def test_infinite_where_one_bit_is():
-    assert level_price(ExponentialPower(4.0, 100), 900.0, 80, 300) == math.inf
-
-
 def exact_prices(published, weights):
     noise, order, spacing = published
     return np.array([level_price(noise, order, int(weight), spacing) for weight in weights])
@@ -203,9 +178,10 @@ def test_bounds_are_hardly_above_the_prices(shape, scale, order, deviations):
     shape=st.sampled_from([1.0, 1.3, 2.0, 2.5, 3.0, 4.0]),
     scale=st.integers(5, 60),
     order=st.floats(1.2, 40.0),
-    deviations=st.sampled_from([2.2, 3.0, 5.5, 9.0]),
+    deviations=st.sampled_from([2.0, 2.2, 3.0, 5.5, 9.0]),
     weight=st.integers(1, 12),
 )
+@example(shape=2.5, scale=20, order=3.0, deviations=2.0, weight=5)  # boundaries beyond the reach show most
 def test_a_bound_is_never_below_the_price(shape, scale, order, deviations, weight):
     looks = published(shape, scale, order, deviations)
     if weight > looks.spacing:
@@ -253,14 +229,6 @@ def test_forged_weights_that_no_memory_holds_have_no_bound_and_leave_the_others_
     assert found[:2].tolist() == price_bounds(looks, weights[:2]).tolist()
     assert np.isinf(found[2:]).all()
     assert within(looks, weights, np.full(4, found[1])).tolist() == [True, True, False, False]
-
-
-def test_small_prices_need_no_closer_look():
-    looks = published(2.5, 3000, 17.0, 5.5)
-    weights = np.array([3, 30, 300])
-    close, coarse = price_bounds(looks, weights), price_bounds(looks, weights, least=2e-3)
-    assert coarse[:2].tolist() == [2e-3, 2e-3]
-    assert coarse[2] == pytest.approx(close[2], rel=3e-4)
 
 
 @pytest.mark.parametrize(("scale", "spacing"), [(20, 120), (60, 900), (500, 3000)])
