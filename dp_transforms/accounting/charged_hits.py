@@ -33,9 +33,6 @@ LABELS, COUNTS, PRINTED = "hits", "hits-with-counts", "kms21"
 # Of a user. Printed: about ln(1/delta), the number of hits for which [KMS21] states Theorem 3.2: from there on noise
 # grows in proportion to the hits, and below it hardly falls.
 DEFAULT_HITS = {LABELS: 3, COUNTS: 10, PRINTED: 20}
-# With public items the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
-# most one run in twenty publishes any.
-DEFAULT_FALSE_REPORTS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,37 +163,3 @@ def check_threshold(threshold: int, safe: int) -> None:
             f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
             f"budget, got {threshold}. Use {safe} or leave it out."
         )
-
-
-def choose_for_public_items(
-    solve: Callable[[float], NoiseParameters], shared: float, tests: int, threshold: int | None
-) -> tuple[NoiseParameters, int, float]:
-    """All of delta for the noise, and any threshold; with the part of delta that the threshold takes, 0.
-
-    solve: the least noise for a delta. shared: what is left of delta. tests: the most tests, in the whole run, of items
-        that nobody holds. threshold: None for the smallest that keeps the expected false reports at most 0.05.
-    """
-    noise = solve(shared)
-    if threshold is None:
-        # The item of one more holder would be at T - 1; the item of none is at T.
-        threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
-    return noise, threshold, 0.0
-
-
-def choose_for_any_items(
-    solve: Callable[[float], NoiseParameters], shared: float, tests: int, threshold: int | None
-) -> tuple[NoiseParameters, int, float]:
-    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
-
-    solve, shared: as above. tests: of counts of one user in the whole run. threshold: None for the smallest safe one.
-        Raises ValueError for a smaller one.
-    """
-    delta_open = shared / 2
-    noise = solve(shared - delta_open)
-    smallest = smallest_safe_threshold(noise, tests, delta_open)
-    if threshold is None or threshold == smallest:
-        return noise, smallest, delta_open
-    check_threshold(threshold, smallest)
-    # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
-    delta_open = max(tests * noise.upper_tail(threshold - 1), shared * 1e-6)
-    return solve(shared - delta_open), threshold, delta_open

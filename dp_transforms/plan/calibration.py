@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.accounting.charged_hits import (
     COUNTS,
-    DEFAULT_FALSE_REPORTS,
     DEFAULT_HITS,
     LABELS,
     PRINTED,
+    NoiseParameters,
     check_threshold,
-    choose_for_any_items,
-    choose_for_public_items,
     least_noise,
     smallest_safe_threshold,
     widest_total_variation,
@@ -56,6 +55,9 @@ DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 # 0.0017 times, on average. So if items are named in two windows or more, fewer than one in a thousand reports is noise.
 DEFAULT_FALSE_NAME_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
+# With public items the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
+# most one run in twenty publishes any.
+DEFAULT_FALSE_REPORTS = 0.05
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
 
 # Public items that are published although nobody holds them are drawn and sorted one by one: not more.
@@ -113,10 +115,14 @@ def calibrate_hits(
     delta_sampling = _sampling_of_hits(budget, keys, queries, widest_total_variation(mode))
     shared = _left(budget, delta_hash + delta_sampling)
     solve = functools.partial(least_noise, mode, keys * hits, budget.epsilon)
-    choose, tests = choose_for_any_items, queries
-    if budget.domain:
-        choose, tests = choose_for_public_items, budget.domain_size * horizon
-    noise, threshold, delta_open = choose(solve, shared, tests, threshold)
+    if budget.domain is None:
+        noise, threshold, delta_open = _with_lone_items(solve, shared, queries, threshold)
+    else:
+        noise, delta_open = solve(shared), 0.0
+        if threshold is None:
+            # The item of one more holder would be at T - 1; the item of none is at T.
+            tests = budget.domain_size * horizon
+            threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
     wide = noise.wide_epsilon_per_query
     return {
         "threshold": threshold,
@@ -131,6 +137,24 @@ def calibrate_hits(
         ),
         "shares": Shares(paid=shared - delta_open, open=delta_open or None, sampling=delta_sampling, hash=delta_hash),
     }
+
+
+def _with_lone_items(
+    solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
+) -> tuple[NoiseParameters, int, float]:
+    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
+
+    solve: the least noise for a delta. shared: what is left of delta. threshold: None for the smallest safe one.
+    """
+    delta_open = shared / 2
+    noise = solve(shared - delta_open)
+    smallest = smallest_safe_threshold(noise, queries, delta_open)
+    if threshold is None or threshold == smallest:
+        return noise, smallest, delta_open
+    check_threshold(threshold, smallest)
+    # What lone items no longer need goes to the accountant: less noise, and with it a smaller tail.
+    delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
+    return solve(shared - delta_open), threshold, delta_open
 
 
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_tests)  # who compares plans makes some of them again
