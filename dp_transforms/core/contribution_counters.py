@@ -58,7 +58,7 @@ class EntriesByUser(Generic[_Entries]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Hits(ByUser):
+class HitEntries(ByUser):
     """Of u users, 12 bytes each: users uint64[u], keyed hashes, ascending and distinct, and their hits, uint32[u].
 
     `merge` keeps the most hits of each user: hits are never taken back.
@@ -71,11 +71,11 @@ class Hits(ByUser):
     ROWS_OF_CHUNK = 700_000
 
 
-class ContributionCounters(EntriesByUser[Hits]):
+class ContributionCounters(EntriesByUser[HitEntries]):
     """Hits paid by each user that was ever charged; all others have 0."""
 
-    def __init__(self, stored: Iterable[Hits] = ()) -> None:
-        super().__init__(Hits, stored)
+    def __init__(self, stored: Iterable[HitEntries] = ()) -> None:
+        super().__init__(HitEntries, stored)
 
     def hits(self, users: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """Hits paid so far. users: uint64[n], keyed hashes, ascending and distinct. Returns uint32[n]."""

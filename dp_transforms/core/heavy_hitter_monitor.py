@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.equal_rows import concatenated_ranges, distinct_hashes, sort_with_codes
 from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
@@ -178,7 +178,7 @@ class HeavyHitterMonitor:
             if report is not None:
                 found.append((window, report))
         charged = np.flatnonzero(hits != paid)
-        state.budgets.add(Hits(users[charged], hits[charged]))
+        state.budgets.add(HitEntries(users[charged], hits[charged]))
         return found
 
     def _check_order(self, part: ItemHolders, state: MonitorState) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.core.user_budgets import BudgetEntries
@@ -26,12 +26,12 @@ from dp_transforms.plan.records import MOST_ROUNDS
 BUCKETS = 64
 MOST_CHUNK_BYTES = 10_000_000
 
-Entries = BudgetEntries | Hits | FollowedItems
+Entries = BudgetEntries | HitEntries | FollowedItems
 
 
 class Kind(enum.StrEnum):
-    """Of what a chunk is: `BudgetEntries`, where tests come in rounds those of round 0, and then of the others; `Hits`;
-    `FollowedItems`; and the hit bound of `MonitorState`, one number. The numbers and values are stored."""
+    """Of what a chunk is: `BudgetEntries`, where tests come in rounds those of round 0, and then of the others;
+    `HitEntries`; `FollowedItems`; and the hit bound of `MonitorState`, a number. The numbers and values are stored."""
 
     USER_BUDGETS = "purses"
     USER_BUDGETS_1 = "purses_1"
@@ -53,9 +53,9 @@ class Kind(enum.StrEnum):
 
 
 _KINDS = tuple(Kind)
-_TABLES: dict[Kind, type[BudgetEntries | Hits | FollowedItems]] = {
+_TABLES: dict[Kind, type[BudgetEntries | HitEntries | FollowedItems]] = {
     **{Kind.budgets_of_round(number): BudgetEntries for number in range(MOST_ROUNDS + 1)},
-    Kind.HITS: Hits,
+    Kind.HITS: HitEntries,
     Kind.FOLLOWED: FollowedItems,
 }
 

@@ -35,7 +35,7 @@ Groups = dict[GroupKey, list[bytes]]
 
 
 @dataclasses.dataclass
-class Progress:
+class ReplayProgress:
     """How far a replay is, for who looks from another thread. groups: that went through a step, of so many."""
 
     rows: int = 0
@@ -88,20 +88,20 @@ class LocalReplay:
         return self.part or RunPart.whole(self.run.plan.schedule)
 
     def of_log(
-        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: Progress | None = None
+        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: ReplayProgress | None = None
     ) -> Replayed:
         """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return _Replaying(self, workers, progress or Progress()).take(
+        return _Replaying(self, workers, progress or ReplayProgress()).take(
             spread_chunks(chunks, fields, workers.number), fields
         )
 
     def of_batches(self, batches: Iterable[EventBatch], workers: Workers) -> Replayed:
         """Of events in memory."""
-        return _Replaying(self, workers, Progress()).take(batches, None)
+        return _Replaying(self, workers, ReplayProgress()).take(batches, None)
 
 
 class _Replaying:
-    def __init__(self, replay: LocalReplay, workers: Workers, progress: Progress) -> None:
+    def __init__(self, replay: LocalReplay, workers: Workers, progress: ReplayProgress) -> None:
         self._replay, self._workers, self._progress = replay, workers, progress
         self._run, self._part = replay.run, replay.part
         plan, part = self._run.plan, self._part

@@ -33,9 +33,9 @@ from dp_transforms.plan.records import (
     MOST_CONTRIBUTIONS,
     SMALLEST_ERROR,
     Budget,
-    Contributions,
+    ChargedHits,
     Followed,
-    Hits,
+    PaidContributions,
     Rounds,
     Shares,
     WideNoise,
@@ -126,7 +126,7 @@ def calibrate_hits(
     wide = noise.wide_epsilon_per_query
     return {
         "threshold": threshold,
-        "hits": Hits(
+        "hits": ChargedHits(
             mode=mode,
             per_user=hits,
             max_items_per_user=items,
@@ -204,8 +204,8 @@ def calibrate_contributions(
     }
 
 
-def contributions_of(prices: PriceList, usual_tests: tuple[int, int], size_error: float | None) -> Contributions:
-    return Contributions(
+def contributions_of(prices: PriceList, usual_tests: tuple[int, int], size_error: float | None) -> PaidContributions:
+    return PaidContributions(
         usual_tests=usual_tests,
         shape=prices.noise.shape,
         scale=prices.noise.scale,
@@ -312,7 +312,7 @@ def _check_false_reports(plan: Plan, tail: float) -> None:
         )
 
 
-def _check_hits(plan: Plan, hits: Hits) -> None:
+def _check_hits(plan: Plan, hits: ChargedHits) -> None:
     _check_false_reports(plan, hits.noise.upper_tail(plan.threshold))
     if plan.shares.open is not None:
         check_threshold(plan.threshold, smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open))
@@ -327,7 +327,7 @@ def _check_hits(plan: Plan, hits: Hits) -> None:
     _check_share("sampling", plan.shares.sampling, needed)
 
 
-def _check_contributions(plan: Plan, paid: Contributions) -> None:
+def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
     check_most_contributions(paid.most_tests)
     _check_followed(plan)
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))

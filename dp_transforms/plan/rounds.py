@@ -19,7 +19,7 @@ import numpy as np
 from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
-from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Rounds
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
@@ -94,7 +94,7 @@ class RoundTerms(NamedTuple):
 
 
 def terms_of_round(
-    paid: Contributions,
+    paid: PaidContributions,
     rounds: Rounds,
     number: int,
     drawn: int,
@@ -125,7 +125,7 @@ def leaves_out(rounds: Rounds, number: int) -> bool:
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
-def sizing_terms(paid: Contributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
+def sizing_terms(paid: PaidContributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the sizing round, for so many items in windows that are named already. threshold: from where on a size is
     stated. parts: as of `terms_of_round`."""
     largest = _largest_weight(paid, max(paid.units[0], most_of_sizing_test(rounds)))
@@ -138,27 +138,29 @@ def most_of_sizing_test(rounds: Rounds) -> int:
     return rounds.units[-1] // FEWEST_SIZED
 
 
-def _size_error(paid: Contributions, rounds: Rounds) -> float:
+def _size_error(paid: PaidContributions, rounds: Rounds) -> float:
     """Of each round, and of the sizing round."""
     return paid.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(paid: Contributions, rounds: Rounds, drawn: int) -> int:
+def _likely_noise(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
     most."""
     return paid.noise.smallest_margin(_size_error(paid, rounds) / max(1, drawn)) - 1
 
 
-def _largest_weight(paid: Contributions, units: int) -> int:
+def _largest_weight(paid: PaidContributions, units: int) -> int:
     return int(paid.listed.largest(np.array([units]))[0][0])
 
 
-def threshold_of_round(paid: Contributions, rounds: Rounds, drawn: int) -> int:
+def threshold_of_round(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
     return paid.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
 
 
-def found_in_rounds(paid: Contributions, rounds: Rounds, threshold: int | None, number: int, probability: float) -> int:
+def found_in_rounds(
+    paid: PaidContributions, rounds: Rounds, threshold: int | None, number: int, probability: float
+) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
     for a million."""
@@ -174,12 +176,12 @@ def found_in_rounds(paid: Contributions, rounds: Rounds, threshold: int | None, 
     return max(users, *(_found_from(paid, units, at, number, of_each) for units, at in asked))
 
 
-def found_in_block(paid: Contributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+def found_in_block(paid: PaidContributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
     """The same of an item in a block, if each user has so many items in blocks."""
     return _found_from(paid, rounds.units[0], threshold, number, probability)
 
 
-def _found_from(paid: Contributions, units: int, threshold: int, number: int, probability: float) -> int:
+def _found_from(paid: PaidContributions, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(paid.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.contributions import Contributions, bound_contributions, contributions_of_events
 from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
@@ -87,7 +87,7 @@ def run_core(
     for candidates in parts:
         for window, part in candidates.by_window():
             report = close_window(monitor, window, candidates.select_range(part), state)
-            state.budgets = ContributionCounters(map(Hits.from_bytes, state.budgets.chunks()))
+            state.budgets = ContributionCounters(map(HitEntries.from_bytes, state.budgets.chunks()))
             reports += [report] if report is not None else []
     return reports
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
@@ -170,11 +170,11 @@ def assert_paid(budgets, expected):
 
 
 def restored(chunks):
-    return ContributionCounters(map(Hits.from_bytes, chunks))
+    return ContributionCounters(map(HitEntries.from_bytes, chunks))
 
 
 def charge_users(budgets, users, hits):
-    budgets.add(Hits(users, budgets.hits(users) + hits))
+    budgets.add(HitEntries(users, budgets.hits(users) + hits))
 
 
 @given(charges_strategy)

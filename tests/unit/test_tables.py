@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
@@ -173,7 +173,9 @@ CASES = {
     "hits": Case(
         user,
         word,
-        lambda rows: Hits(numbers(sorted(rows), "uint64"), numbers((rows[user] for user in sorted(rows)), "uint32")),
+        lambda rows: HitEntries(
+            numbers(sorted(rows), "uint64"), numbers((rows[user] for user in sorted(rows)), "uint32")
+        ),
         lambda hits: dict(zip(hits.users.tolist(), hits.hits.tolist(), strict=True)),
         max,
     ),
