@@ -34,6 +34,7 @@ from dp_transforms.accounting.discrete_laplace_law import (
 )
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.checks import shown
+from dp_transforms.errors import InputError
 
 # In a known domain the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
 # most one run in twenty publishes any.
@@ -98,10 +99,11 @@ def smallest_safe_threshold(noise: NoiseParameters, queries_per_user: int, delta
     return 1 + margin
 
 
-def noise_error(epsilon: float, hits: int, largest_scale: float) -> ValueError:
-    return ValueError(
-        f"epsilon = {epsilon:g} with hits_per_user = {hits} needs noise of scale over {largest_scale:g}. "
-        "Raise epsilon or delta, or lower hits_per_user."
+def noise_error(epsilon: float, hits: int, largest_scale: float) -> InputError:
+    return InputError(
+        "epsilon",
+        f"= {epsilon:g} with {hits} hits per user needs noise of scale over {largest_scale:g}.",
+        "Raise epsilon or delta, or lower hits_per_user.",
     )
 
 
@@ -281,10 +283,12 @@ def mode_of(mode: str) -> ReleaseMode:
     return RELEASE_MODES[mode]
 
 
-def threshold_error(threshold: int, safe: int) -> ValueError:
-    return ValueError(
-        f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
-        f"budget, got {threshold}. Use {safe} or leave it out."
+def threshold_error(threshold: int, safe: int) -> InputError:
+    return InputError(
+        "threshold",
+        f"must be >= {safe}, the smallest one at which an item of a single user stays hidden under this budget, got "
+        f"{threshold}.",
+        f"Use {safe} or leave it out.",
     )
 
 

@@ -30,6 +30,7 @@ from dp_transforms.accounting.price_list import (
 )
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.errors import InputError
 
 DEFAULT_USUAL_LOOKS, DEFAULT_MOST_LOOKS = (1, 1000), 3000
 SMALLEST_KNOWN_ERROR = 1e-30
@@ -266,9 +267,11 @@ def choose_tests(
     usual = check_usual_looks(usual_looks, most_looks)
     best = best_terms(Terms(epsilon, delta, usual, most_looks, known_error), shapes)
     if best is None:
-        raise ValueError(
-            f"epsilon = {epsilon:g} with delta = {delta:g} cannot pay for most_contributions = {most_looks} at any "
-            f"order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_contributions."
+        raise InputError(
+            "epsilon",
+            f"= {epsilon:g} with delta = {delta:g} cannot pay for {most_looks} contributions of a user at any order up "
+            f"to {MAX_ORDER:g}.",
+            "Raise epsilon or delta, or lower most_contributions.",
         )
     budget = order_budget(best.order, epsilon, delta * (1 - best.share_open))
     noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_looks))
@@ -284,6 +287,6 @@ def choose_tests(
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
     """The pair, the smaller one first. Raises ValueError."""
     if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_contributions must be a pair such as (1, 1000), got {shown(usual_looks)}.")
+        raise InputError("usual_contributions", f"must be a pair such as (1, 1000), got {shown(usual_looks)}.")
     first, last = sorted(check_whole("each of usual_contributions", looks, 1, most_looks) for looks in usual_looks)
     return first, last

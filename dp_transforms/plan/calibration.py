@@ -31,6 +31,7 @@ from dp_transforms.accounting.paid_tests import (
 )
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.records import (
     MOST_CONTRIBUTIONS,
     Budget,
@@ -71,9 +72,9 @@ _MOST_NAMED_AGAIN = 0.5
 def stored_mode(noise: str, *, counts: bool) -> str:
     """The name of a way to charge hits in stored plans. Raises ValueError."""
     if noise not in (EXACT, PRINTED):
-        raise ValueError(f"noise must be {EXACT} or {PRINTED}, got {shown(noise)}.")
+        raise InputError("noise", f"must be {EXACT} or {PRINTED}, got {shown(noise)}.")
     if counts and noise == PRINTED:
-        raise ValueError("counts cannot be used with printed noise: [KMS21] publishes names. Leave one out.")
+        raise InputError("counts", "cannot be used with printed noise: [KMS21] publishes names.", "Leave one out.")
     return "kms21" if noise == PRINTED else "hits-with-counts" if counts else "hits"
 
 
@@ -201,12 +202,12 @@ def _followed(budget: Budget, forget_after: int | None, error: float | None) -> 
     """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
     horizon = budget.schedule.horizon
     if forget_after is not None and budget.domain:
-        raise ValueError("forget_after cannot be used with public items, which are all followed. Leave it out.")
+        raise InputError("forget_after", "cannot be used with public items, which are all followed.", "Leave it out.")
     if forget_after is None:
         forget_after = 0 if budget.domain else min(DEFAULT_FORGET_AFTER, horizon)
     check_whole("forget_after", forget_after, 0, horizon)
     if error is not None and not (forget_after or budget.domain):
-        raise ValueError("false_name_error cannot be used with forget_after=0. Leave one out.")
+        raise InputError("false_name_error", "cannot be used with forget_after=0.", "Leave one out.")
     if error is None:
         tests = budget.domain_size * horizon
         error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_FALSE_NAME_ERROR
@@ -218,8 +219,8 @@ def check_plan(plan: Plan) -> None:
     """Raises ValueError unless the plan keeps its promise."""
     check_whole("threshold", plan.threshold, 1)
     if plan.domain is not None and plan.domain.size > plan.max_items:
-        raise ValueError(
-            f"max_items must be >= {plan.domain.size}, the public items, got {plan.max_items}. Declare more."
+        raise InputError(
+            "max_items", f"must be >= {plan.domain.size}, the public items, got {plan.max_items}.", "Declare more."
         )
     _check_records(plan)
     _check_delta_split(plan)
@@ -270,9 +271,10 @@ def _check_false_reports(plan: Plan, threshold: int, tail: float) -> None:
     """A run must not publish more items that nobody holds than can be drawn. tail: noise alone reaches the threshold"""
     in_window = plan.domain_size * tail
     if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * plan.schedule.horizon > MOST_FALSE_REPORTS:
-        raise ValueError(
-            f"threshold = {threshold} would publish about {in_window:.3g} items that nobody holds in each "
-            f"window. Raise it, or leave it out."
+        raise InputError(
+            "threshold",
+            f"= {threshold} would publish about {in_window:.3g} items that nobody holds in each window.",
+            "Raise it, or leave it out.",
         )
 
 

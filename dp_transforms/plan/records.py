@@ -19,6 +19,7 @@ from dp_transforms.accounting.paid_tests import LARGEST_SCALE, SMALLEST_KNOWN_ER
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -61,7 +62,7 @@ class DeclaredItems(Record):
             return None
         if not isinstance(public_items, PublicList):
             got = type(public_items).__name__
-            raise ValueError(f"public_items must be PublicItems, got a {got}. Use PublicItems.read(path).")
+            raise InputError("public_items", f"must be PublicItems, got a {got}.", "Use PublicItems.read(path).")
         return cls(public_items.size, public_items.fingerprint)
 
 
@@ -80,7 +81,7 @@ class Budget(Record):
         super().__post_init__()
         if not 0 < self.epsilon <= _LARGEST_EPSILON:
             wanted = f"> 0 and at most {_LARGEST_EPSILON:g}"
-            raise ValueError(f"epsilon must be {wanted}, got {self.epsilon!r}. Usual values are 0.1 to 10.")
+            raise InputError("epsilon", f"must be {wanted}, got {self.epsilon!r}.", "Usual values are 0.1 to 10.")
         check_delta(self.delta)
         check_whole("max_users", self.max_users, 1)
         check_whole("max_items", self.max_items, 1)
@@ -284,4 +285,4 @@ def check_hits(hits: int, most_keys: int) -> None:
     check_whole("hits_per_user", hits, 1)
     if most_keys * hits > MOST_HITS:
         name, got = ("hits_per_user", hits) if most_keys == 1 else ("most_keys * hits_per_user", most_keys * hits)
-        raise ValueError(f"{name} must be at most {MOST_HITS}, got {got}.")
+        raise InputError(name, f"must be at most {MOST_HITS}, got {got}.")
