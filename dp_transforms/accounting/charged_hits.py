@@ -28,6 +28,7 @@ from dp_transforms.accounting.discrete_laplace_law import (
 )
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.checks import shown
+from dp_transforms.errors import InputError
 
 LABELS, COUNTS, PRINTED = "hits", "hits-with-counts", "kms21"
 # Of a user. Printed: about ln(1/delta), the number of hits for which [KMS21] states Theorem 3.2: from there on noise
@@ -117,9 +118,10 @@ def least_noise(mode: str, hits: int, epsilon: float, delta: float) -> NoisePara
         return NoiseParameters(solve_target_charging(delta_at, hits, epsilon, delta))
     except ValueError:
         largest_scale = 1 / (MIN_WIDE_EPSILON if mode == PRINTED else MIN_EPSILON)
-        raise ValueError(
-            f"epsilon = {epsilon:g} with hits_per_user = {hits} needs noise of scale over {largest_scale:g}. "
-            "Raise epsilon or delta, or lower hits_per_user."
+        raise InputError(
+            "epsilon",
+            f"= {epsilon:g} with {hits} hits per user needs noise of scale over {largest_scale:g}.",
+            "Raise epsilon or delta, or lower hits_per_user.",
         ) from None
 
 
@@ -159,7 +161,9 @@ def smallest_safe_threshold(noise: NoiseParameters, queries_per_user: int, delta
 def check_threshold(threshold: int, safe: int) -> None:
     """Raises ValueError for a threshold below the smallest safe one."""
     if not threshold >= safe:
-        raise ValueError(
-            f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
-            f"budget, got {threshold}. Use {safe} or leave it out."
+        raise InputError(
+            "threshold",
+            f"must be >= {safe}, the smallest one at which an item of a single user stays hidden under this budget, "
+            f"got {threshold}.",
+            f"Use {safe} or leave it out.",
         )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import empty_items_total_variation
 from dp_transforms.checks import check_positive, check_whole, is_number
+from dp_transforms.errors import InputError
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
 MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
@@ -28,12 +29,14 @@ _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 def check_delta(delta: float) -> None:
     if not is_number(delta) or not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta!r}. Use a small one, such as 1e-9.")
+        raise InputError(
+            "delta", f"must lie strictly between 0 and 1, got {delta!r}.", "Use a small one, such as 1e-9."
+        )
 
 
 def check_epsilon(epsilon: float) -> None:
     if not is_number(epsilon) or not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and >= 0, got {epsilon!r}.")
+        raise InputError("epsilon", f"must be finite and >= 0, got {epsilon!r}.")
 
 
 def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:
@@ -174,8 +177,9 @@ def delta_left(delta: float, taken: float, max_users: int) -> float:
     """
     left = (delta - taken) * (1 - 1e-12)
     if not left > 0:
-        raise ValueError(
-            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}. "
-            f"Raise delta, or declare fewer users and items (max_users = {max_users})."
+        raise InputError(
+            "delta",
+            f"must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}.",
+            f"Raise it, or declare fewer users and items (max_users = {max_users}).",
         )
     return left

@@ -21,6 +21,7 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import MAX_ORDER, Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.errors import InputError
 
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
@@ -75,9 +76,11 @@ def choose_tests(
     search = _Search(epsilon, delta, usual_tests, most_tests, false_name_error)
     best = search.best()
     if best is None:
-        raise ValueError(
-            f"epsilon = {epsilon:g} with delta = {delta:g} cannot pay for most_contributions = {most_tests} at any "
-            f"order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_contributions."
+        raise InputError(
+            "epsilon",
+            f"= {epsilon:g} with delta = {delta:g} cannot pay for {most_tests} contributions of a user at any order up "
+            f"to {MAX_ORDER:g}.",
+            "Raise epsilon or delta, or lower most_contributions.",
         )
     delta_tests, delta_open = delta * (1 - best.share_open), delta * best.share_open
     budget = order_budget(best.order, epsilon, delta_tests)

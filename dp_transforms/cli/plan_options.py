@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -175,10 +174,7 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
     """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
     _require(options, ("window", "start", "end"))
     start, end, window = (int(each) for each in (options.start, options.end, options.window) if each is not None)
-    try:
-        return WindowSchedule(start, end, window, window if options.slide is None else options.slide)
-    except ValueError as error:
-        raise option_error(error) from None
+    return WindowSchedule(start, end, window, window if options.slide is None else options.slide)
 
 
 def plan_from_options(options: PlanOptions, use: str = REPLAY) -> Plan:
@@ -194,11 +190,8 @@ def plan_from_options(options: PlanOptions, use: str = REPLAY) -> Plan:
     for name in ("window", "slide", "start", "end"):
         del choices[name]
     choices["public_items"] = read_public_items(options.public_items)
-    try:
-        with operator_console().status("calibrating the plan"):
-            plan = plan_for(schedule=schedule, **choices)
-    except ValueError as error:
-        raise option_error(error) from None
+    with operator_console().status("calibrating the plan"), user_errors(ValueError):
+        plan = plan_for(schedule=schedule, **choices)
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
@@ -262,18 +255,6 @@ def read_public_items(path: str | None) -> PublicItems | None:
 
     with user_errors(ValueError, prefix="--public-items "):
         return PublicItems.read(path)
-
-
-def option_error(error: ValueError) -> UserError:
-    """The message with the flags of the command line in the place of parameter names."""
-    message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
-    names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
-    message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
-    message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)
-    # Names that are also plain words are flags if they are the first word, before "must" or "=".
-    return UserError(
-        re.sub(r"^(epsilon|delta|threshold|charge|counts|weight)\b(?= (must|=|and|cannot|needs))", r"--\1", message)
-    )
 
 
 def _require(options: PlanOptions, names: tuple[str, ...]) -> None:

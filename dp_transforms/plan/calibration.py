@@ -29,6 +29,7 @@ from dp_transforms.accounting.paid_tests import choose_tests
 from dp_transforms.accounting.price_list import PriceList, check_prices, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.records import (
     MOST_CONTRIBUTIONS,
     SMALLEST_ERROR,
@@ -70,9 +71,9 @@ _MOST_NAMED_AGAIN = 0.5
 def stored_mode(noise: str, *, counts: bool) -> str:
     """The name of a way to charge hits in stored plans. Raises ValueError."""
     if noise not in (EXACT, AS_PRINTED):
-        raise ValueError(f"noise must be {EXACT} or {AS_PRINTED}, got {shown(noise)}.")
+        raise InputError("noise", f"must be {EXACT} or {AS_PRINTED}, got {shown(noise)}.")
     if counts and noise == AS_PRINTED:
-        raise ValueError("counts cannot be used with printed noise: [KMS21] publishes names. Leave one out.")
+        raise InputError("counts", "cannot be used with printed noise: [KMS21] publishes names.", "Leave one out.")
     return PRINTED if noise == AS_PRINTED else COUNTS if counts else LABELS
 
 
@@ -80,9 +81,10 @@ def _left(budget: Budget, taken: float) -> float:
     """Of delta, for noise and threshold, rounded down. taken: the shares of hash collisions and sampling."""
     left = (budget.delta - taken) * (1 - 1e-12)
     if not left > 0:
-        raise ValueError(
-            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {budget.delta:g}. "
-            f"Raise delta, or declare fewer users and items (max_users = {budget.max_users})."
+        raise InputError(
+            "delta",
+            f"must be > {taken:.3g}, the share that hash collisions and sampling take, got {budget.delta:g}.",
+            f"Raise it, or declare fewer users and items (max_users = {budget.max_users}).",
         )
     return left
 
@@ -240,12 +242,12 @@ def _followed(budget: Budget, forget_after: int | None, error: float | None) -> 
     """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
     horizon = budget.schedule.horizon
     if forget_after is not None and budget.domain:
-        raise ValueError("forget_after cannot be used with public items, which are all followed. Leave it out.")
+        raise InputError("forget_after", "cannot be used with public items, which are all followed.", "Leave it out.")
     if forget_after is None:
         forget_after = 0 if budget.domain else min(DEFAULT_FORGET_AFTER, horizon)
     check_whole("forget_after", forget_after, 0, horizon)
     if error is not None and not (forget_after or budget.domain):
-        raise ValueError("false_name_error cannot be used with forget_after=0. Leave one out.")
+        raise InputError("false_name_error", "cannot be used with forget_after=0.", "Leave one out.")
     if error is None:
         tests = budget.domain_size * horizon
         error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_FALSE_NAME_ERROR
@@ -273,7 +275,9 @@ def _check_records(plan: Plan) -> None:
     """Which records go together."""
     domain, pays = plan.domain, plan.contributions is not None
     if domain is not None and domain.size > plan.max_items:
-        raise ValueError(f"max_items must be >= {domain.size}, the public items, got {plan.max_items}. Declare more.")
+        raise InputError(
+            "max_items", f"must be >= {domain.size}, the public items, got {plan.max_items}.", "Declare more."
+        )
     if pays == (plan.hits is not None):
         raise ValueError("a plan must have looks or hits, and not both.")
     if not pays and plan.followed:
@@ -306,9 +310,10 @@ def _check_false_reports(plan: Plan, tail: float) -> None:
     """A run must not publish more items that nobody holds than can be drawn. tail: noise alone reaches the threshold"""
     in_window = plan.domain_size * tail
     if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * plan.schedule.horizon > MOST_FALSE_REPORTS:
-        raise ValueError(
-            f"threshold = {plan.threshold} would publish about {in_window:.3g} items that nobody holds in each "
-            f"window. Raise it, or leave it out."
+        raise InputError(
+            "threshold",
+            f"= {plan.threshold} would publish about {in_window:.3g} items that nobody holds in each window.",
+            "Raise it, or leave it out.",
         )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import exact, html_table, nearest, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.calibration import (
     EXACT,
     calibrate_contributions,
@@ -392,12 +393,12 @@ def plan_for(charge: str | None = None, **choices: Any) -> Plan:
         other = next((other for other in CHARGES if name in choices_of(other)), None)
         if other is None:
             raise TypeError(f"a plan of {charge} has no argument {name!r}{nearest(name, taken)}")
-        raise ValueError(f"{name} cannot be used with charge {charge!r}: it belongs to {other}. Leave it out.")
+        raise InputError(name, f"cannot be used with charge {charge!r}: it belongs to {other}.", "Leave it out.")
     return (Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits)(**given)
 
 
 def choices_of(charge: str) -> frozenset[str]:
     """The arguments that a plan of this charge is made of. Raises ValueError for another name."""
     if not isinstance(charge, str) or charge not in CHARGES:
-        raise ValueError(f"charge must be one of {', '.join(CHARGES)}, got {shown(charge)}.")
+        raise InputError("charge", f"must be one of {', '.join(CHARGES)}, got {shown(charge)}.")
     return frozenset(inspect.signature(Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits).parameters)

@@ -21,6 +21,7 @@ from dp_transforms.accounting.paid_tests import LARGEST_SCALE
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -64,7 +65,7 @@ class DeclaredItems(Record):
             return None
         if not isinstance(public_items, PublicList):
             got = type(public_items).__name__
-            raise ValueError(f"public_items must be PublicItems, got a {got}. Use PublicItems.read(path).")
+            raise InputError("public_items", f"must be PublicItems, got a {got}.", "Use PublicItems.read(path).")
         return cls(public_items.size, public_items.fingerprint)
 
 
@@ -83,7 +84,7 @@ class Budget(Record):
         super().__post_init__()
         if not 0 < self.epsilon <= _LARGEST_EPSILON:
             wanted = f"> 0 and at most {_LARGEST_EPSILON:g}"
-            raise ValueError(f"epsilon must be {wanted}, got {self.epsilon!r}. Usual values are 0.1 to 10.")
+            raise InputError("epsilon", f"must be {wanted}, got {self.epsilon!r}.", "Usual values are 0.1 to 10.")
         check_delta(self.delta)
         check_whole("max_users", self.max_users, 1)
         check_whole("max_items", self.max_items, 1)
@@ -286,12 +287,12 @@ def check_hits(hits: int, most_keys: int) -> None:
     check_whole("hits_per_user", hits, 1)
     if most_keys * hits > MOST_HITS:
         name, got = ("hits_per_user", hits) if most_keys == 1 else ("most_keys * hits_per_user", most_keys * hits)
-        raise ValueError(f"{name} must be at most {MOST_HITS}, got {got}.")
+        raise InputError(name, f"must be at most {MOST_HITS}, got {got}.")
 
 
 def usual_tests_of(pair: object, most_tests: int) -> tuple[int, int]:
     """The usual contributions of a user in the run, the smaller number first. Raises ValueError."""
     if not isinstance(pair, tuple) or len(pair) != 2:
-        raise ValueError(f"usual_contributions must be a pair such as (1, 1000), got {shown(pair)}.")
+        raise InputError("usual_contributions", f"must be a pair such as (1, 1000), got {shown(pair)}.")
     first, last = sorted(check_whole("each of usual_contributions", number, 1, most_tests) for number in pair)
     return first, last

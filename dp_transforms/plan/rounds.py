@@ -19,6 +19,7 @@ import numpy as np
 from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -55,7 +56,7 @@ def why_one_round(
     empty where it has rounds. declares_followed: whether and how named items are followed was declared; rounds follow
     none. Raises ValueError for another use than `USES`."""
     if not isinstance(use, str) or use not in USES:
-        raise ValueError(f"use must be one of {', '.join(USES)}, got {shown(use)}.")
+        raise InputError("use", f"must be one of {', '.join(USES)}, got {shown(use)}.")
     windows = min(schedule.horizon, block_seconds_of(schedule) // schedule.slide_seconds)
     if use == STREAM:
         return "a stream cannot go over its windows again"

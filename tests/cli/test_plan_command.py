@@ -131,7 +131,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
             "each of --usual-contributions must be a whole number in 1 .. 3000",
         ),
         ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 0 .. 384, got 400."),
-        ([*LOOKS, "--epsilon", "1e-9"], "cannot pay for --most-contributions = 3000"),
+        ([*LOOKS, "--epsilon", "1e-9"], "cannot pay for 30000 contributions of a user"),
     ],
 )
 def test_errors_name_the_flag(words, message):

@@ -213,7 +213,7 @@ def test_a_small_epsilon_has_a_finer_grid():
     plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_contributions=3000)
     assert plan.contributions.scale > short_looks_plan().paid_contributions.scale
     assert plan.contributions.weights[0] >= 8
-    with pytest.raises(ValueError, match=r"cannot pay for most_contributions = 100000 .* lower most_contributions"):
+    with pytest.raises(ValueError, match=r"cannot pay for 100000 contributions .* lower most_contributions"):
         short_looks_plan(epsilon=0.02, delta=1e-6, most_contributions=100_000)
 
 
