@@ -168,18 +168,3 @@ def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domai
     if domain_size:
         distance += horizon * empty_items_total_variation(domain_size)
     return (1 + math.exp(epsilon)) * distance
-
-
-def delta_left(delta: float, taken: float, max_users: int) -> float:
-    """What is left for noise and threshold, rounded down. Raises ValueError if nothing is left.
-
-    taken: the shares of hash collisions and sampling.
-    """
-    left = (delta - taken) * (1 - 1e-12)
-    if not left > 0:
-        raise InputError(
-            "delta",
-            f"must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}.",
-            f"Raise it, or declare fewer users and items (max_users = {max_users}).",
-        )
-    return left

@@ -122,10 +122,8 @@ class Plan(Budget):
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        bounds = {"max_users": max_users, "max_items": max_items}
-        budget = Budget(
-            epsilon=epsilon, delta=delta, schedule=schedule, domain=DeclaredItems.of(public_items), **bounds
-        )
+        domain, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=domain, **bounds)
         contributions = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
         one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
@@ -172,10 +170,8 @@ class Plan(Budget):
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
         mode = stored_mode(noise, counts=counts)
-        bounds = {"max_users": max_users, "max_items": max_items}
-        budget = Budget(
-            epsilon=epsilon, delta=delta, schedule=schedule, domain=DeclaredItems.of(public_items), **bounds
-        )
+        domain, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=domain, **bounds)
         found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
         return cls(**vars(budget), **found)
 
@@ -286,13 +282,10 @@ class Plan(Budget):
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         paid = self.paid_contributions
-        return smallest_size_margin(paid.prices, paid.size_error, self.max_users, self._most_unheld)
-
-    @property
-    def _most_unheld(self) -> int:
-        """Sums of 0 that the run draws for, on average."""
-        followed = 2 * self.followed_for * self.max_users * self.paid_contributions.most_tests
-        return self.domain_size * self.schedule.horizon or followed
+        # Sums of 0 that the run draws for, on average.
+        followed = 2 * self.followed_for * self.max_users * paid.most_tests
+        unheld = self.domain_size * self.schedule.horizon or followed
+        return smallest_size_margin(paid.prices, paid.size_error, self.max_users, unheld)
 
     @property
     def terms_of_tests(self) -> RoundTerms:
