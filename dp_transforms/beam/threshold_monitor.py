@@ -27,7 +27,6 @@ from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import Rewritten, store, unpack_stored
 from dp_transforms.checks import check_names
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
-from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.messages import batches_of_blobs
@@ -38,6 +37,7 @@ from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
 from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
+from dp_transforms.logs.event_ids import id_of_value
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 

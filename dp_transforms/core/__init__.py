@@ -9,8 +9,7 @@ The modules in the order of an event's way:
 
 planned_run            a run of a plan: what workers get
 randomness             keyed functions: identities, choices and uniforms, all from one secret
-event_ids              what an id is; one label of several fields
-event_batch            events as columns: user, item, time
+event_batch            what an id is; events as columns: user, item, time
 public_items           the items of a run, where they are public; in a worker by keyed hash
 messages               what travels: arrays as bytes and back; messages gathered by counting, until all are there
 tables                 tables from a schema: packed, merged, selected, cut by window and by shard

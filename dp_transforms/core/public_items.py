@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.core.event_ids import ID_RULE, MAX_ID_BYTES, are_ids, id_column
+from dp_transforms.core.event_batch import ID_RULE, MAX_ID_BYTES, are_ids, id_column
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.randomness import IdHasher, Words
 from dp_transforms.plan.plan import Plan
