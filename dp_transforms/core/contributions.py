@@ -254,11 +254,11 @@ def keep_by_hash(contributions: Contributions, most: Whole, keys: StreamKeys) ->
         return np.ones(len(contributions), dtype=np.bool_)
     kept = ~has_more[contributions.codes]
     rows = np.flatnonzero(~kept)
-    codes, look_order = contributions.codes[rows], keys.look_order()
+    codes, payment_order = contributions.codes[rows], keys.payment_order()
 
     def hashes_of(some: slice) -> Words:
         hashes = contributions.table.hashes.take(contributions.items[rows[some]], axis=0)
-        return look_order(contributions.users[codes[some]], contributions.windows[rows[some]], hashes)
+        return payment_order(contributions.users[codes[some]], contributions.windows[rows[some]], hashes)
 
     ranked, sizes = order_in_groups(codes, hashes_of), contributions.counts[has_more]
     first_ones, _ = concatenated_ranges(np.cumsum(sizes) - sizes, most[has_more])

@@ -42,7 +42,7 @@ class ItemNamer:
         self._plan = plan
         self._keys = keys
         self._table = noise_bounds(plan.paid_contributions.noise)
-        self._uniforms = keys.look_uniforms()
+        self._uniforms = keys.window_uniforms()
         self._followed_threshold = plan.followed_threshold
         self._terms_of_round = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 

@@ -62,7 +62,7 @@ class ChosenUniforms(ChosenDraws):
 
     looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
 
-    def look_uniforms(self) -> Any:
+    def window_uniforms(self) -> Any:
         def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
             assert hashes.shape == digests.shape == (len(windows), 2)
             copies, items = hashes.astype(np.int64).T

@@ -276,7 +276,7 @@ def test_which_contributions_of_a_user_are_kept(events, most):
     held = all_pairs(events, SLIDING)
     chosen = keep_by_hash(held, np.full(len(held.users), most), KEYS)
     hashes = held.table.hashes.take(held.items, axis=0)
-    order = KEYS.look_order()(held.users[held.codes], held.windows, hashes).tolist()
+    order = KEYS.payment_order()(held.users[held.codes], held.windows, hashes).tolist()
     for code in range(len(held.users)):
         mine = np.flatnonzero(held.codes == code)
         first = sorted(mine, key=order.__getitem__)[:most]

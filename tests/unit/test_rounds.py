@@ -206,7 +206,7 @@ def test_each_round_has_noise_of_its_own():
     """Also with the same holders and weights, and where the number of a block is that of a window."""
     keys = trial_with_rounds().stream_keys(SECRET)
     cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
-    drawn = [keys.block_uniforms(), *(keys.round_uniforms(number) for number in range(4)), keys.look_uniforms()]
+    drawn = [keys.block_uniforms(), *(keys.round_uniforms(number) for number in range(4)), keys.window_uniforms()]
     assert len({uniforms(*cells).tobytes() for uniforms in drawn}) == len(drawn)
 
 
