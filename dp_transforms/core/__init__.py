@@ -25,9 +25,8 @@ item_sums              what users add to an item in a window: one sum, or its ho
 noise_table            exact inversion of 128-bit uniforms by a table of tails, and the same draws from bounds in floats
 item_namer             sums against thresholds, in one round and in rounds; sizes
 empty_items            public items that are published although nobody holds them
-followed_items         what was named lately, and is named again at a lower threshold
 round_candidates       in rounds: what a round draws for, a function of what was named before
-named_items            what was named, and what is published of it
+named_items            what was named, what is published of it, and what is followed: what was named lately
 hit_noise              users pay for hits: the noise of one count, in two stages, and what a noisy count leads to
 heavy_hitter_monitor   the candidates of all windows; then one window after the other: test, charge, exclude, report
 contribution_counters  hits paid by each user; what is kept of users for as long as a run lasts

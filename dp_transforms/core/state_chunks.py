@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS
 

@@ -22,13 +22,12 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
 from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.equal_rows import group_slices
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.messages import check_unpacked
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable

@@ -17,11 +17,10 @@ from dp_transforms.core.contributions import (
     keep_by_hash,
 )
 from dp_transforms.core.empty_items import EmptyItems
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
@@ -295,8 +294,8 @@ def test_cells_that_are_not_of_the_windows_asked_for_or_have_no_sum_are_refused(
 
 
 def test_known_items_over_very_many_windows_take_linear_time():
-    """10^5 windows in which 20 items are named now and then, and by noise too. Each is drawn for at most once."""
-    windows = 100_000
+    """10^4 windows in which 20 items are named now and then, and by noise too. Each is drawn for at most once."""
+    windows = 10_000
     cells = [(window, f"i{window // 50 % 20}", 10_000) for window in range(0, windows, 50)]
     for forget_after, followed_threshold in ((0, 250), (168, 70), (windows, 80)):
         chosen = naming_settings(
@@ -304,6 +303,6 @@ def test_known_items_over_very_many_windows_take_linear_time():
         )
         begun = time.process_time()
         named = names_of(cells, chosen)
-        assert time.process_time() - begun < 20
+        assert time.process_time() - begun < 5
         by_noise = len(named) - len(cells)
-        assert by_noise == 0 if not forget_after else by_noise > 10
+        assert by_noise == 0 if not forget_after else by_noise > 1

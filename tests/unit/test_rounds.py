@@ -45,6 +45,7 @@ from tests.helpers.rounds_runs import (
     busy_log,
     calibrated,
     cells_of,
+    left_out_of,
     named_in_blocks,
     trial_with_rounds,
 )
@@ -219,7 +220,7 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not():
     for of_round in run.rounds[1:]:
         assert len(of_round.found.without_left_out()) == pytest.approx(of_round.drawn / 100, rel=0.4)
     assert run.rounds[1].drawn == 2000 * 4
-    left_out = len(run.rounds[2].found.left_out()[0])
+    left_out = len(left_out_of(run.rounds[2].found)[0])
     assert run.rounds[3].drawn == run.rounds[2].drawn - left_out - len(run.rounds[2].found.without_left_out())
     noise = trial.looks.noise
     share = 1 - noise.upper_tail(noise.smallest_margin(0.01) - trial.looks.spacing)

@@ -21,7 +21,7 @@ from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import terms_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
 from tests.helpers.modes import units_of_shares
-from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds
+from tests.helpers.rounds_runs import SCHEDULE, calibrated, left_out_of, trial_with_rounds
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import trial_of
 
@@ -230,7 +230,7 @@ def test_what_is_left_out_is_told_and_read_again(windows, share):
     assert _drawn(after) == everything - left_out
     assert after.drawn == len(everything) - len(left_out)
     joined = NamedItems.merge(told)
-    assert _named(joined.table, *joined.left_out()) == left_out
+    assert _named(joined.table, *left_out_of(joined)) == left_out
     assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
 
 

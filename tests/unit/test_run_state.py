@@ -12,8 +12,8 @@ from hypothesis import given, settings
 
 from dp_transforms.core import state_chunks
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import (
     BUCKETS,
