@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 _SORT_KEY_LIMIT = 2**62
 _HASHES_AT_ONCE = 1 << 18
+Whole = npt.NDArray[np.int64]
 
 
-def group_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
+def group_starts(*columns: npt.NDArray) -> Whole:
     """The first row of each group: any of the columns (of one length) differs there from the row before."""
     changes = np.zeros(len(columns[0]), dtype=np.bool_)
     changes[:1] = True
@@ -35,72 +36,11 @@ def are_ascending(*columns: npt.NDArray) -> bool:
     return bool(is_later.all())
 
 
-def sort_rows(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows ascending, and where each was; equal ones keep their order. rows: int64[n], at least 0."""
-    return sort_with_codes(rows, np.arange(len(rows)))
-
-
-def sort_with_codes(
-    rows: npt.NDArray[np.int64], codes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows and codes together, ascending by row; equal rows in any order. rows, codes: int64[n], at least 0.
-
-    Where it fits, row and code are sorted as one integer, more than twice as fast as `argsort`.
-    """
-    if np.all(rows[1:] >= rows[:-1]):
-        return rows, codes
-    bits = int(codes.max(initial=0)).bit_length()
-    if int(rows.max(initial=0)) << bits >= _SORT_KEY_LIMIT:
-        order = np.lexsort((codes, rows))
-        return rows[order], codes[order]
-    packed = (rows << bits) | codes
-    packed.sort()
-    return packed >> bits, packed & ((1 << bits) - 1)
-
-
-def hash_order(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Positions that sort hashes; equal ones keep their order. hashes: uint64[n], spread evenly. Returns int64[n]."""
-    return _ordered_hashes(hashes)[0]
-
-
-def distinct_hashes(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """The distinct hashes, ascending, and where each one is among them. hashes: uint64[n], spread evenly.
-    Returns uint64[k], int64[n]."""
-    order, ordered = _ordered_hashes(hashes)
-    is_other = ordered[1:] != ordered[:-1]  # than the one before
-    distinct = np.concatenate([ordered[:1], ordered[1:][is_other]])
-    del ordered  # so that its memory is used again: fresh memory costs a third of the time here
-    numbers = np.zeros(len(hashes), dtype=np.int64)
-    np.cumsum(is_other, out=numbers[1:])
-    codes = np.empty(len(hashes), dtype=np.int64)
-    codes[order] = numbers
-    return distinct, codes
-
-
-def _ordered_hashes(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """`hash_order`, and the hashes in this order.
-
-    The position takes the place of the last bits of a hash, and both are sorted as one integer, several times as fast
-    as `argsort`. Two hashes that differ in these bits alone are rare: then `argsort` does it.
-    """
-    last_bits = np.uint64((1 << max(0, len(hashes) - 1).bit_length()) - 1)
-    packed = np.arange(len(hashes), dtype=np.uint64)
-    packed |= hashes & ~last_bits
-    packed.sort()
-    packed &= last_bits
-    order = packed.view(np.int64)
-    ordered = hashes.take(order)
-    if not (ordered[1:] >= ordered[:-1]).all():
-        order = np.argsort(hashes, kind="stable")
-        ordered = hashes.take(order)
-    return order, ordered
-
-
 def sort_distinct(
     parts: Sequence[Sequence[npt.NDArray[np.integer]]],
     sizes: Sequence[int],
     kind: Literal["quicksort", "stable"] = "quicksort",
-) -> list[npt.NDArray[np.int64]]:
+) -> list[Whole]:
     """The distinct rows of some tables, ascending by the first column, then by the next ones.
 
     parts: the columns of each table, of one length. sizes: column k has values of ``0 .. sizes[k] - 1``. kind: "stable"
@@ -132,12 +72,11 @@ def sort_distinct(
     return [rows, *reversed(found)]
 
 
-def concatenated_ranges(
-    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ranges ``start .. start + count - 1`` one after the other, int64[r], and their splits, int64[k + 1]."""
-    splits = np.concatenate([[0], np.cumsum(counts)])
-    return np.arange(splits[-1]) + np.repeat(starts - splits[:-1], counts), splits
+def concatenated_ranges(starts: Whole, counts: Whole) -> Whole:
+    """The ranges ``start .. start + count - 1`` one after the other. starts, counts: int64[k]."""
+    ends = np.cumsum(counts)
+    rows: Whole = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
+    return rows
 
 
 def group_slices(*columns: npt.NDArray) -> list[slice]:
@@ -146,16 +85,7 @@ def group_slices(*columns: npt.NDArray) -> list[slice]:
     return [slice(low, high) for low, high in itertools.pairwise(bounds)]
 
 
-def ranks_in_groups(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
-    """The number of each row within its group of equal rows (of sorted columns), from 0. Returns int64[n]."""
-    starts = group_starts(*columns)
-    rows = len(columns[0])
-    return np.arange(rows) - np.repeat(starts, np.diff(np.append(starts, rows)))
-
-
-def order_in_groups(
-    codes: npt.NDArray[np.int64], hashes_of: Callable[[slice], npt.NDArray[np.uint64]]
-) -> npt.NDArray[np.int64]:
+def order_in_groups(codes: Whole, hashes_of: Callable[[slice], npt.NDArray[np.uint64]]) -> Whole:
     """Positions that sort by code, then by hash. codes: int64[n], at least 0. hashes_of: of these rows, uint64[k, 2],
     distinct in a group and spread evenly; they are asked for part by part, since there may be millions. Returns
     int64[n].
@@ -175,15 +105,3 @@ def order_in_groups(
         return ordered
     hashes = hashes_of(slice(None))
     return np.lexsort((hashes[:, 1], hashes[:, 0], codes))
-
-
-def places_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Where those of `asked` are that are held. Both ascending and distinct. Looks up the fewer in the more."""
-    if not len(held) or not len(asked):
-        return np.zeros(0, dtype=np.int64)
-    if len(asked) <= len(held):
-        at = np.minimum(np.searchsorted(held, asked), len(held) - 1)
-        found: npt.NDArray[np.int64] = at[held[at] == asked]
-        return found
-    at = np.minimum(np.searchsorted(asked, held), len(asked) - 1)
-    return np.flatnonzero(asked[at] == held)

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
-from dp_transforms.core.equal_rows import concatenated_ranges, distinct_hashes, sort_with_codes
+from dp_transforms.core.equal_rows import concatenated_ranges
 from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.randomness import StreamKeys
@@ -106,11 +106,12 @@ class WindowQueries:
     def _rows_of_users(self, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """All rows of these users, in any order."""
         if self._rows_by_user is None:
-            self._rows_by_user = sort_with_codes(self._user_of_row, np.arange(len(self._user_of_row)))
+            rows = np.argsort(self._user_of_row, kind="stable")
+            self._rows_by_user = self._user_of_row[rows], rows
         sorted_users, rows = self._rows_by_user
         starts = np.searchsorted(sorted_users, users)
         counts = np.searchsorted(sorted_users, users, side="right") - starts
-        return rows[concatenated_ranges(starts, counts)[0]]
+        return rows[concatenated_ranges(starts, counts)]
 
     def _ask(self, cells: slice) -> npt.NDArray[np.int64]:
         """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
@@ -168,7 +169,7 @@ class HeavyHitterMonitor:
 
     def _close_part(self, part: ItemHolders, state: MonitorState) -> list[tuple[int, WindowReport]]:
         self._check_order(part, state)
-        users, user_of_row = distinct_hashes(part.holders)
+        users, user_of_row = np.unique(part.holders, return_inverse=True)
         paid = state.budgets.hits(users)
         hits, found = paid.copy(), []
         for window, cells in part.by_window():

@@ -128,7 +128,7 @@ class ItemHolders(WindowItems):
     def select(self, rows: Rows) -> ItemHolders:
         """These rows (ascending positions, a slice, or bool[c]), with a table of their items alone."""
         rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
-        of_holders, _ = concatenated_ranges(self.splits[rows], self.counts[rows])
+        of_holders = concatenated_ranges(self.splits[rows], self.counts[rows])
         items, places = used(len(self.table), self.items[rows])
         table = self.table if items is None else self.table.take(items)
         return ItemHolders(self.windows[rows], places, self.counts[rows], self.holders[of_holders], table)

@@ -106,7 +106,7 @@ class Candidates:
         statuses = self.statuses_at(places)
         asked = np.flatnonzero(statuses <= (NAMED if with_sizing else OPEN))
         counts = np.diff(starts, append=len(held))[asked]
-        drawn = held.select_users(concatenated_ranges(starts[asked], counts)[0])
+        drawn = held.select_users(concatenated_ranges(starts[asked], counts))
         return drawn.split_by_mask(np.repeat(statuses[asked] == NAMED, counts)) if with_sizing else drawn
 
     def open_places(self, most: int) -> list[Whole]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import are_ascending, group_slices, group_starts, sort_rows
+from dp_transforms.core.equal_rows import are_ascending, group_slices, group_starts
 from dp_transforms.core.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.core.messages import (
     HASHES,
@@ -177,11 +177,8 @@ class Table:
     def _merged(cls, parts: Sequence[Self]) -> Self:
         """Of several parts that have rows."""
         keys, columns_of = cls._keys_of(parts)
-        if keys.dtype == np.int64:
-            keys, order = sort_rows(keys)
-        else:
-            order = np.argsort(keys, kind="stable")  # fast where parts are in order
-            keys = keys[order]
+        order = np.argsort(keys, kind="stable")  # fast where parts are in order
+        keys = keys[order]
         starts = group_starts(keys)
         columns = columns_of(keys[starts])
         for name in cls._row_columns:

@@ -13,17 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import equal_rows
-from dp_transforms.core.contributions import (
-    Contributions,
-    bound_contributions,
-    contributions_of_events,
-    keep_by_hash,
-    rows_of_events,
-)
+from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pack_contributions import MergeContributions
+from dp_transforms.core.pack_contributions import MergeContributions, contributions_of_events, rows_of_events
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 

@@ -17,11 +17,12 @@ import pytest
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dp_transforms.core.contributions import IdKeys, contributions_of_events
 from dp_transforms.core.messages import Message
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.randomness import IdKeys
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_progress import (
