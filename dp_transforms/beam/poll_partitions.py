@@ -31,8 +31,8 @@ from dp_transforms.beam.keys import KeyedDoFn
 from dp_transforms.beam.metrics import operator_counter, operator_gauge
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.messages import ToShard
 from dp_transforms.core.public_items import PublicItemsSource
+from dp_transforms.core.stage import ToShard
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.open_partitions import Confirmation, OpenPartitions, Polling, now_micros

@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.messages import WORDS
+from dp_transforms.core.columns import WORDS
 from dp_transforms.core.tables import MOST, ByUser, Column
 
 _Entries = TypeVar("_Entries", bound=ByUser)

@@ -10,15 +10,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import (
+from dp_transforms.core.columns import (
+    NARROW,
+    Packed,
+    check_unpacked,
     concatenated_ranges,
     group_slices,
     group_starts,
+    narrowest,
     order_in_groups,
     sort_distinct,
 )
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import NARROW, Packed, check_unpacked, narrowest
 from dp_transforms.core.randomness import StreamKeys, Words
 from dp_transforms.core.tables import ITEMS, TABLE, WINDOWS, Column, Table, used
 

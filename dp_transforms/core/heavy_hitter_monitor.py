@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import concatenated_ranges
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
-from dp_transforms.core.equal_rows import concatenated_ranges
 from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.randomness import StreamKeys

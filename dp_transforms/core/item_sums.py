@@ -10,10 +10,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import NARROW, WHOLE, check_unpacked, concatenated_ranges, group_starts
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import NARROW, WHOLE, check_unpacked
 from dp_transforms.core.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.core.tables import ADDED, ITEMS, TABLE, WINDOWS, Column, Rows, WindowItems, used, window_item_keys
 

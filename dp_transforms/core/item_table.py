@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.core.equal_rows import group_slices, group_starts
-from dp_transforms.core.messages import BYTES, HASHES, WHOLE, WORDS, check_unpacked
+from dp_transforms.core.columns import BYTES, HASHES, WHOLE, WORDS, check_unpacked, group_slices, group_starts
 from dp_transforms.core.randomness import IdHasher, Words
 
 TABLE_KINDS = (HASHES, (*WORDS, *WHOLE), BYTES)  # of `ItemTable.arrays`

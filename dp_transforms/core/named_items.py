@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import stated_users
-from dp_transforms.core.equal_rows import group_slices
+from dp_transforms.core.columns import WHOLE, group_slices
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import WHOLE
 from dp_transforms.core.tables import ITEMS, MOST, TABLE, WINDOWS, Column, Items, Table, WindowItems
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import MOST_MESSAGE_BYTES, concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import MOST_MESSAGE_BYTES
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import GroupKey, Sharding
 from dp_transforms.plan.window_schedule import WindowSchedule
 

@@ -14,8 +14,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.plan.plan import Plan

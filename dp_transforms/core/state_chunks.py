@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS

@@ -15,19 +15,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import are_ascending, group_slices, group_starts
-from dp_transforms.core.item_table import TABLE_KINDS, ItemTable
-from dp_transforms.core.messages import (
+from dp_transforms.core.columns import (
     HASHES,
     MOST_MESSAGE_BYTES,
     NARROW,
     Kind,
     Packed,
+    are_ascending,
     check_unpacked,
+    group_slices,
+    group_starts,
     narrowest,
     pack_arrays,
     unpack_arrays,
 )
+from dp_transforms.core.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.plan.window_schedule import MOST_WINDOWS
 
 Rows = npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice

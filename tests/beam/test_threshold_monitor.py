@@ -15,7 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms import EventBatch, PublicItems, ShiftingHeavyHitters, ThresholdMonitorEvolving
 from dp_transforms.beam.close_windows import GroupOnce, closing_time
-from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn, batches_of_blobs
 from dp_transforms.core.contributions import bound_contributions
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_REJECTED, LATE_BATCHES
@@ -406,3 +406,10 @@ def test_counters_are_written_before_a_report_is_sent(case):
     report = next(monitored.firing()).value[1]
     assert report.heavy_hitters
     assert monitored.counters.writes == 1
+
+
+def test_blobs_are_batched_in_order_and_never_cut():
+    blobs = [b"aaa", b"bb", b"c", b"dddddd", b"e"]
+    assert batches_of_blobs(blobs, 5) == [[b"aaa", b"bb"], [b"c"], [b"dddddd"], [b"e"]]
+    assert batches_of_blobs(blobs, 1) == [[blob] for blob in blobs]
+    assert batches_of_blobs([], 5) == [[]]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core import equal_rows
+from dp_transforms.core import columns as packed_columns
 from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_sums import ItemSums
@@ -239,7 +239,9 @@ def merged_of_batches(events, schedule, shards, batches):
 def test_batches_of_events_are_merged_into_what_all_events_make(limit, events, schedule, shards, batches):
     expected = pairs_by_group(events, schedule, 1000, shards)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)  # rows that do not fit one integer are sorted by columns
+        patch.setattr(
+            packed_columns, "_SORT_KEY_LIMIT", limit
+        )  # else rows are sorted by columns
         found = merged_of_batches(events, schedule, shards, batches)
     assert found.keys() == expected.keys()
     assert all(found[key].to_bytes() == expected[key].to_bytes() for key in found)

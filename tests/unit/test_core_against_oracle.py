@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from dp_transforms.core import heavy_hitter_monitor
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.contributions import Contributions, bound_contributions
-from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.public_items import EmptyItems, PublicItemsTable
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import steps
 from dp_transforms.core.contributions import Contributions, keep_by_hash
-from dp_transforms.core.empty_items import EmptyItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.pack_contributions import contributions_of_events
+from dp_transforms.core.public_items import EmptyItems
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings

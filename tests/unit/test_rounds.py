@@ -23,7 +23,7 @@ from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
 from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
 from dp_transforms.core.steps import NameRound, WeighRound, block_reports

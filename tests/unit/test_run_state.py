@@ -14,7 +14,7 @@ from dp_transforms.core import state_chunks
 from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,

@@ -1,8 +1,13 @@
-"""Groups of equal rows in sorted columns."""
+"""Columns of numbers: packed into bytes and back, and groups of equal rows in sorted columns.
+
+Beam would encode anything else element by element. An Arrow IPC stream takes ten times as long for a small table, and
+cannot hold columns of different lengths.
+"""
 
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -11,7 +16,63 @@ import numpy.typing as npt
 
 _SORT_KEY_LIMIT = 2**62
 _HASHES_AT_ONCE = 1 << 18
+MOST_MESSAGE_BYTES = 8_000_000  # engines refuse values of 80 MB, and copy each one several times
+_MAGIC = b"SHH1"
+_DTYPES = (np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u2"))
+
 Whole = npt.NDArray[np.int64]
+Packed = bytes | memoryview
+Kind = tuple[np.dtype, ...]
+BYTES, WORDS, WHOLE, HASHES, _SHORTS = ((dtype,) for dtype in _DTYPES)
+NARROW: Kind = (*BYTES, *_SHORTS, *WORDS)
+
+
+def pack_arrays(*arrays: npt.NDArray) -> bytes:
+    """One-dimensional arrays of uint8, uint16, uint32, int64 or uint64."""
+    headers = [struct.pack("<4sI", _MAGIC, len(arrays))]
+    headers += [struct.pack("<IQ", _DTYPES.index(array.dtype), len(array)) for array in arrays]
+    return b"".join([*headers, *(array.tobytes() for array in arrays)])
+
+
+def unpack_arrays(data: Packed, *kinds: Kind) -> list[npt.NDArray]:
+    """Inverse of `pack_arrays`; the arrays are read-only views of the bytes.
+
+    kinds: for each array the types that it may have; none: arrays of any number and type.
+    Raises ValueError for any other bytes, also cut or longer ones, and for other arrays.
+    """
+    if len(data) < 8 or data[:4] != _MAGIC:
+        raise ValueError("the bytes are not packed arrays of this version.")
+    count = int.from_bytes(data[4:8], "little")
+    position = 8 + 12 * count
+    check_unpacked(position <= len(data) and (not kinds or len(kinds) == count))
+    arrays = []
+    for index in range(count):
+        dtype_index, length = struct.unpack_from("<IQ", data, 8 + 12 * index)
+        check_unpacked(dtype_index < len(_DTYPES))
+        dtype = _DTYPES[dtype_index]
+        check_unpacked(length * dtype.itemsize <= len(data) - position)
+        check_unpacked(not kinds or dtype in kinds[index])
+        arrays.append(np.frombuffer(data, dtype, length, position))
+        position += length * dtype.itemsize
+    check_unpacked(position == len(data))
+    return arrays
+
+
+def check_unpacked(fits: bool | np.bool_) -> None:
+    """Raises ValueError unless what was unpacked fits together."""
+    if not fits:
+        raise ValueError("the packed arrays are damaged. Go on from an older state, or start the run again.")
+
+
+def narrowest(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """The same values, at least 0, in the narrowest dtype that packs: a shuffle costs several copies."""
+    bits = int(values.max(initial=0)).bit_length()
+    return values.astype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32 if bits <= 32 else np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Groups of equal rows
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def group_starts(*columns: npt.NDArray) -> Whole:
