@@ -37,8 +37,6 @@ from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 
-_ROWS_AT_ONCE = 1 << 20  # some 40 MB
-
 
 class WindowQueries:
     """The candidates of one window, and the counters of their holders.
@@ -225,32 +223,15 @@ class HeavyHitterMonitor:
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
-    """All candidates of the windows, in order, of all shards of items together.
-
-    Parts that share windows are joined some windows at a time, as many as have about a million holders: so there are
-    never two copies of all.
-    """
+    """All candidates of the windows, in order, of all shards of items together. Parts that share windows are joined,
+    and only these: so there are never two copies of all."""
     joined: list[ItemHolders] = []
     end = -1
     for part in sorted((part for part in parts if len(part)), key=lambda part: int(part.windows[0])):
-        if part.windows[0] >= end:
-            yield from _joined(joined)
+        if part.windows[0] >= end and joined:
+            yield ItemHolders.merge(joined)
             joined = []
         joined.append(part)
         end = max(end, int(part.windows[-1]) + 1)
-    yield from _joined(joined)
-
-
-def _joined(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
-    if len(parts) < 2:
-        yield from parts
-        return
-    windows = np.concatenate([part.windows for part in parts])
-    rows = np.concatenate([part.counts for part in parts])
-    present, at = np.unique(windows, return_inverse=True)
-    in_window = np.bincount(at, weights=rows).astype(np.int64)
-    groups = (np.cumsum(in_window) - in_window) // _ROWS_AT_ONCE
-    firsts = present[np.flatnonzero(np.diff(groups, prepend=-1))]
-    for first, end in zip(firsts, [*firsts[1:], present[-1] + 1], strict=True):
-        cuts = [(part, *np.searchsorted(part.windows, [first, end])) for part in parts]
-        yield ItemHolders.merge([part.select_range(slice(low, high)) for part, low, high in cuts if high > low])
+    if joined:
+        yield ItemHolders.merge(joined)

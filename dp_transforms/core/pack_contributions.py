@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.columns import MOST_MESSAGE_BYTES, concatenated_ranges, group_slices, group_starts
+from dp_transforms.core.columns import MOST_MESSAGE_BYTES, concatenated_ranges, group_starts
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
@@ -102,8 +102,8 @@ def contributions_of_events(
             groups += (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
         first = int(groups.min())
         ordered, (groups,) = Contributions.of_rows([rows], [groups - first])
-        for part in group_slices(groups):
-            yield (*divmod(int(groups[part.start]) + first, shards), ordered.select(part))
+        for group, contributions in ordered.by_group(groups):
+            yield (*divmod(group + first, shards), contributions)
 
 
 def rows_of_events(

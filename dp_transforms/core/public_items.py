@@ -14,7 +14,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from dp_transforms.core.event_batch import ID_RULE, MAX_ID_BYTES, are_ids, id_co
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.noise_table import Inversion
-from dp_transforms.core.randomness import BlockFunction, IdHasher, StreamKeys, Words
+from dp_transforms.core.randomness import BlockFunction, IdHasher, IdKeys, StreamKeys, Words
 from dp_transforms.plan.plan import Plan
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import full_name, is_remote, read_stored
@@ -176,13 +176,6 @@ class PublicItemsTable:
             at = at + 1
 
 
-class HashesItems(Protocol):
-    """Keyed functions of a run, or of several with the same key."""
-
-    @property
-    def hash_items(self) -> IdHasher: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class PublicItemsSource:
     """The public items of a plan, as they travel to workers: the path or URL of a file that every worker can read, or
@@ -214,10 +207,12 @@ class PublicItemsSource:
         source._checked()
         return source
 
-    def table(self, keys: HashesItems) -> PublicItemsTable:
+    def table(self, keys: IdKeys) -> PublicItemsTable:
         """Its items by their keyed hashes: once in a process, for all steps of a run that need them. Raises ValueError
         unless they are those of the plan."""
-        which = self.size, self.fingerprint, which_keys(keys)
+        # Differs from key to key, and does not reveal the key: the keyed hash of a fixed text.
+        of_key = keys.hash_items(pa.array(["which item hashes are these?"])).tobytes()
+        which = self.size, self.fingerprint, of_key
         with _LOCK:
             if which not in _TABLES:
                 labels = self._checked().labels
@@ -230,13 +225,8 @@ class PublicItemsSource:
         return items.checked(self.size, self.fingerprint)
 
 
-_TABLES: dict[tuple[int, str, str], PublicItemsTable] = {}  # at most one
+_TABLES: dict[tuple[int, str, bytes], PublicItemsTable] = {}  # at most one
 _LOCK = threading.Lock()
-
-
-def which_keys(keys: HashesItems) -> str:
-    """Differs from key to key, and does not reveal the key: the keyed hash of a fixed text."""
-    return keys.hash_items(pa.array(["which item hashes are these?"])).tobytes().hex()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ class Step(abc.ABC):
         return [] if self.state_kind is None else [(self.state_kind, chunk) for chunk in state.chunks()]
 
     def measures(self, state: Any) -> dict[str, int]:
-        """Of the state, for the operator (`operator_counts.STREAM_GAUGES`)."""
+        """Of the state, for the operator (`operator_counts`)."""
         return {}
 
 

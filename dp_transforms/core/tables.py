@@ -168,6 +168,15 @@ class Table:
                 columns[into] = _taken(columns[into], things)
         return type(self)(**columns)
 
+    def by_group(self, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
+        """The rows of each group, with its number, ascending. groups: int64[len(self)]."""
+        ordered = self
+        if (groups[1:] < groups[:-1]).any():
+            order = np.argsort(groups, kind="stable")
+            ordered, groups = self.select(order), groups[order]
+        for rows in group_slices(groups):
+            yield int(groups[rows.start]), ordered.select(rows)
+
     @classmethod
     def merge(cls, parts: Sequence[Self]) -> Self:
         """The union. What rows that coincide have in common is that of ``Column.join``: it depends neither on the
@@ -257,24 +266,18 @@ class WindowItems(Table):
 
     def by_range(self, windows: int) -> Iterator[tuple[int, Self]]:
         """The rows of each range of so many windows, with its number; ranges without rows are left out."""
-        ranges = self.windows // windows
-        for rows in group_slices(ranges):
-            yield int(ranges[rows.start]), self if rows == slice(0, len(self)) else self.select(rows)
+        return self.by_group(self.windows // windows)
 
     def by_shard(self, shards: int) -> Iterator[tuple[int, Self]]:
         """The rows of each shard of items, with its number; shards without rows are left out."""
-        if shards == 1:
-            if len(self):
-                yield 0, self
-            return
-        shard_of_row = (self.table.hashes[:, 1] % np.uint64(shards)).astype(np.int64)[self.items]
-        order = np.argsort(shard_of_row, kind="stable")
-        for part in group_slices(shard_of_row[order]):
-            yield int(shard_of_row[order[part.start]]), self.select(order[part])
+        return self.by_group(self._shards_of_rows(shards))
 
     def of_shard(self, shard: int, shards: int) -> Self:
         """The rows of one shard of items."""
-        return dict(self.by_shard(shards)).get(shard, self.none())
+        return self.select(self._shards_of_rows(shards) == shard)
+
+    def _shards_of_rows(self, shards: int) -> npt.NDArray[np.int64]:
+        return (self.table.hashes[:, 1] % np.uint64(shards)).astype(np.int64)[self.items]
 
     def contain(self, others: WindowItems) -> npt.NDArray[np.bool_]:
         """Whether the window and item of each row of the other table is here. Returns bool[n]."""

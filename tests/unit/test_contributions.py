@@ -239,9 +239,7 @@ def merged_of_batches(events, schedule, shards, batches):
 def test_batches_of_events_are_merged_into_what_all_events_make(limit, events, schedule, shards, batches):
     expected = pairs_by_group(events, schedule, 1000, shards)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            packed_columns, "_SORT_KEY_LIMIT", limit
-        )  # else rows are sorted by columns
+        patch.setattr(packed_columns, "_SORT_KEY_LIMIT", limit)  # else rows are sorted by columns
         found = merged_of_batches(events, schedule, shards, batches)
     assert found.keys() == expected.keys()
     assert all(found[key].to_bytes() == expected[key].to_bytes() for key in found)
