@@ -21,6 +21,7 @@ from dp_transforms.core.columns import (
     NARROW,
     Kind,
     Packed,
+    Whole,
     are_ascending,
     check_unpacked,
     group_slices,
@@ -33,12 +34,8 @@ from dp_transforms.core.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.plan.window_schedule import MOST_WINDOWS
 
 Rows = npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice
-Join = Callable[[npt.NDArray, npt.NDArray[np.int64]], npt.NDArray]  # of a column and where each group of rows begins
+Join = Callable[[npt.NDArray, Whole], npt.NDArray]  # of a column and where each group of rows begins
 LEAST, MOST, ADDED = np.minimum.reduceat, np.maximum.reduceat, np.add.reduceat
-
-
-def first_of(values: npt.NDArray, starts: npt.NDArray[np.int64]) -> npt.NDArray:
-    return values[starts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Column:
     into: str | None = None
     below: int | None = None
     width: int = 1
-    join: Join = first_of
+    join: Join = lambda values, starts: values[starts]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -130,10 +127,11 @@ class Table:
         """No rows."""
         return cls(**{name: column.none() for name, column in cls.SCHEMA.items()})
 
+    # Packed
+
     def to_bytes(self) -> bytes:
-        return pack_arrays(
-            *itertools.chain.from_iterable(column.pack(getattr(self, name)) for name, column in self.SCHEMA.items())
-        )
+        packed = (column.pack(getattr(self, name)) for name, column in self.SCHEMA.items())
+        return pack_arrays(*itertools.chain.from_iterable(packed))
 
     @classmethod
     def from_bytes(cls, data: Packed) -> Self:
@@ -141,11 +139,9 @@ class Table:
         type or length, positions of nothing, windows outside of every run, rows that are not in order, or labels that
         are not text."""
         arrays = iter(unpack_arrays(data, *cls._kinds))
-        columns = {
-            name: column.unpack(*itertools.islice(arrays, len(column.kinds))) for name, column in cls.SCHEMA.items()
-        }
-        lengths: dict[str, int] = {}
+        columns, lengths = {}, dict[str, int]()
         for name, column in cls.SCHEMA.items():
+            columns[name] = column.unpack(*itertools.islice(arrays, len(column.kinds)))
             check_unpacked(lengths.setdefault(column.of, len(columns[name])) == len(columns[name]))
         for name, into in cls._into:
             check_unpacked(not len(columns[name]) or columns[name].max() < len(columns[into]))
@@ -157,8 +153,36 @@ class Table:
     def check(self) -> None:
         """What else must hold of a table that is unpacked. Raises ValueError."""
 
+    @classmethod
+    def of_messages(cls, messages: Iterable[Packed]) -> Self:
+        """What several messages hold together, in any order."""
+        return cls.merge([cls.from_bytes(message) for message in messages])
+
+    def messages(self, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
+        """Packed parts, each with at least one row, as large as engines accept. `merge` joins them again. None for no
+        rows."""
+        if not len(self):
+            return
+        data = self.to_bytes()
+        if len(data) <= most_bytes or not (halves := self.halves()):
+            yield data
+            return
+        for half in halves:
+            yield from half.messages(most_bytes)
+
+    def halves(self) -> tuple[Self, ...]:
+        """Two parts; none if it cannot be cut."""
+        middle = len(self) // 2
+        return (self.select(slice(0, middle)), self.select(slice(middle, None))) if middle else ()
+
+    def to_chunks(self) -> list[bytes]:
+        """Packed parts of under 10 MB, for a state; none for no rows."""
+        return list(self.messages())
+
+    # Selected and merged
+
     def select(self, rows: Rows) -> Self:
-        """These rows (ascending positions, a slice, or bool[n]), and of all else what they name alone."""
+        """These rows (positions, a slice, or bool[n]), and of all else what they name alone."""
         columns = {name: getattr(self, name) for name in self.SCHEMA}
         for name in self._row_columns:
             columns[name] = _taken(columns[name], rows)
@@ -168,7 +192,7 @@ class Table:
                 columns[into] = _taken(columns[into], things)
         return type(self)(**columns)
 
-    def by_group(self, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
+    def by_group(self, groups: Whole) -> Iterator[tuple[int, Self]]:
         """The rows of each group, with its number, ascending. groups: int64[len(self)]."""
         ordered = self
         if (groups[1:] < groups[:-1]).any():
@@ -204,32 +228,6 @@ class Table:
         name = cls.ORDER[0]
         return np.concatenate([getattr(part, name) for part in parts]), lambda keys: {name: keys}
 
-    @classmethod
-    def of_messages(cls, messages: Iterable[Packed]) -> Self:
-        """What several messages hold together, in any order."""
-        return cls.merge([cls.from_bytes(message) for message in messages])
-
-    def messages(self, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
-        """Packed parts, each with at least one row, as large as engines accept. `merge` joins them again. None for no
-        rows."""
-        if not len(self):
-            return
-        data = self.to_bytes()
-        if len(data) <= most_bytes or not (halves := self.halves()):
-            yield data
-            return
-        for half in halves:
-            yield from half.messages(most_bytes)
-
-    def to_chunks(self) -> list[bytes]:
-        """Packed parts of under 10 MB, for a state; none for no rows."""
-        return list(self.messages())
-
-    def halves(self) -> tuple[Self, ...]:
-        """Two parts; none if it cannot be cut."""
-        middle = len(self) // 2
-        return (self.select(slice(0, middle)), self.select(slice(middle, len(self)))) if middle else ()
-
 
 class ByUser(Table):
     """A table of users. users: uint64[u], distinct keyed hashes, ascending."""
@@ -249,8 +247,8 @@ class WindowItems(Table):
     windows: int64[c], window index. items: int64[c], position in ``table``.
     """
 
-    windows: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
+    windows: Whole
+    items: Whole
     table: ItemTable
     ORDER: ClassVar[tuple[str, ...]] = ("windows", "items")
 
@@ -261,8 +259,7 @@ class WindowItems(Table):
 
     def by_window(self) -> Iterator[tuple[int, slice]]:
         """Each window and the slice of its rows, in order."""
-        for rows in group_slices(self.windows):
-            yield int(self.windows[rows.start]), rows
+        return ((int(self.windows[rows.start]), rows) for rows in group_slices(self.windows))
 
     def by_range(self, windows: int) -> Iterator[tuple[int, Self]]:
         """The rows of each range of so many windows, with its number; ranges without rows are left out."""
@@ -276,7 +273,7 @@ class WindowItems(Table):
         """The rows of one shard of items."""
         return self.select(self._shards_of_rows(shards) == shard)
 
-    def _shards_of_rows(self, shards: int) -> npt.NDArray[np.int64]:
+    def _shards_of_rows(self, shards: int) -> Whole:
         return (self.table.hashes[:, 1] % np.uint64(shards)).astype(np.int64)[self.items]
 
     def contain(self, others: WindowItems) -> npt.NDArray[np.bool_]:
@@ -295,26 +292,22 @@ class WindowItems(Table):
         return np.concatenate(keys_of_parts), columns
 
 
-def window_item_keys(parts: Sequence[WindowItems]) -> tuple[list[npt.NDArray[np.int64]], ItemTable]:
+def window_item_keys(parts: Sequence[WindowItems]) -> tuple[list[Whole], ItemTable]:
     """Each row of each part as one number, ascending by window and item: ``window * items + item`` in the table of all
     their items, which is returned, too."""
     table, places = ItemTable.merge([part.table for part in parts])
     return [part.windows * len(table) + of[part.items] for part, of in zip(parts, places, strict=True)], table
 
 
-def used(size: int, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64]]:
+def used(size: int, positions: Whole) -> tuple[Whole | None, Whole]:
     """Which of so many things have a row, ascending, None for all of them; and the positions among these."""
     if 16 * len(positions) < size:
-        found, places = np.unique(positions, return_inverse=True)
-        return found, places.reshape(-1)
+        return np.unique(positions, return_inverse=True)
     is_used = np.zeros(size, dtype=np.bool_)
     is_used[positions] = True
     if is_used.all():
         return None, positions
-    found = np.flatnonzero(is_used)
-    places = np.empty(size, dtype=np.int64)
-    places[found] = np.arange(len(found))
-    return found, places[positions]
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[positions]
 
 
 def _taken(values: Any, rows: Rows) -> Any:
