@@ -34,7 +34,7 @@ from dp_transforms.core.contribution_counters import ContributionCounters, HitEn
 from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.core.window_report import HeavyHitter, WindowReport, report_of_window
 from dp_transforms.plan.plan import Plan
 
 
@@ -66,21 +66,17 @@ class WindowQueries:
         self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
         self._is_due = self._noisy_counts >= self._threshold  # heavy or outdated
 
-    def next_heavy(self, cell: int) -> int | None:
-        """The first cell from this one on whose noisy count reaches the threshold."""
-        while cell < len(self._is_due):
+    def heavy(self) -> Iterator[tuple[int, int]]:
+        """Each cell whose noisy count reaches the threshold when its turn comes, and this count. Charge it before the
+        next one."""
+        cell = 0
+        while self._is_due[cell:].any():
             cell += int(self._is_due[cell:].argmax())
-            if not self._is_due[cell]:
-                return None
             if self._is_outdated[cell]:
                 self._noisy_counts[cell] = self._ask(slice(cell, cell + 1))[0]
             if self._noisy_counts[cell] >= self._threshold:
-                return cell
+                yield cell, int(self._noisy_counts[cell])
             cell += 1
-        return None
-
-    def noisy_count(self, cell: int) -> int:
-        return int(self._noisy_counts[cell])
 
     def charge(self, cell: int) -> None:
         """Charges each active holder of a cell one hit. Later cells of users that this excludes become outdated."""
@@ -196,30 +192,20 @@ class HeavyHitterMonitor:
         state.next_window = window + 1
         heavy_hitters: list[HeavyHitter] = []
         charged_results = 0
-        cell = queries.next_heavy(0)
-        while cell is not None:
-            release = self._rule(queries.noisy_count(cell))
-            if release is not None:
-                label = candidates.table.labels[int(candidates.items[cell])].as_py()
-                heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
-                if release.charged:
-                    charged_results += 1
-                    queries.charge(cell)
-            cell = queries.next_heavy(cell + 1)
+        for cell, noisy_count in queries.heavy():
+            if (release := self._rule(noisy_count)) is None:
+                continue
+            label = candidates.table.labels[int(candidates.items[cell])].as_py()
+            heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
+            if release.charged:
+                charged_results += 1
+                queries.charge(cell)
         # No user holds more than so many of a window's items, and so pays no more of its hits.
         state.hit_bound += min(self._plan.charged_hits.max_items_per_user, charged_results)
         if not heavy_hitters:
             return None
-        plan = self._plan
-        return WindowReport(
-            stream=self._keys.stream,
-            window_start=plan.schedule.window_start_micros(window),
-            window_end=plan.schedule.window_end_micros(window),
-            heavy_hitters=sorted(heavy_hitters, key=release_order),
-            epsilon_total=plan.epsilon,
-            delta=plan.delta,
-            epsilon_spent=epsilon_spent(plan, state.hit_bound),
-        )
+        spent = epsilon_spent(self._plan, state.hit_bound)
+        return report_of_window(self._plan, self._keys.stream, window, heavy_hitters, spent)
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:

@@ -13,7 +13,7 @@ from dp_transforms.accounting.priced_weights import stated_users
 from dp_transforms.core.columns import WHOLE, group_slices
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.tables import ITEMS, MOST, TABLE, WINDOWS, Column, Items, Table, WindowItems
-from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.core.window_report import HeavyHitter, WindowReport, report_of_window
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -79,19 +79,10 @@ class NamedItems(WindowItems):
                 HeavyHitter(labels[item].as_py(), None, None, level, users)
                 for item, level, users in zip(*columns, strict=True)
             ]
-            last = int((self.windows if lasts is None else lasts)[rows.start])
-            yield (
-                last,
-                WindowReport(
-                    stream=stream,
-                    window_start=plan.schedule.window_start_micros(int(self.windows[rows.start])),
-                    window_end=plan.schedule.window_end_micros(last),
-                    heavy_hitters=sorted(heavy_hitters, key=release_order),
-                    epsilon_total=plan.epsilon,
-                    delta=plan.delta,
-                    epsilon_spent=plan.epsilon,
-                ),
+            window, last = (
+                int(windows[rows.start]) for windows in (self.windows, self.windows if lasts is None else lasts)
             )
+            yield last, report_of_window(plan, stream, window, heavy_hitters, plan.epsilon, last)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

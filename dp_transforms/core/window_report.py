@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dp_transforms.checks import exact, html_table
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import format_utc
 
 ABOVE = "above"
@@ -102,4 +103,19 @@ def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
         -(heavy_hitter.at_least_users or 0),
         -(heavy_hitter.noisy_count or 0),
         heavy_hitter.item,
+    )
+
+
+def report_of_window(
+    plan: Plan, stream: str, window: int, found: Sequence[HeavyHitter], epsilon_spent: float, last: int | None = None
+) -> WindowReport:
+    """last: the last one of several windows that are reported together."""
+    return WindowReport(
+        stream=stream,
+        window_start=plan.schedule.window_start_micros(window),
+        window_end=plan.schedule.window_end_micros(window if last is None else last),
+        heavy_hitters=sorted(found, key=release_order),
+        epsilon_total=plan.epsilon,
+        delta=plan.delta,
+        epsilon_spent=epsilon_spent,
     )
