@@ -26,11 +26,10 @@ from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import Rewritten, store, unpack_stored
 from dp_transforms.checks import check_names
+from dp_transforms.core.columns import MOST_MESSAGE_BYTES
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
-from dp_transforms.core.event_ids import id_of_value
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.messages import batches_of_blobs
 from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
@@ -38,6 +37,7 @@ from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
 from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
+from dp_transforms.logs.event_ids import id_of_value
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -189,6 +189,19 @@ def _due(
     batches = batches_of_blobs(blobs)
     for number, batch in enumerate(batches):
         yield key, (through, -1 if number else len(batches) - 1, batch)
+
+
+def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
+    batches: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if batches[-1] and size + len(blob) > most_bytes:
+            batches.append([])
+            size = 0
+        batches[-1].append(blob)
+        size += len(blob)
+    return batches
 
 
 class ThresholdMonitorEvolvingDoFn(beam.DoFn):

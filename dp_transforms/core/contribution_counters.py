@@ -11,8 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import places_of
-from dp_transforms.core.messages import WORDS
+from dp_transforms.core.columns import WORDS
 from dp_transforms.core.tables import MOST, ByUser, Column
 
 _Entries = TypeVar("_Entries", bound=ByUser)
@@ -38,8 +37,12 @@ class EntriesByUser(Generic[_Entries]):
 
     def of_users(self, users: npt.NDArray[np.uint64]) -> _Entries:
         """The newest entries of those of these users that have one. users: uint64[u], ascending."""
-        entries = (*self._stored, *self._added)
-        return self._table.merge([each.select(places_of(each.users, users)) for each in entries])
+        found = []
+        for entries in (*self._stored, *self._added):
+            at = np.searchsorted(entries.users, users)
+            at = at[at < len(entries)]
+            found.append(entries.select(at[entries.users[at] == users[: len(at)]]))
+        return self._table.merge(found)
 
     def add(self, entries: _Entries) -> None:
         """Joins it with what has at most twice its length: so there are few tables, and each entry is seldom joined."""

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS
 
@@ -82,12 +82,8 @@ def pack_by_bucket(chunks: Iterable[tuple[Kind, Packed]]) -> Iterator[bytes]:
 
 def chunks_by_bucket(entries: Entries) -> Iterator[tuple[int, bytes]]:
     """The entries by bucket of their users or items, ``(bucket, chunk)``."""
-    buckets = (hashes_of(entries) % np.uint64(BUCKETS)).astype(np.uint8)
-    order = np.argsort(buckets, kind="stable")
-    ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
-    for bucket, rows in enumerate(np.split(order, ends[:-1])):
-        if len(rows):
-            yield from ((bucket, chunk) for chunk in entries.select(rows).to_chunks())
+    for bucket, of_bucket in entries.by_group((hashes_of(entries) % np.uint64(BUCKETS)).astype(np.int64)):
+        yield from ((bucket, chunk) for chunk in of_bucket.to_chunks())
 
 
 def buckets_of_shard(shard: int, shards: int) -> list[int]:

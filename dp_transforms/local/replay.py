@@ -19,14 +19,13 @@ from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorS
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, WorkerStep
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Step, Workers, faults_of_steps
+from dp_transforms.local.pool import Workers, faults_of_steps
 from dp_transforms.local.read_contributions import BYTES, ROWS, ReadContributionsStep
 from dp_transforms.logs import EventFields, LogChunk, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -155,7 +154,7 @@ class _Replaying:
         return found
 
     def _step(
-        self, step: Step, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
+        self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
     ) -> Groups:
         """keeps: the groups are needed again. Else they are given back."""
         keys = sorted(groups)
@@ -172,7 +171,7 @@ class _Replaying:
             groups.clear()
         return dict(sent)
 
-    def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
+    def _outputs(self, step: WorkerStep, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
         progress = self._progress
         for done in self._workers.run(step, elements):
             progress.rows += done.counts.pop(ROWS, 0)

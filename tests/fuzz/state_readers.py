@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
-from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.state_chunks import Kind, chunks_by_bucket, hit_bound_chunk
 from dp_transforms.core.user_budgets import BudgetEntries, UserBudgets

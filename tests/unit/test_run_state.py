@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from dp_transforms.core import state_chunks
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.named_items import FollowedItems
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,
@@ -296,15 +295,6 @@ def test_a_cell_travels_with_its_kind_and_bucket():
         data = pack_chunk(kind, BUCKETS - 1, b"cell")
         assert data
         assert unpack_chunk(data) == (kind, BUCKETS - 1, b"cell")
-
-
-def test_cells_stay_below_ten_megabytes():
-    users = np.arange(0, 64 * 700_000, 64, dtype=np.uint64)
-    size = len(users)
-    entries = BudgetEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
-    cells = [cell for _, cell in chunks_by_bucket(entries)]
-    assert len(cells) > 1
-    assert max(map(len, cells)) < state_chunks.MOST_CHUNK_BYTES
 
 
 def test_a_chunk_of_another_bucket_is_refused(tmp_path):
