@@ -9,7 +9,6 @@
     avro_schema    the Avro schemas that are read, and the Arrow types of their fields
     csv_rows       which lines of a CSV file are rows
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
-    record_spans   many records decoded in one call; where some are broken, in smaller and smaller spans
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC

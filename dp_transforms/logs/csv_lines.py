@@ -30,7 +30,7 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import Reasons, Rows
+from dp_transforms.logs.rejected_events import Rows, rows_beside
 from dp_transforms.logs.text_files import (
     BLANKS,
     HEAD_BYTES,
@@ -198,11 +198,10 @@ def _blanks(delimiter: bytes) -> bytes:
 
 def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventFields, byte_share: int) -> ReadBlock:
     arrays, kept = parser.read(rows)
-    reasons = Reasons(rows.count)
-    reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
+    broken = {id_columns.WRONG_NUMBER_OF_CELLS: rows_beside(kept, rows.count)}
     columns = id_columns.event_columns(arrays, fields)
     return id_columns.block_of(
-        path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
+        path, columns, kept, broken, lambda found: rows.numbers()[found], byte_share, rows.rejected
     )
 
 

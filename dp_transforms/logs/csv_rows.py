@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents, reject
 from dp_transforms.logs.text_files import LineBlock
 
 OPEN_QUOTE = "quote that is not closed in its line"
@@ -57,15 +57,12 @@ def row_of_each_line(path: str, block: LineBlock, delimiter: bytes) -> RowBlock:
     odd[BEHIND_QUOTE] = behind
     if not any(map(len, odd.values())):
         return RowBlock(text, len(feeds), block.numbers, block.rejected(path))
-    reasons = Reasons(len(feeds))
-    for reason, rows in odd.items():
-        reasons.add(reason, rows)
-    numbers, kept = block.numbers, reasons.good()
+    numbers = block.numbers
+    rejected, kept = reject(path, len(feeds), odd, lambda found: numbers()[found])
     keep = np.zeros(len(feeds), np.bool_)
     keep[kept] = True
     left = np.frombuffer(text, np.uint8)[np.repeat(keep, np.diff(feeds, prepend=-1))].tobytes()
-    rejected = (*block.rejected(path), *reasons.report(path, lambda found: numbers()[found]))
-    return RowBlock(left, len(kept), lambda: numbers()[kept], rejected)
+    return RowBlock(left, len(kept), lambda: numbers()[kept], (*block.rejected(path), *rejected))
 
 
 def _lone_returns(codes: npt.NDArray[np.uint8]) -> _Positions:
