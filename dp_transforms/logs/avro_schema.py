@@ -8,9 +8,11 @@ logical types, text as bytes (its UTF-8 is checked later, cell by cell), every r
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 
 from dp_transforms.core.event_ids import uuid_texts
@@ -61,6 +63,11 @@ class RecordSchema:
     min_record_bytes: int
     has_repeats: bool
 
+    @functools.cached_property
+    def array(self) -> Any:
+        """Of records, parsed."""
+        return fastavro.parse_schema({"type": "array", "items": self.record})
+
 
 @dataclasses.dataclass(frozen=True)
 class EventSchema:
@@ -107,6 +114,11 @@ def time_type(branches: list[Branch]) -> pa.DataType | None:
     if kind in _WHOLE:
         return _TICKS.get(logical or "", pa.int64())
     return pa.binary() if kind in _TEXT else pa.float64() if kind in ("float", "double") else None
+
+
+def type_of_sample(branches: list[Branch]) -> pa.DataType | None:
+    """The type of a column whose role is not known."""
+    return time_type(branches) or id_type(branches)
 
 
 def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
