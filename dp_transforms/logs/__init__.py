@@ -7,7 +7,6 @@
                    sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk, sample
     avro_schema    the Avro schemas that are read, and the Arrow types of their fields
-    csv_rows       which lines of a CSV file are rows
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator

@@ -135,8 +135,7 @@ def sample_file(path: str, stored: StoredFile | None = None, fields: EventFields
 
 def kind_of(arrow_type: pa.DataType) -> str:
     """Of a field of this type."""
-    if pa.types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
+    arrow_type = id_columns.of_values(arrow_type)
     if id_columns.is_text_type(arrow_type) or is_uuid_type(arrow_type):
         return TEXT
     for kind, is_kind in (
@@ -268,7 +267,7 @@ def count_unless_inside(
     def is_inside(block: ReadBlock) -> bool:
         return bool((schedule.first_window(block.batch.time_micros) >= 0).any())
 
-    places = cut_chunks(chunks, fields, _PROBES)
+    places = cut_chunks(chunks, _PROBES)
     for place in places[:: max(1, len(places) // _PROBES)]:
         block = _first_rows(place, fields)
         if block is not None and is_inside(block):

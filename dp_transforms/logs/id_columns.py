@@ -30,9 +30,8 @@ from dp_transforms.core.event_ids import (
 from dp_transforms.logs import times
 from dp_transforms.logs.log_chunk import (
     EventFields,
+    EventFileError,
     ReadBlock,
-    id_type_error,
-    time_type_error,
     time_unit_error,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents, Rows, reject
@@ -94,16 +93,18 @@ class Columns(NamedTuple):
 
 def is_id_type(column_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can hold ids."""
-    if pa.types.is_dictionary(column_type):
-        column_type = column_type.value_type
+    column_type = of_values(column_type)
     return bool(pa.types.is_integer(column_type)) or is_text_type(column_type) or is_uuid_type(column_type)
 
 
 def is_null_type(column_type: pa.DataType) -> bool:
     """Whether no cell of this Arrow type has a value: writers give it to a column in which they have found none."""
-    if pa.types.is_dictionary(column_type):
-        column_type = column_type.value_type
-    return bool(pa.types.is_null(column_type))
+    return bool(pa.types.is_null(of_values(column_type)))
+
+
+def of_values(column_type: pa.DataType) -> pa.DataType:
+    """The type of the values, where they are in a dictionary."""
+    return column_type.value_type if pa.types.is_dictionary(column_type) else column_type
 
 
 def check_event_types(
@@ -116,15 +117,18 @@ def check_event_types(
     """
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
         if name != fields.time and (column_type is None or not (is_id_type(column_type) or is_null_type(column_type))):
-            raise id_type_error(path, name, words)
-    time_type = types[_TIME]
-    if time_type is not None and pa.types.is_dictionary(time_type):
-        time_type = time_type.value_type
+            problem = f"the field {name!r} has type {words}; an id must be text or a whole number. Convert it."
+            raise EventFileError(path, problem)
+    time_type = None if types[_TIME] is None else of_values(types[_TIME])
     if time_type is not None and times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
             raise time_unit_error(path, fields)
     elif time_type is None or not any(is_kind(time_type) for is_kind in (times.is_typed, is_text_type, is_null_type)):
-        raise time_type_error(path, fields.time, shown[_TIME])
+        raise EventFileError(
+            path,
+            f"the field {fields.time!r} has type {shown[_TIME]}; a time must be a timestamp, a date, ISO 8601 text or a"
+            " number. Name another field with --time-field.",
+        )
 
 
 def is_text_type(column_type: pa.DataType) -> bool:

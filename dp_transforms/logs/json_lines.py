@@ -211,9 +211,8 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     return [LogChunk(path, "json", None, None, log_size(path, stored), stored=stored)]
 
 
-def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """At ends of lines, unless the file is packed: each line is an event, or not, by itself."""
-    del fields
     return text_files.cut_chunk(chunk, parts)
 
 

@@ -101,10 +101,9 @@ def _joined_groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[range]
         yield range(first, len(rows))
 
 
-def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """A row group of more than a million rows in at most ``parts`` parts, and not more than 4; they take about the same
     time. In 4 parts all rows are read once, and 1.4 times skipped."""
-    del fields
     rows = chunk.events or 0
     parts = min(parts, _MOST_PARTS)
     if rows <= _LEAST_ROWS_TO_CUT:

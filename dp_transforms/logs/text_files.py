@@ -143,50 +143,26 @@ def _is_blank(lines: bytes, blanks: bytes) -> bool:
     return not lines[:4096].translate(None, blanks) and not lines.translate(None, blanks)
 
 
-class TextStream:
-    """The lines of a file, or those that begin in a span of a file that is not packed. Use as a context manager.
+@contextlib.contextmanager
+def open_text(
+    path: str, stored: StoredFile | None, span: tuple[int, int] | None = None, ahead: int = SEQUENTIAL_BYTES
+) -> Iterator[tuple[Any, Any]]:
+    """A stream of the lines of a file, or of those that begin in a span of one that is not packed; and the file itself,
+    of which less is read. It is unpacked if it ends in ``.gz``. Raises EventFileError for a fault of the store.
 
-    It is unpacked if it ends in ``.gz``. Raises EventFileError for a fault of the store.
-
-    span: None: from its beginning. ahead: how much of a stored file is fetched at once.
+    ahead: how much of a stored file is fetched at once.
     """
-
-    def __init__(
-        self,
-        path: str,
-        stored: StoredFile | None = None,
-        span: tuple[int, int] | None = None,
-        ahead: int = SEQUENTIAL_BYTES,
-    ) -> None:
-        self._path, self._log, self._begin = path, stored, span[0] if span else 0
-        self._stored = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
-        self._file = open_by_arrow(path) if stored is None else pa.PythonFile(self._stored, mode="r")
-        self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if is_packed(path) else self._file
-        if span:
-            self.stream = _LinesOfSpan(self._file, *span)
-        self._faults = faults_of_store(path, self._stored)
-
-    def __enter__(self) -> TextStream:
-        self._faults.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
+    source = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
+    file = open_by_arrow(path) if source is None else pa.PythonFile(source, mode="r")
+    try:
+        with faults_of_store(path, source):
+            if is_packed(path):
+                yield pa.CompressedInputStream(file, "gzip"), file
+            else:
+                yield _LinesOfSpan(file, *span) if span else file, file
+    finally:
         with contextlib.suppress(OSError, pa.ArrowException):
-            self.stream.close()
-            self._file.close()
-        self._faults.__exit__(*error)
-
-    def bytes_read(self) -> int:
-        """Bytes of the file itself, or of the span, that have been read so far."""
-        return max(0, int(self._file.tell()) - self._begin)
-
-    def number(self, block: ReadBlock) -> ReadBlock:
-        """A block whose rejected lines are counted from the first one of this stream -> from the first of the file."""
-        if not self._begin or not block.rejected:
-            return block
-        before = line_ends_before(self._path, self._log, self.stream.begin)
-        rejected = [part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected]
-        return dataclasses.replace(block, rejected=tuple(rejected))
+            file.close()
 
 
 def read_text(
@@ -196,12 +172,18 @@ def read_text(
     read: Callable[[T, int], ReadBlock],
 ) -> Iterator[ReadBlock]:
     """The lines of a chunk. blocks_of: cuts a stream into blocks; read: a block, and its share of the bytes."""
-    shares, rows_read = ByteShares(chunk.bytes), 0
+    shares, rows_read, begin = ByteShares(chunk.bytes), 0, chunk.span[0] if chunk.span else 0
     try:
-        with TextStream(chunk.path, chunk.stored, chunk.span) as text:
-            for lines in blocks_of(text.stream):
-                block = read(lines, shares.up_to(text.bytes_read()))
-                yield text.number(block)
+        with open_text(chunk.path, chunk.stored, chunk.span) as (stream, file):
+            for lines in blocks_of(stream):
+                block = read(lines, shares.up_to(file.tell() - begin))
+                if begin and block.rejected:  # whose positions are counted from the first line of the span
+                    before = line_ends_before(chunk.path, chunk.stored, stream.begin)
+                    moved = [
+                        part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected
+                    ]
+                    block = dataclasses.replace(block, rejected=tuple(moved))
+                yield block
                 rows_read += block.rows
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, format_name, None if chunk.span else rows_read) from None
@@ -232,9 +214,9 @@ class ByteShares:
 
 def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]:
     """The first HEAD_BYTES bytes, and whether that is the whole file."""
-    with TextStream(path, stored, ahead=HEAD_BYTES + 1) as text:
-        head: bytes = text.stream.read(HEAD_BYTES)
-        is_whole = len(head) < HEAD_BYTES or not text.stream.read(1)
+    with open_text(path, stored, ahead=HEAD_BYTES + 1) as (stream, _):
+        head: bytes = stream.read(HEAD_BYTES)
+        is_whole = len(head) < HEAD_BYTES or not stream.read(1)
     return head, is_whole
 
 
@@ -297,9 +279,6 @@ class _LinesOfSpan:
                 return at
             at += len(data)
         return self._end
-
-    def close(self) -> None:
-        self._file.close()
 
 
 _counted: dict[tuple[Any, ...], tuple[int, int]] = {}

@@ -97,7 +97,7 @@ def test_a_line_of_separators_is_a_row_of_empty_cells(tmp_path, monkeypatch, sep
     rejected = {"empty user": [2, 7, *range(11, 20)], "wrong number of cells": [8], "empty item": [9]}
     assert read_all(str(path), fields) == (events, rejected)
     assert sample_file(str(path), None, fields).looked_at == 15
-    parts = cut_chunks(find_log_chunks([str(path)], fields), fields, 4)
+    parts = cut_chunks(find_log_chunks([str(path)], fields), 4)
     assert read_chunks(parts, fields) == (events, rejected)
 
 

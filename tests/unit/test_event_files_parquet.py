@@ -333,7 +333,7 @@ def test_a_large_row_group_after_an_empty_one_is_read_and_cut_as_if_it_were_alon
     chunks = find_log_chunks([str(path)], EventFields())
     assert [(chunk.groups, chunk.events) for chunk in chunks] == [(range(2, 3), 6000), (range(4, 6), 30)]
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
-    parts = parquet.cut_chunk(chunks[0], EventFields(), 3)
+    parts = parquet.cut_chunk(chunks[0], 3)
     assert len(parts) == 3
     assert read_chunks(parts, EventFields()) == expected(rows)
     assert read_chunks(chunks, EventFields()) == expected([*rows, *rows[:30]])

@@ -127,7 +127,7 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     url = f"{bucket}/log.{ending}"
     remote_files.put_new(url, content)
     whole = find_log_chunks([url], FIELDS)
-    cut = cut_chunks(whole, FIELDS, 2)
+    cut = cut_chunks(whole, 2)
     assert len(cut) == 4
     found, fetched = [], []
     for part in cut:
