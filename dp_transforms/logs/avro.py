@@ -15,7 +15,7 @@ import itertools
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import fastavro
 import pyarrow as pa
@@ -45,8 +45,7 @@ from dp_transforms.logs.text_files import ByteShares
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_BLOCK_BYTES = 64 << 20  # unpacked; writers make blocks of 16 kB to a few MB, or of one record that is larger
-_MAX_HEADER_BYTES = 1 << 20
-_HEADER_AHEAD_BYTES = 64 << 10
+_USUAL_HEADER_BYTES, _MAX_HEADER_BYTES = 1 << 16, 1 << 20
 # A byte of a block can become 200 bytes of Python's objects: of larger ones some records at a time.
 _WHOLE_BLOCK_BYTES, _WHOLE_BLOCK_BYTES_OF_REPEATS = 4 << 20, 1 << 20
 _RECORDS_AT_ONCE = 4096
@@ -97,14 +96,19 @@ class Frame:
 
 def read_header(path: str, file: IO[bytes]) -> Header:
     """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
-    head = io.BytesIO(file.read(_MAX_HEADER_BYTES))
-    try:
-        header: Any = fastavro.schemaless_reader(head, _HEADER, None)
-    except Exception as error:  # whose words may hold bytes of the file
-        if isinstance(error, EOFError) and len(head.getvalue()) == _MAX_HEADER_BYTES:
-            raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.") from None
-        raise damaged_error(path, "Avro") from None
-    if header["magic"] != _MAGIC:
+    data, header = b"", cast(Any, None)
+    for most_bytes in (_USUAL_HEADER_BYTES, _MAX_HEADER_BYTES):
+        data += file.read(most_bytes - len(data))
+        head = io.BytesIO(data)
+        try:
+            header = fastavro.schemaless_reader(head, _HEADER, None)
+            break
+        except Exception as error:  # whose words may hold bytes of the file
+            if not isinstance(error, EOFError) or len(data) < most_bytes:
+                break
+    else:
+        raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.")
+    if header is None or header["magic"] != _MAGIC:
         raise damaged_error(path, "Avro")
     codec = header["metadata"].get("avro.codec", b"null").decode("ascii", "replace")
     if codec not in CODECS:
@@ -221,7 +225,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     Of a stored file only the header is read: to count its records takes a request for each block.
     """
     try:
-        with open_log(path, stored, _HEADER_AHEAD_BYTES) as file, faults_of_store(path, file):
+        with open_log(path, stored, _USUAL_HEADER_BYTES) as file, faults_of_store(path, file):
             header = read_header(path, file)
             check_schema(path, header.schema, fields)
             if stored is not None:

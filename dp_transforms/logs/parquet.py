@@ -125,20 +125,21 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The row groups, or a part of one, in slices of at most MAX_BLOCK_ROWS rows and about 16 MB."""
     assert chunk.groups is not None
-    rows_read = 0
+    rows_read, of_rows = 0, chunk.events or 1
     try:
         source = open_columns(chunk.path, chunk.stored)
         with faults_of_store(chunk.path, source):
             metadata = _metadata(chunk.path, chunk.stored)
-            read = _batches_of_one if len(chunk.groups) == 1 else _batches_of_many
-            batches = read(source, metadata, chunk.groups, fields)
+            batches = _batches(source, metadata, chunk.groups, fields)
             if chunk.span is not None:
                 begin, end = chunk.span
                 is_last = end == metadata.row_group(chunk.groups[0]).num_rows
                 batches = _rows_of(batches, begin, None if is_last else end)
             for batch in batches:
-                yield from _blocks(chunk, batch, rows_read, fields)
-                rows_read += len(batch)
+                before, rows_read = rows_read, rows_read + len(batch)
+                share = chunk.bytes * rows_read // of_rows - chunk.bytes * before // of_rows
+                columns = id_columns.event_columns([batch.column(name) for name in fields.names], fields)
+                yield from id_columns.blocks_of_rows(chunk.path, columns, chunk.first_row + before + 1, share)
         if rows_read != chunk.events:
             raise ValueError("not the number of rows in the footer")
     except EventFileError:
@@ -159,25 +160,28 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
             return
 
 
-def _batches_of_one(
-    source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
-) -> Iterator[pa.RecordBatch]:
+def _batches(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> Iterator[pa.RecordBatch]:
+    if len(groups) == 1:
+        at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
+    else:  # a dictionary may hold one long text for all of its rows: so few at once that they are not large even then
+        longest = max(metadata.row_group(group).total_byte_size for group in groups)
+        at_once, as_dictionary = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest))), []
     schema = _schema_of(metadata)
-    at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
-    with _open(source, metadata, as_dictionary) as file:
-        for batch in file.iter_batches(at_once, row_groups=groups, columns=[*fields.names]):
-            yield _with_uuids(batch, schema)
+    for batch in _read(source, metadata, groups, fields.names, at_once, as_dictionary):
+        yield _with_uuids(batch, schema)
+    # After all are read: if the metadata of a column contradict the schema, Arrow ends the process when they are looked
+    # up, but raises an error when it reads.
+    _check_columns(metadata, groups, fields.names)
 
 
 def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> tuple[int, list[str]]:
     """Fewer rows where they are wide; and the columns that are read as dictionaries.
 
-    The first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
-    process when they are looked up, but raises an error when it reads. Then whole dictionaries come with it: their
-    longest text may be that of every row. Texts that are stored by their differences have no dictionary: of these the
-    first row must do."""
+    The first row is read before the metadata of a column is used, as in `_batches`. Then whole dictionaries come with
+    it: their longest text may be that of every row. Texts that are stored by their differences have no dictionary: of
+    these the first row must do."""
     schema, names = metadata.schema.to_arrow_schema(), fields.names
-    heads = _first_row(source, metadata, groups, names, [])
+    heads = list(itertools.islice(_read(source, metadata, groups, names, 1, []), 1))
     _check_columns(metadata, groups, names)
     columns = {name: _column(metadata, groups[0], name) for name in names}
     size: int = sum(column.total_uncompressed_size for column in columns.values())
@@ -187,34 +191,36 @@ def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields:
     for head, name in itertools.product(heads, shared):
         at_once = min(at_once, _UNPACKED_BYTES // (head.column(name).nbytes or 1))
     texts = [name for name in texts if name not in shared]  # Arrow makes no dictionary of the others
-    for head, name in itertools.product(_first_row(source, metadata, groups, names, texts), texts):
-        values = head.column(name).dictionary
-        if name != fields.time and _is_dictionary_encoded(columns[name], values):
+    heads = list(itertools.islice(_read(source, metadata, groups, names, 1, texts), 1))
+    for head, name in itertools.product(heads, texts):
+        values, column = head.column(name).dictionary, columns[name]
+        # Most of a column may be in its dictionary or not, since writers give up on large ones.
+        of_rows = column.total_uncompressed_size - values.nbytes
+        if name != fields.time and of_rows < _DICTIONARY_BYTES_PER_ROW * column.num_values:
             as_dictionary.append(name)
         else:
             at_once = min(at_once, _UNPACKED_BYTES // (pc.max(pc.binary_length(values)).as_py() or 1))
     return max(1, min(MAX_BLOCK_ROWS, at_once)), as_dictionary
 
 
-def _first_row(
-    source: Any, metadata: pq.FileMetaData, groups: range, names: Sequence[str], as_dictionary: list[str]
-) -> list[pa.RecordBatch]:
-    with _open(source, metadata, as_dictionary) as file:
-        return list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=[*names]), 1))
-
-
-def _batches_of_many(
-    source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
+def _read(
+    source: Any,
+    metadata: pq.FileMetaData,
+    groups: Sequence[int],
+    names: Sequence[str],
+    at_once: int,
+    as_dictionary: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """All are read before the metadata of a column is used, as above. A dictionary may hold one long text for all of
-    its rows: so few at once that they are not large even then."""
-    longest = max(metadata.row_group(group).total_byte_size for group in groups)
-    at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
-    schema = _schema_of(metadata)
-    with _open(source, metadata, []) as file:
-        for batch in file.iter_batches(at_once, row_groups=groups, columns=[*fields.names]):
-            yield _with_uuids(batch, schema)
-    _check_columns(metadata, groups, fields.names)
+    with pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=[*as_dictionary],
+        buffer_size=_BUFFER_BYTES,
+        pre_buffer=False,
+        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
+        page_checksum_verification=True,
+    ) as file:
+        yield from file.iter_batches(at_once, row_groups=groups, columns=[*names])
 
 
 def _schema_of(metadata: pq.FileMetaData) -> pa.Schema:
@@ -238,26 +244,6 @@ def _with_uuids(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, batch.schema.names) if uuids else batch
 
 
-def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
-    return pq.ParquetFile(
-        source,
-        metadata=metadata,
-        read_dictionary=as_dictionary,
-        buffer_size=_BUFFER_BYTES,
-        pre_buffer=False,
-        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
-        page_checksum_verification=True,
-    )
-
-
-def _blocks(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> Iterator[ReadBlock]:
-    first_row = chunk.first_row + rows_before + 1
-    share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
-    share -= chunk.bytes * rows_before // (chunk.events or 1)
-    columns = id_columns.event_columns([batch.column(name) for name in fields.names], fields)
-    return id_columns.blocks_of_rows(chunk.path, columns, first_row, share)
-
-
 def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str]) -> None:
     """Raises ValueError for row groups whose columns are not as the footer says."""
     for group, name in itertools.product(groups, names):
@@ -270,12 +256,6 @@ def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str
 def _column(metadata: pq.FileMetaData, group: int, name: str) -> pq.ColumnChunkMetaData:
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     return metadata.row_group(group).column(paths.index(name))
-
-
-def _is_dictionary_encoded(column: pq.ColumnChunkMetaData, values: pa.Array) -> bool:
-    """Whether most of a column is in its dictionary, judged by its size without that: writers give up on large ones."""
-    of_rows = column.total_uncompressed_size - values.nbytes
-    return bool(of_rows < _DICTIONARY_BYTES_PER_ROW * column.num_values)
 
 
 def _metadata(path: str, stored: StoredFile | None) -> pq.FileMetaData:

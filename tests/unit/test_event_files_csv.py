@@ -9,7 +9,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 import zlib
 
 import numpy as np
@@ -269,56 +268,6 @@ def test_what_the_standard_library_writes_is_read(tmp_path, monkeypatch, rows, q
 
 
 GOOD_JSON = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}\n'
-_LIMIT = 40
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    lines=st.lists(
-        st.text("ab \t\r", max_size=8) | st.integers(_LIMIT - 2, 3 * _LIMIT).map(lambda size: "x" * size), max_size=12
-    ),
-    ends_in_feed=st.booleans(),
-    block=st.integers(1, _LIMIT),
-)
-def test_lines_and_their_numbers_do_not_depend_on_blocks(lines, ends_in_feed, block):
-    data = ("\n".join(lines) + "\n" * ends_in_feed).encode()
-    filled = []
-    too_long = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_files, "MAX_LINE_BYTES", _LIMIT)
-        patch.setattr(text_files, "BLOCK_BYTES", block)
-        for found in text_files.line_blocks(io.BytesIO(data), first_line=5):
-            text = found.filled_text()
-            assert not text or text.endswith(b"\n")
-            filled += zip(found.numbers().tolist(), text.split(b"\n")[:-1], strict=True)
-            too_long += found.too_long
-    numbered = list(enumerate((line.encode() for line in lines), 5))
-    assert too_long == [number for number, line in numbered if len(line) > _LIMIT]
-    assert filled == [(number, line) for number, line in numbered if len(line) <= _LIMIT and line.strip()]
-
-
-@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])
-@pytest.mark.parametrize(("blank", "every"), [(b"\n", None), (b" \r\n", 1 << 22)])
-def test_runs_of_blank_lines_take_little_more_than_to_unpack_them(tmp_path, name, blank, every):
-    """Against the time that Python's own gunzip takes on this machine, here and now. every: bytes between two lines."""
-    line = (GOOD_JSON if "json" in name else "u,i,2017-10-01T03:00:00Z\n").encode()
-    size, step = 32 << 20, every or 32 << 20
-    run = blank * (step // len(blank))
-    packer = zlib.compressobj(1, wbits=31)
-    begin = b"" if "json" in name else b"user,item,timestamp\n"
-    parts = [packer.compress(begin)] + [packer.compress(run + line) for _ in range(size // step)] + [packer.flush()]
-    (tmp_path / name).write_bytes(b"".join(parts))
-    started = time.process_time()
-    with gzip.open(tmp_path / name) as file:
-        while file.read(1 << 24):
-            pass
-    unpacking = time.process_time() - started
-    started = time.process_time()
-    events, rejected = read_all(str(tmp_path / name))
-    reading = time.process_time() - started
-    assert (events, rejected) == ([("u", "i", MICROS)] * (size // step), {})
-    # Measured: 0.5 to 4 times as long; line by line it was 60 times.
-    assert reading < 12 * unpacking + 1
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])
