@@ -178,18 +178,20 @@ def _unescaped(value: bytes) -> bytes:
 def id_column(cells: pa.BinaryArray) -> IdColumn:
     """Ids from values of JSON: texts and whole numbers."""
     texts, are_ids = _kinds(cells)
-    if are_ids.true_count < len(cells):
-        texts = pc.if_else(pc.equal(cells, b"-0"), b"0", texts)
-        are_ids = pc.or_(are_ids, pc.match_substring_regex(cells, _WHOLE_NUMBER))
+    if are_ids.true_count == len(cells):
+        return id_columns.encode_ids(texts)
+    texts = pc.if_else(pc.equal(cells, b"-0"), b"0", texts)
+    are_ids = pc.or_(are_ids, pc.match_substring_regex(cells, _WHOLE_NUMBER))
     return _with_faults(id_columns.encode_ids(pc.if_else(are_ids, texts, None)), cells, are_ids)
 
 
 def time_column(cells: pa.BinaryArray, unit: str | None, time_format: str | None, time_zone: str | None) -> TimeColumn:
     """Times from values of JSON. Numbers are read as texts of the same digits are, if a unit of them is declared."""
     texts, are_times = _kinds(cells)
-    if are_times.true_count < len(cells):
-        are_times = pc.or_(are_times, pc.match_substring_regex(cells, times.NUMBER))
-        texts = texts if unit in MICROS_PER_UNIT else pc.if_else(pc.starts_with(cells, '"'), texts, b"?")
+    if are_times.true_count == len(cells):
+        return times.parse_times(texts, unit, time_format, time_zone)
+    texts = texts if unit in MICROS_PER_UNIT else pc.if_else(are_times, texts, b"?")
+    are_times = pc.or_(are_times, pc.match_substring_regex(cells, times.NUMBER))
     column = times.parse_times(pc.if_else(are_times, texts, None), unit, time_format, time_zone)
     return _with_faults(column, cells, are_times)
 
@@ -199,9 +201,8 @@ _Column = TypeVar("_Column", IdColumn, TimeColumn)
 
 def _with_faults(column: _Column, cells: pa.BinaryArray, are_read: pa.BooleanArray) -> _Column:
     """With the fault of values of another type, where they are not missing."""
-    if are_read.true_count < len(cells):
-        are_missing = pc.is_in(cells, pa.array([b"null", b""]))
-        column.faults[pc.invert(pc.or_(are_read, are_missing)).to_numpy(zero_copy_only=False)] = WRONG_TYPE
+    are_missing = pc.is_in(cells, pa.array([b"null", b""]))
+    column.faults[pc.invert(pc.or_(are_read, are_missing)).to_numpy(zero_copy_only=False)] = WRONG_TYPE
     return column
 
 
