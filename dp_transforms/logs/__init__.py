@@ -8,6 +8,7 @@
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk, sample
     avro_schema    the Avro schemas that are read, and the Arrow types of their fields
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
+    event_ids      values -> ids, and why a value is none; one label of several fields
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from dp_transforms.core.event_ids import one_chunk
+from dp_transforms.core.event_batch import one_chunk
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.estimate import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.log_chunk import (

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.core.event_ids import WRONG_TYPE
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.estimate import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
+from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns, IdColumn
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.rejected_events import Rows, rows_beside
