@@ -29,6 +29,7 @@ TEXT, WHOLE, NUMBER, MOMENT, DAY, NOTHING = "text", "whole number", "number", "t
 OTHER = "lists, objects or several kinds of values"
 _KINDS = {str: TEXT, uuid.UUID: TEXT, int: WHOLE, float: NUMBER, datetime.datetime: MOMENT, datetime.date: DAY}
 _DEPTH, _MOST_FIELDS = 3, 200
+_LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
 _ENOUGH_ROWS = 50  # to say that a field has the same value in most of them, or another one in each
 
 # Words of names. Of several kinds of users the last one counts: client_ip is an address.
@@ -46,7 +47,7 @@ _, ACCOUNT, DEVICE, ADDRESS, SESSION = USERS
 _USER_WORDS = "|".join(USERS.values())
 _ITEMS = (  # the first one of these that a log has is proposed
     "item|itemid|product|productid|produkt|sku|asin|article|artikel|story|news|movie|movieid|film|video|track|song|book"
-    "|repo|page|seite|path|uri|url|title|titel|query|search|keyword|suche|document|content|beitrag|topic|category|tag"
+    "|repo|page|seite|title|titel|path|uri|url|query|search|keyword|suche|document|content|beitrag|topic|category|tag"
     "|channel|link|href"
 )
 _ITEM_WORDS = f"{_ITEMS}|request|event"  # request.client_ip is a user
@@ -66,7 +67,7 @@ _NEITHER = (  # what is said of users, items and servers
     "|destination|ssl|flag|is|has|casual|position|rank|depth|width|height|s ip|cs cookie"
 )
 _SHAPES = {
-    "clock times": r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?",
+    "clock times": r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?",
     "addresses with ports": r"\d{1,3}(?:\.\d{1,3}){3}:\d{1,5}|\[[\da-f:.]+\]:\d{1,5}",
     "addresses of the network": rf"(?:{IP_ADDRESS})(?:/\d+)?|(?:[\da-f]{{2}}[:-]){{5}}[\da-f]{{2}}",
     "e-mail addresses": r"[^@\s]+@[^@\s]+\.[^@\s]+",
@@ -188,7 +189,9 @@ def _field(path: Path, cells: list[Any], reading: Reading) -> Field:
 
 def _shape(counts: Counter[Any]) -> str | None:
     for shape, pattern in _SHAPES.items():
-        alike = sum(count for value, count in counts.items() if re.fullmatch(pattern, str(value), re.IGNORECASE))
+        alike = sum(
+            n for text, n in counts.items() if len(str(text)) < _LONG and re.fullmatch(pattern, str(text), re.I)
+        )
         if alike >= 0.9 * counts.total() and (shape != TOKENS or 2 * len(counts) > counts.total()):
             return shape  # tokens only if most differ: an article may have a UUID too
     return None
@@ -203,11 +206,11 @@ def _times(kind: str, values: list[Any], reading: Reading) -> Times | None:
         return _read(values, unit, form, zone)
     if kind == TEXT and (read := _read(values, None, None, zone)):
         return read
-    numbers = np.array([float(value) for value in values if kind != TEXT or re.match(times.NUMBER, str(value))])
+    numbers = np.array([float(text) for value in values if re.match(times.NUMBER, text := str(value)[:_LONG])])
     for name, micros in _UNITS.items():
         if ((numbers * micros >= EARLIEST) & (numbers * micros < LATEST)).sum() >= 0.9 * len(values):
             return _read(values, name, None, zone) if name != "ns" else Times(name, np.zeros(0, np.int64), 3, True)
-    likely = dict.fromkeys(form for value in values[:3] if kind == TEXT for form in _likely_forms(str(value)))
+    likely = dict.fromkeys(form for value in values[:3] if kind == TEXT for form in _likely_forms(str(value)[:_LONG]))
     found = [read for form in likely if (read := _read(values, None, form, zone))]
     most = max((len(read.micros) for read in found), default=0)
     different: dict[bytes, Times] = {}  # the short and the long name of May are the same
@@ -300,13 +303,14 @@ def choose_user(fields: Sequence[Field]) -> Choice:
 def choose_item(fields: Sequence[Field]) -> Choice:
     order = _ITEM_WORDS.split("|")
 
-    def rank(field: Field) -> tuple[bool, int, bool, bool, bool]:
+    def rank(field: Field) -> tuple[int, ...]:
         first = min(map(order.index, field.said(_ITEM_WORDS)))
         is_name, is_id = (bool(field.said(words)) for words in ("name|title|path|stem", "id"))
-        return field.differs_in_each, first, field.name.lower() != order[first], not is_name, not is_id
+        is_exact = field.name.lower() == order[first]
+        return field.differs_in_each, len(field.path) > 1, first, not is_exact, not is_name, not is_id
 
-    public = [field for field in fields if field.may_be_id and not field.is_private and not field.said(_NEITHER)]
-    public = [field for field in public if field.holds != CLOCKS and not field.is_time]
+    public = [field for field in fields if field.may_be_id and not field.is_private and not field.is_time]
+    public = [field for field in public if field.holds != CLOCKS and not field.said(f"{_NEITHER}|{_USER_WORDS}")]
     choice = _choice([field for field in public if field.said(_ITEM_WORDS)], rank, lambda *_: True)
     return choice if choice.weighed else Choice(None, [field for field in public if len(field.counts) > 1])
 

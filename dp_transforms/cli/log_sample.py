@@ -72,20 +72,25 @@ class LogSample(NamedTuple):
 
 def sample_log(sources: Sequence[str], separator: str | None) -> LogSample:
     """separator: of CSV; None: of each file the likely one. Raises EventFileError if there is no log."""
+    first: list[tuple[str, StoredFile | None]] = []
+    last: deque[tuple[str, StoredFile | None]] = deque(maxlen=_FILES_AT_AN_END)
+    files = size = 0
     try:
-        found = [(path, stored, log_size(path, stored)) for path, stored in find_log_files(sources)]
+        for path, stored in find_log_files(sources):
+            files, size = files + 1, size + log_size(path, stored)
+            (first if files <= _FILES_AT_AN_END else last).append((path, stored))
     except EventFileError:
         for source in sources:
             if remedy := as_csv(source):
                 raise EventFileError(source, remedy) from None
         raise
     samples, faults = [], []
-    for path, stored, _ in [*found[:_FILES_AT_AN_END], *found[_FILES_AT_AN_END:][-_FILES_AT_AN_END:]]:
+    for path, stored in [*first, *last]:
         try:
-            samples.append(sample_file(path, stored, separator, max(_ROWS // len(found), _ROWS // 8)))
+            samples.append(sample_file(path, stored, separator, max(_ROWS // files, _ROWS // _FILES_AT_AN_END)))
         except EventFileError as error:
             faults.append(error)
-    return LogSample(samples, faults, len(found), sum(size for *_, size in found))
+    return LogSample(samples, faults, files, size)
 
 
 def sample_file(
@@ -113,7 +118,8 @@ def _parquet(path: str, stored: StoredFile | None, most: int) -> FileSample:
     with faults_of_store(path, source):
         # A buffer: else whole column chunks are fetched for their first rows.
         file = pq.ParquetFile(source, buffer_size=_AHEAD_BYTES, pre_buffer=False)
-        unread = {field.name: () for field in file.schema_arrow if pa.types.is_list(field.type)}
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        unread = {name: () for name, kind in kinds.items() if pa.types.is_nested(kind) and not pa.types.is_struct(kind)}
         names = [name for name in file.schema_arrow.names if name not in unread]
         names = names[: _MOST_FIELDS if stored is None else _MOST_STORED_FIELDS]
         filled = [group for group in range(file.num_row_groups) if file.metadata.row_group(group).num_rows]
@@ -268,9 +274,7 @@ def as_csv(source: str) -> str | None:
         day, clock, user, page = (names.index(name) + 1 for name in ("date", "time", "c-ip", "cs-uri-stem"))
         program = f'!/^#/ {{print ${user}","${day}"T"${clock}"Z,\\""${page}"\\""}}'
     else:
-        lines = [
-            line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)
-        ]  # what is asked for is the first quote
+        lines = [line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)]  # the request is the first quote
         words, parts = [re.findall(r"[^ \t]+", line) for line in lines], [re.split(r"[][]", line) for line in lines]
         clock_shape = r"(?:[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:|[0-9]{4}-[0-9]{2}-[0-9]{2}T)[0-9]{2}:"
         bracket, word = _place(parts, clock_shape), _place(words, clock_shape)

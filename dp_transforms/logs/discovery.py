@@ -41,8 +41,8 @@ _FORMAT_OF_ENDING = {
     ".json.gz": "json",
 }
 _CONVERTED = {
-    ".log": "What makes CSV of it says: shh doctor {0}",
-    ".log.gz": "What makes CSV of it says: shh doctor {0}",
+    ".log": "Make CSV of it; of an access log, shh doctor {0} says how.",
+    ".log.gz": "Make CSV of it; of an access log, shh doctor {0} says how.",
     ".zip": "Unpack it: unzip {0}",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
