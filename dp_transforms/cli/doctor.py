@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import shlex
@@ -119,12 +120,10 @@ def look_at(logs: Sequence[str], given: Mapping[str, str], reading: EventFields)
         if fields and name not in by_name:
             raise UserError(f"there is no field {shown(name)}{nearest(name, by_name)}")
         choices[role] = Choice(by_name.get(name), [])
-    for role, choose in (
-        *(("time", log_fields.choose_time), ("user", log_fields.choose_user), ("item", log_fields.choose_item)),
-    ):
+    for role in ("time", "user", "item"):
         taken = [choice.field.path for choice in choices.values() if choice.field]
         if role not in choices:
-            choices[role] = choose([field for field in fields if field.path not in taken])
+            choices[role] = log_fields.CHOOSE[role]([field for field in fields if field.path not in taken])
     return _with_range(Glance(sample, fields, {role: choices[role] for role in ROLES}, reading))
 
 
@@ -145,7 +144,8 @@ def _stated(footer: Any, name: str) -> Iterator[Any]:
     for group in range(footer.num_row_groups if footer else 0):
         for column in map(footer.row_group(group).column, range(footer.num_columns)):
             if column.path_in_schema == name and column.statistics and column.statistics.has_min_max:
-                yield from (column.statistics.min, column.statistics.max)
+                with contextlib.suppress(ValueError, OverflowError):  # a time that Python's calendar has not
+                    yield from (column.statistics.min, column.statistics.max)
 
 
 def show_glance(

@@ -320,3 +320,6 @@ def _are_the_same(one: Field, other: Field) -> bool:
     pairs = set(zip(one.cells, other.cells, strict=True))
     is_seen = len(pairs) < 0.98 * len(one.cells) or one.cells == other.cells
     return is_seen and len(pairs) == len(set(one.cells)) == len(set(other.cells))
+
+
+CHOOSE = {"user": choose_user, "item": choose_item, "time": choose_time}
