@@ -152,7 +152,8 @@ def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
     from dp_transforms.logs.avro_schema import record_schema
 
     with open_log(path, stored, _AHEAD_BYTES) as file, faults_of_store(path, file):
-        record_schema(path, read_avro_header(path, file).schema)  # a hostile schema would end fastavro by a signal
+        # A hostile schema would end fastavro by a signal.
+        fields = record_schema(path, read_avro_header(path, file).schema).branches
         file.seek(0)
         reader, end_of_header = fastavro.reader(file), file.tell()
         records: list[Any] = list(itertools.islice(reader, 2 * most + 1))
@@ -163,6 +164,8 @@ def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
             file.seek(max(end_of_header, log_size(path, stored) - _TAIL_BYTES))
             last = file.read(_TAIL_BYTES).partition(header[-16:])[2]  # behind the mark that ends each block
             records = [*records[:most], *(deque(fastavro.reader(io.BytesIO(header + last)), most) if last else ())]
+    refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
+    records = [record | refused for record in records]
     return FileSample(path, records, len(records), is_whole, is_whole or bool(last), Counter())
 
 

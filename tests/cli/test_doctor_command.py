@@ -223,9 +223,11 @@ def test_parquet_and_avro_with_objects_name_the_path_too(tmp_path):
     rows = [github(row) for row in range(ROWS)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     record = {"type": "record", "name": "actor", "fields": [{"name": "login", "type": "string"}]}
-    fields = [{"name": "actor", "type": record}, {"name": "page", "type": "string"}, {"name": "at", "type": "string"}]
+    kinds = {"actor": record, "page": "string", "at": "string", "item": {"type": "enum", "name": "i", "symbols": ["A"]}}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
     with open(tmp_path / "log.avro", "wb") as file:
-        made = [{"actor": {"login": row["actor"]["login"]}, "page": "p", "at": row["created_at"]} for row in rows]
+        more = {"page": "p", "item": "A"}
+        made = [{"actor": {"login": row["actor"]["login"]}, "at": row["created_at"], **more} for row in rows]
         fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, made)
     said = {name: shh("doctor", name, cwd=tmp_path).stdout for name in ("log.parquet", "log.avro")}
     assert """SELECT "actor"."login" AS "user", "repo"."name" AS "item",""" in said["log.parquet"]
