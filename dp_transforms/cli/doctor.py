@@ -141,11 +141,13 @@ def _with_range(glance: Glance) -> Glance:
 
 def _stated(footer: Any, name: str) -> Iterator[Any]:
     """The smallest and the largest value of each row group of a Parquet file, of which few rows were read."""
-    for group in range(footer.num_row_groups if footer else 0):
-        for column in map(footer.row_group(group).column, range(footer.num_columns)):
-            if column.path_in_schema == name and column.statistics and column.statistics.has_min_max:
-                with contextlib.suppress(ValueError, OverflowError):  # a time that Python's calendar has not
-                    yield from (column.statistics.min, column.statistics.max)
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)] if footer else []
+    for group in range(footer.num_row_groups if name in paths else 0):
+        # Of a column that was read: at the metadata of one that contradict its file Arrow may end the process.
+        stated = footer.row_group(group).column(paths.index(name)).statistics
+        if stated and stated.has_min_max:
+            with contextlib.suppress(ValueError, OverflowError):  # a time that Python's calendar has not
+                yield from (stated.min, stated.max)
 
 
 def show_glance(
