@@ -40,14 +40,9 @@ _FORMAT_OF_ENDING = {
     ".ndjson.gz": "json",
     ".json.gz": "json",
 }
-# Of nginx and Apache: address, -, user, [time], "method path protocol". With -f, zcat reads plain files too.
-_ACCESS_LOG = (
-    "Make CSV of it. If it is an access log of nginx or Apache: (echo address,time,path; zcat -f {0} | sed -nE"
-    r""" 's/^([^ ]+) [^[]+\[([^]]+)\] "[A-Z]+ ([^ "]+).*/\1,\2,"\3"/p') > access.csv"""
-)
 _CONVERTED = {
-    ".log": _ACCESS_LOG,
-    ".log.gz": _ACCESS_LOG,
+    ".log": "Make CSV of it; of an access log, shh doctor {0} says how.",
+    ".log.gz": "Make CSV of it; of an access log, shh doctor {0} says how.",
     ".zip": "Unpack it: unzip {0}",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
