@@ -94,7 +94,7 @@ class Frame:
         return self.end + _SYNC_BYTES
 
 
-def read_header(path: str, file: IO[bytes]) -> Header:
+def read_avro_header(path: str, file: IO[bytes]) -> Header:
     """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
     data, header = b"", cast(Any, None)
     for most_bytes in (_USUAL_HEADER_BYTES, _MAX_HEADER_BYTES):
@@ -226,7 +226,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     """
     try:
         with open_log(path, stored, _USUAL_HEADER_BYTES) as file, faults_of_store(path, file):
-            header = read_header(path, file)
+            header = read_avro_header(path, file)
             check_schema(path, header.schema, fields)
             if stored is not None:
                 return [LogChunk(path, "avro", None, None, stored.size, stored=stored)]
@@ -248,7 +248,7 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     begin = first_row = row = end = 0
     try:
         with open_log(chunk.path, None) as file:
-            for frame in frames(file, read_header(chunk.path, file)):
+            for frame in frames(file, read_avro_header(chunk.path, file)):
                 row, end = row + frame.records, frame.next
                 if end - begin >= chunk.bytes // parts or end == chunk.bytes:
                     count, size = row - first_row, end - begin
@@ -275,7 +275,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
 
     try:
         with open_log(chunk.path, chunk.stored) as file, faults_of_store(chunk.path, file):
-            header = read_header(chunk.path, file)
+            header = read_avro_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             size = read_to = 0
             for frame in frames(file, header, begin, end):
@@ -320,7 +320,7 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
         return len(some) == frame.records
 
     with open_log(path, stored, AHEAD_BYTES) as file, faults_of_store(path, file):
-        header = read_header(path, file)
+        header = read_avro_header(path, file)
         schema = record_schema(path, header.schema)
         try:
             for frame in frames(file, header):
