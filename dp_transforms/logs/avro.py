@@ -11,9 +11,7 @@ import contextlib
 import dataclasses
 import gc
 import io
-import itertools
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, cast
 
@@ -26,11 +24,7 @@ from dp_transforms.logs.avro_schema import (
     RecordSchema,
     check_schema,
     column_of,
-    id_type,
-    record_schema,
-    time_type,
 )
-from dp_transforms.logs.estimate import AHEAD_BYTES, MOST_FIELDS, OTHER, SAMPLE_ROWS, FieldSample, FileSample, kind_of
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -305,45 +299,3 @@ def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
     """records: as fastavro returns them."""
     columns = zip(schema.keys, schema.types, strict=True)
     return tuple(column_of([record[key] for record in records], arrow_type) for key, arrow_type in columns)
-
-
-def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.estimate`. Of a local file the last block too."""
-    del fields
-    records: list[dict[str, Any]] = []
-    rows, is_whole, last = 0, True, None
-
-    def add(frame: Frame) -> bool:
-        """The first records of a block; whether they are all."""
-        some = next(records_of(unpacked(file, header, frame), frame.records, schema), [])[:SAMPLE_ROWS]
-        records.extend(some)
-        return len(some) == frame.records
-
-    with open_log(path, stored, AHEAD_BYTES) as file, faults_of_store(path, file):
-        header = read_avro_header(path, file)
-        schema = record_schema(path, header.schema)
-        try:
-            for frame in frames(file, header):
-                rows += frame.records
-                if len(records) < SAMPLE_ROWS:
-                    is_whole = add(frame) and is_whole
-                elif stored is None:
-                    last, is_whole = frame, False
-                else:  # to walk on takes a request for each block
-                    rows, is_whole = 0, False
-                    break
-            if last is not None:
-                add(last)
-        except OSError:
-            raise
-        except Exception:  # the decoder may raise anything, and its words may hold bytes of the file
-            raise damaged_error(path, "Avro") from None
-    found = []
-    for name, key in itertools.islice(schema.keys.items(), MOST_FIELDS):
-        arrow_type = time_type(schema.branches[name]) or id_type(schema.branches[name])
-        column = None if arrow_type is None else column_of([record[key] for record in records], arrow_type)
-        kind = OTHER if arrow_type is None or pa.types.is_null(arrow_type) else kind_of(arrow_type)
-        found.append(FieldSample(name, kind, column))
-    known = rows if rows or is_whole else None
-    sees_end = is_whole or stored is None
-    return FileSample(path, "avro", tuple(found), known, len(records), Counter(), is_whole, sees_end=sees_end)

@@ -17,7 +17,6 @@ import csv
 import dataclasses
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,8 +26,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from dp_transforms.core.event_batch import one_chunk
-from dp_transforms.logs import id_columns, text_files, times
-from dp_transforms.logs.estimate import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
+from dp_transforms.logs import id_columns, text_files
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -46,11 +44,9 @@ from dp_transforms.logs.text_files import (
     UTF8_MARK,
     UTF16_TEXT,
     LineBlock,
-    count_not_utf8,
     is_utf8,
     line_blocks,
     read_head,
-    read_tail,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -58,7 +54,6 @@ OPEN_QUOTE = "quote that is not closed in its line"
 CARRIAGE_RETURN = "carriage return inside a line"
 BEHIND_QUOTE = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
 
-_LOOKED_AT_ROWS = 100
 _SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
@@ -132,23 +127,6 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHea
             f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
         )
     return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), is_utf8(text))
-
-
-def likely_separator(path: str, head: bytes) -> str | None:
-    """The one by which most of the first lines have as many cells as the header, and not only one; None: the usual one
-    of its ending is as good. For the operator."""
-    lines = [line for line in _text(head).splitlines() if line.strip()][: 1 + _LOOKED_AT_ROWS]
-    usual = delimiter_of(path, None)
-
-    def score(separator: str) -> tuple[int, int]:
-        try:
-            widths = [len(row) for row in csv.reader(lines, delimiter=separator)]
-        except csv.Error:
-            widths = []
-        return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
-
-    best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
-    return None if best == usual else best
 
 
 def _text(data: bytes) -> str:
@@ -327,45 +305,3 @@ def _line_behind_quote(delimiter: bytes) -> re.Pattern[bytes]:
     quoted = rb'"(?:[^"\n]++|"")*+"'
     line = rb'\n(?:(?:Q\r*+|[^"D\n][^D\n]*+|)D)*+Q[^D\r\n]'
     return re.compile(line.replace(b"Q", quoted).replace(b"D", delimiter))
-
-
-def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.estimate`."""
-    head, is_whole = read_head(path, stored)
-    separator = fields.csv_separator or likely_separator(path, head)
-    delimiter = delimiter_of(path, separator)
-    header = read_names(path, head, is_whole, delimiter)
-    if header is None:
-        return FileSample(path, "csv", (), 0, 0, Counter(), True)
-    is_time = times.parse_values(header.names, None).faults == 0
-    if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
-        raise EventFileError(
-            path,
-            "its first line looks like an event. Let it begin with the names of its fields:"
-            " (echo user,item,timestamp; cat OLD) > NEW",
-        )
-    names, broken, width = header.names[:MOST_FIELDS], Counter[str](), len(header.names)
-
-    def read(text: bytes) -> pa.Table:
-        """Whole rows. Counts what is broken."""
-        block = LineBlock(text, blanks=_blanks(delimiter.encode()))
-        rows = RowBlock.of_lines(path, block, delimiter.encode())
-        columns, kept = rows.cells(path, width, range(len(names)), delimiter.encode())
-        broken.update({rejected.reason: len(rejected.positions) for rejected in rows.rejected})
-        broken[id_columns.WRONG_NUMBER_OF_CELLS] += rows.count - len(kept)
-        return pa.Table.from_arrays([column.cast(pa.binary()) for column in columns], names)
-
-    body = LineBlock(head[header.size :]).raw if is_whole else head[header.size : head.rfind(b"\n") + 1]
-    rows = read(body)
-    is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
-    if not is_all:
-        last = rows
-        if not is_whole:
-            tail = read_tail(path, stored)
-            last = read(tail)
-        rows = pa.concat_tables([rows[:SAMPLE_ROWS], last[-SAMPLE_ROWS:]])
-    found = [FieldSample(name, TEXT, one_chunk(rows.column(at))) for at, name in enumerate(names)]
-    looked_at = len(rows) + broken.total()
-    not_utf8 = count_not_utf8(body.split(b"\n")) + count_not_utf8(tail.split(b"\n"))
-    known, sees_end = looked_at if is_all else None, is_whole or bool(tail)
-    return FileSample(path, "csv", tuple(found), known, looked_at, +broken, is_all, separator, not_utf8, sees_end)

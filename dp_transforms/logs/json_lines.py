@@ -23,21 +23,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.logs import id_columns, text_files, times
-from dp_transforms.logs.estimate import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
 from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns, IdColumn
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
+from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.rejected_events import Rows, rows_beside
 from dp_transforms.logs.text_files import (
     BLANKS,
     UTF8_MARK,
-    UTF16_TEXT,
     LineBlock,
-    count_not_utf8,
-    is_packed,
     line_blocks,
-    read_head,
-    read_tail,
 )
 from dp_transforms.logs.times import MICROS_PER_UNIT, TimeColumn
 from dp_transforms.stores.remote_files import StoredFile
@@ -241,60 +235,3 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
 def _lines(block: LineBlock) -> list[bytes]:
     """Those that are not blank."""
     return block.filled_text().split(b"\n")[:-1]
-
-
-def _problem_of_head(head: bytes) -> str | None:
-    """Why a file that begins so holds no lines of JSON: UTF-16, or one array of objects. For the operator."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        return f"it looks like {UTF16_TEXT}"
-    if re.match(rb"\s*\[\s*(?:\{|$)", head.removeprefix(UTF8_MARK)[:1024]):
-        return "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
-    return None
-
-
-def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.estimate`."""
-    del fields
-    head, is_whole = read_head(path, stored)
-    if problem := _problem_of_head(head):
-        raise EventFileError(path, problem)
-    lines = _lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))
-    is_all = is_whole and len(lines) <= 2 * SAMPLE_ROWS
-    if not is_all:
-        last = lines if is_whole else _lines(LineBlock(read_tail(path, stored)))
-        lines = lines[:SAMPLE_ROWS] + last[-SAMPLE_ROWS:]
-    decode, events = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode, []
-    for line in lines:
-        try:
-            events.append(decode(line) if not is_too_deep(line) else None)
-        except _REFUSED:
-            events.append(None)
-    found = [event for event in events if event is not None]
-    broken = Counter({id_columns.BROKEN_LINE: len(lines) - len(found)})
-    counted = Counter(name for event in found for name in [*event][:MOST_FIELDS])
-    # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
-    names = [name for name, count in counted.items() if 2 * count >= len(found)]
-    samples = tuple(_field_sample(name, [bytes(event.get(name, b"null")) for event in found]) for name in names)
-    known, sees_end, not_utf8 = len(lines) if is_all else None, is_whole or not is_packed(path), count_not_utf8(lines)
-    return FileSample(path, "json", samples, known, len(lines), +broken, is_all, None, not_utf8, sees_end)
-
-
-def _field_sample(name: str, values: list[bytes]) -> FieldSample:
-    """A field of values as they are spelled; OTHER if they are of several kinds."""
-    kinds = {_kind_of_value(value) for value in values if value != b"null"}
-    kind = kinds.pop() if len(kinds) == 1 else NUMBER if kinds == {WHOLE, NUMBER} else OTHER
-    if kind == OTHER:
-        return FieldSample(
-            name, OTHER, pa.nulls(len(values)) if not kinds - {OTHER} and {*values} == {b"null"} else None
-        )
-    texts = _kinds(pa.array([None if value == b"null" else value for value in values], pa.binary()))[0]
-    if kind == WHOLE:  # as an int64, of which larger numbers are the ends
-        cut = [value and max(-(2**63), min(int(value[:20]), 2**63 - 1)) for value in texts.to_pylist()]
-        return FieldSample(name, kind, pa.array(cut, pa.int64()))
-    return FieldSample(name, kind, texts if kind == TEXT else texts.cast(pa.string()).cast(pa.float64()))
-
-
-def _kind_of_value(value: bytes) -> str:
-    if value.startswith(b'"'):
-        return TEXT
-    return WHOLE if re.match(rb"-?[0-9]+$", value) else NUMBER if value[:1] in b"-0123456789" else OTHER

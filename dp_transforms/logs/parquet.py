@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,21 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.core.event_batch import is_uuid_type, uuid_texts
+from dp_transforms.core.event_batch import is_uuid_type
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.estimate import (
-    AHEAD_BYTES,
-    DATE,
-    MOST_FIELDS,
-    NUMBER,
-    OTHER,
-    SAMPLE_ROWS,
-    TIMESTAMP,
-    WHOLE,
-    FieldSample,
-    FileSample,
-    kind_of,
-)
 from dp_transforms.logs.log_chunk import (
     MAX_BLOCK_ROWS,
     EventFields,
@@ -272,57 +258,3 @@ def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) ->
     source = open_columns(path, stored)
     with faults_of_store(path, source):
         return pq.read_metadata(source)
-
-
-def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.estimate`. Of a large file the first rows of the first and of the last row group."""
-    del fields
-    source = open_columns(path, stored)
-    with faults_of_store(path, source):
-        metadata = pq.read_metadata(source)
-        schema = _schema_of(metadata)
-        names = schema.names[:MOST_FIELDS]
-        flat = [name for name in names if schema.names.count(name) == 1 and kind_of(schema.field(name).type) != OTHER]
-        looked_at = flat if stored is None else flat[:_MOST_STORED_FIELDS]
-        filled = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
-        parts = []
-        for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
-            # A buffer: else whole column chunks are fetched for their first rows.
-            file = pq.ParquetFile(source, metadata=metadata, buffer_size=AHEAD_BYTES, pre_buffer=False)
-            batches = file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=looked_at)
-            parts += [_with_uuids(batch, schema) for batch in itertools.islice(batches, 1)]
-        table = pa.Table.from_batches(parts) if parts else schema.empty_table().select(looked_at)
-        bounds = {name: _stated_bounds(metadata, filled, name, schema) for name in flat}
-    found = []
-    for name in names:
-        arrow_type = schema.field(name).type
-        if id_columns.is_null_type(arrow_type):
-            found.append(FieldSample(name, OTHER, pa.nulls(table.num_rows)))
-            continue
-        if name not in looked_at:
-            found.append(FieldSample(name, kind_of(arrow_type) if name in flat else OTHER, None))
-            continue
-        values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
-        values = uuid_texts(values) if is_uuid_type(arrow_type) else values
-        found.append(FieldSample(name, kind_of(arrow_type), values, bounds[name]))
-    rows = int(metadata.num_rows)
-    is_all = rows == table.num_rows
-    return FileSample(
-        path, "parquet", tuple(found), rows, table.num_rows, Counter(), is_all, sees_end=is_all or stored is None
-    )
-
-
-def _stated_bounds(
-    metadata: pq.FileMetaData, groups: Sequence[int], name: str, schema: pa.Schema
-) -> tuple[Any, Any] | None:
-    """Of times and numbers, as Python has them; texts may be cut, and are in the order of their letters."""
-    if kind_of(schema.field(name).type) not in (TIMESTAMP, DATE, WHOLE, NUMBER):
-        return None
-    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    if name not in paths:
-        return None
-    at = paths.index(name)
-    stated = [metadata.row_group(group).column(at).statistics for group in groups]
-    if not stated or not all(each is not None and each.has_min_max for each in stated):
-        return None
-    return min(each.min for each in stated), max(each.max for each in stated)

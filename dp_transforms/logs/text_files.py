@@ -20,7 +20,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,7 +33,6 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     damaged_error,
     faults_of_store,
-    log_size,
     open_by_arrow,
     open_log,
 )
@@ -52,7 +51,6 @@ NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252
 UTF16_TEXT = "UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
 
 _LINE_FEED = ord("\n")
-_TAIL_BYTES = 256 << 10
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
@@ -220,16 +218,6 @@ def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]
     return head, is_whole
 
 
-def read_tail(path: str, stored: StoredFile | None) -> bytes:
-    """Whole lines at the end of a file that is larger than its head; nothing of a compressed one."""
-    if is_packed(path):
-        return b""
-    with open_log(path, stored, _TAIL_BYTES) as file, faults_of_store(path, file):
-        file.seek(max(0, log_size(path, stored) - _TAIL_BYTES), os.SEEK_SET)
-        data = file.read(_TAIL_BYTES)
-    return data[data.find(b"\n") + 1 :]
-
-
 def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """A file that is not packed in about so many parts, of 4 to 64 MB."""
     parts = max(min(parts, chunk.bytes // _LEAST_BYTES), -(-chunk.bytes // _MOST_BYTES))
@@ -310,8 +298,3 @@ def is_utf8(text: bytes) -> bool:
         return text.isascii() or text.decode() is not None
     except UnicodeDecodeError:
         return False
-
-
-def count_not_utf8(lines: Iterable[bytes]) -> int:
-    """How many of these lines are not UTF-8."""
-    return sum(not is_utf8(line) for line in lines)

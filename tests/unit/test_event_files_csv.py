@@ -16,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, text_files
 from dp_transforms.logs.discovery import cut_chunks
-from dp_transforms.logs.estimate import sample_file
 from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact, pack_rejected, write_rejected_lines
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_csv
 
@@ -67,21 +66,6 @@ def test_other_columns_order_delimiter_mark_and_compression(tmp_path):
         read_all(str(tmp_path / "cut.csv.gz"))
 
 
-def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_path):
-    numbers = [("u", "i", "1506826800")] * 120
-    for rows, words in (
-        (numbers, "'timestamp' holds numbers without a unit. Give the unit with --time-unit"),
-        ([*numbers, ROWS[0]], "--time-unit"),
-        ([ROWS[0], *numbers], "--time-unit"),
-        (ROWS, None),
-    ):
-        path = write_csv(tmp_path / "numbers.csv", rows)
-        hint = hint_of_log(find_log_chunks([path], EventFields()), EventFields())
-        assert (hint is None) if words is None else (hint is not None and words in hint)
-        assert read_all(path) == expected(rows, first=2)
-        assert hint_of_log(find_log_chunks([path], EventFields(time_unit="s")), EventFields(time_unit="s")) is None
-
-
 @pytest.mark.parametrize("block", [16, 4 << 20])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("separator", ["\t", ",", ";"])
@@ -95,7 +79,6 @@ def test_a_line_of_separators_is_a_row_of_empty_cells(tmp_path, monkeypatch, sep
     events = [("u", "i", MICROS)] * 2
     rejected = {"empty user": [2, 7, *range(11, 20)], "wrong number of cells": [8], "empty item": [9]}
     assert read_all(str(path), fields) == (events, rejected)
-    assert sample_file(str(path), None, fields).looked_at == 15
     parts = cut_chunks(find_log_chunks([str(path)], fields), 4)
     assert read_chunks(parts, fields) == (events, rejected)
 
@@ -226,13 +209,12 @@ def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_fee
     ],
 )
 def test_a_quote_behind_a_backslash_makes_no_other_label(tmp_path, cell, why):
-    """As Spark writes it. Lines of others count as they do without it, and the doctor says how many there are."""
+    """As Spark writes it. Lines of others count as they do without it."""
     path, good = tmp_path / "log.csv", f'u,"a ""quoted"" \\ item, with a comma",{TIME}\nu,"C:\\","{TIME}"\n'
     path.write_text(HEADER + good + f'x,"{cell}",{TIME}\n' + good)
     events, rejected = read_all(str(path))
     assert events == [("u", 'a "quoted" \\ item, with a comma', MICROS), ("u", "C:\\", MICROS)] * 2
     assert rejected == {why: [4]}
-    assert sample_file(str(path)).broken == {why: 1}
 
 
 def test_a_header_with_a_quote_behind_a_backslash_is_refused(tmp_path):
