@@ -25,12 +25,12 @@ from dp_transforms.cli.replay_request import (
 from dp_transforms.cli.replay_run import run_part, run_whole
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
-from dp_transforms.core.event_ids import joined_label
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
 from dp_transforms.local.pool import start_fork_server
-from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs import find_log_chunks, unit_hint
+from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
@@ -117,8 +117,8 @@ def _sliding_words(request: ReplayRequest) -> str | None:
     in_windows, repeats = events_in_windows(request.chunks, schedule), schedule.windows_per_event
     if repeats > 1 and in_windows >= _MANY_IN_WINDOWS:
         words.append(f"this takes the time of about {in_windows:,} events, and space for them in --memory or in TMPDIR")
-    if plan.looks is not None and repeats > 1:
-        events = min(plan.units_of_rounds) // plan.looks.units[0] // repeats
+    if plan.contributions is not None and repeats > 1:
+        events = min(plan.units_of_rounds) // plan.contributions.units[0] // repeats
         if events < _FEWEST_EVENTS:
             words.append(f"only about {max(1, events):,} of a user count, since each is paid (--most-contributions)")
     if not words:
@@ -149,14 +149,12 @@ def _say_what_would_be_done(options: ReplayOptions) -> None:
 def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[str]:
     """What a replay would read, find, need and charge. charged: by the ledger; None without one. Raises EventFileError,
     as the replay would."""
-    from dp_transforms.cli.glance_words import FOR_THE_OPERATOR
+    from dp_transforms.cli.doctor import FOR_THE_OPERATOR
     from dp_transforms.logs import estimate_log
 
     yield FOR_THE_OPERATOR
     events = estimate_log(request.chunks, request.fields).events
     yield f"Reads about {counted(events, 'row')} of {counted(len({chunk.path for chunk in request.chunks}), 'file')}."
-    if request.hint:
-        yield f"Look at this: {request.hint}"
     yield _range_words(request)
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
     number = request.spread.number
@@ -173,14 +171,11 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
 
 def _range_words(request: ReplayRequest) -> str:
     """The declared range, beside the times that were looked at."""
-    from dp_transforms.cli.field_roles import ROLES
-    from dp_transforms.cli.log_glance import glance_at
-    from dp_transforms.logs.estimate import sample_log
+    from dp_transforms.cli.doctor import ROLES, look_at
 
-    schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
+    schedule, fields = request.plan.schedule, request.fields
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    sample = sample_log(request.options.logs, reading.separator)
-    glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
+    glance = look_at(request.options.logs, dict(zip(ROLES, fields.names, strict=False)), fields)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
         return f"{declared} No time was found in the rows that were looked at."
@@ -192,12 +187,11 @@ def _range_words(request: ReplayRequest) -> str:
 def _propose(options: ReplayOptions) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
-    from dp_transforms.cli.doctor import show_glance
-    from dp_transforms.cli.field_roles import ROLES
+    from dp_transforms.cli.doctor import ROLES, show_glance
 
-    fields, names = options.fields, given_names()
-    given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
+    fields, names = options.fields.fields(), given_names()
+    given = {role: name for role, name in zip(ROLES, fields.names, strict=False) if f"{role}_field" in names}
+    show_glance(options.logs, given, fields, tell, Console(stderr=True), fields.items[1:])
     tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
@@ -218,7 +212,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     use = REPLAY if path is None else PARTS
     plan = plan_of_command(options.plan, options.plan_file, use)
     fields = options.fields.fields()
-    if plan.looks is not None and (options.plan_file is None or options.dry_run):
+    if plan.contributions is not None and (options.plan_file is None or options.dry_run):
         tell(why(plan, use))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds, and this one has none. Leave it out.")
@@ -230,7 +224,6 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         options,
         chunks=chunks,
         fields=fields,
-        hint=hint_of_log(chunks, fields),
         plan=plan,
         output=output,
         run_id=run_id,

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from dp_transforms.cli.operator_log import operator_console, operator_progress, tell
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
 from dp_transforms.cli.output_file import check_output, output_draft_file, publish_output
@@ -137,9 +135,6 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
 
 
 def _run(request: ReplayRequest, runner: Sequence[str] = (), part: StatePart | None = None) -> ReplaySummary:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
-        console.print(request.hint, style="bold", markup=False)
     if runner:
         from dp_transforms.cli.replay_on_runner import run_on_runner  # loads Beam
 
@@ -219,7 +214,7 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
         plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
     domain = PublicItemsSource.of_plan(request.public_items, plan)
-    shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.looks is not None)
+    shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.contributions is not None)
     with_blocks = request.options.block_output is not None
     replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
     with (
@@ -245,10 +240,10 @@ def _publish(output: str, report: str, with_blocks: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _shown_progress(total_bytes: int) -> Iterator[local.Progress]:
+def _shown_progress(total_bytes: int) -> Iterator[local.ReplayProgress]:
     """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
     yet."""
-    progress = local.Progress()
+    progress = local.ReplayProgress()
     if not operator_console().is_terminal:
         yield progress
         return
@@ -278,7 +273,7 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
         watcher.join()
 
 
-def _update(bars: Progress, reading: TaskID, progress: local.Progress) -> None:
+def _update(bars: Progress, reading: TaskID, progress: local.ReplayProgress) -> None:
     """A bar for what is read, and below it one for the rest."""
     bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
     if progress.groups and len(bars.tasks) == 1:
@@ -320,7 +315,7 @@ def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, ha
         else:
             where = "see where and why with --dead-letter FILE; shh doctor LOG shows how it is read"
         unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
-        hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
+        hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than the"
             f" {allowed:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}.{hint}"

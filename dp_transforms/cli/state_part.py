@@ -30,8 +30,7 @@ from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft, write_errors, write_output
 from dp_transforms.cli.run_account import RunAccount, finish, tell_failure, tell_verdict
 from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.core.planned_run import fresh_nonce
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.planned_run import RunPart, fresh_nonce
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc

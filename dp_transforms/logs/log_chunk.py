@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
@@ -36,7 +36,7 @@ _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, a
 TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, see `times.parse_times`
 
 
-class EventFileError(ValueError):
+class EventFileError(UserError, ValueError):
     """A log that cannot be read. One line that says why and gives the remedy. It never contains a cell."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -52,7 +52,7 @@ class EventFileError(ValueError):
 class EventFields:
     """The names of the fields of a log, and how they are read.
 
-    item: one name, or several: then the values of these fields make one label (`core.event_ids`).
+    item: one name, or several: then the values of these fields make one label (`logs.event_ids`).
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
         ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
     time_format: the form of times that are text, such as ``%d.%m.%Y %H:%M`` (see `time_formats`), in place of
@@ -75,18 +75,21 @@ class EventFields:
         if self.time_format is not None:
             time_formats.pattern_of(self.time_format)
             if self.time_unit is not None:
-                raise ValueError("time_format and time_unit must not be given together. Leave one out.")
+                raise InputError("time_format and time_unit", "must not be given together.", "Leave one out.")
         if self.time_zone is not None:
             time_formats.check_time_zone(self.time_zone)
         separator = self.csv_separator
         if separator is not None and not (len(separator) == 1 and separator in CSV_SEPARATORS):
-            raise ValueError(
-                f"csv_separator must be one character, a tab or one of {CSV_SEPARATORS.strip()}, got {separator!r}."
+            raise InputError(
+                "csv_separator",
+                f"must be one character, a tab or one of {CSV_SEPARATORS.strip()}, got {separator!r}.",
             )
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
-            raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
+            raise InputError("time_unit", f"must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
         if len(set(self.names)) < len(self.names) or not all(isinstance(name, str) and name for name in self.names):
-            raise ValueError("user, item and time must name three different fields, and each further item another one.")
+            raise InputError(
+                "user, item and time", "must name three different fields, and each further item another one."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -237,20 +240,6 @@ def check_fields_present(path: str, available: Iterable[str], fields: EventField
             raise EventFileError(path, f"it has {names.count(name)} fields called {name!r}. Rename all but one.")
 
 
-def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
-    return EventFileError(
-        path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it."
-    )
-
-
-def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
-    return EventFileError(
-        path,
-        f"the field {name!r} has type {type_name}; a time must be a timestamp, a date, ISO 8601 text or a number."
-        " Name another field with --time-field.",
-    )
-
-
 def time_unit_error(path: str, fields: EventFields) -> EventFileError:
     """Of times that are numbers, where no unit of them is declared."""
     if fields.time_format is not None:
@@ -300,16 +289,3 @@ def faults_of_store(path: str, file: object) -> Iterator[None]:
         if isinstance(fault, RemoteFileError):
             raise EventFileError(path, f"it cannot be read: {fault.strerror}.") from None
         raise error
-
-
-@contextlib.contextmanager
-def paused_collection() -> Iterator[None]:
-    """While the block runs, Python does not search for garbage: where much is made that no cycle holds, it would look
-    again and again. Afterwards it is as before."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

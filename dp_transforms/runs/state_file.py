@@ -27,8 +27,8 @@ import msgspec
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line, without_secrets
-from dp_transforms.core.messages import Packed
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.columns import Packed
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import BUCKETS, MOST_CHUNK_BYTES, Kind, join_chunks, unpack_chunk
 from dp_transforms.runs.records import StateError
 from dp_transforms.stores.local_files import mode_for_others, new_on_disk, open_regular

@@ -40,11 +40,11 @@ class KeysOfParts:
         self._of_parts = of_parts
 
     def __getattr__(self, name: str) -> Any:
-        assert name in ("hash_users", "hash_items", "look_order", "widen_holders"), name
+        assert name in ("hash_users", "hash_items", "payment_order", "widen_holders"), name
         return getattr(self._of_parts[0][1], name)
 
-    def look_uniforms(self) -> Any:
-        drawn = [(end, keys.look_uniforms()) for end, keys in self._of_parts]
+    def window_uniforms(self) -> Any:
+        drawn = [(end, keys.window_uniforms()) for end, keys in self._of_parts]
 
         def of_window(windows: Any, hashes: Any, digests: Any) -> Any:
             (window,) = np.unique(windows).tolist()
@@ -112,7 +112,7 @@ class Nights:
     def __init__(self, folder, days=DAYS):
         self.folder = folder
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
-        self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12)
+        self.plan = looks_plan_of(schedule, forget_after=2, most_tests=12)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for number in range(days):

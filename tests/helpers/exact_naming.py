@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.core.contributions import Contributions, contributions_of_events
-from dp_transforms.core.empty_items import EmptyItems, binomial_integers
-from dp_transforms.core.followed_items import FollowedItems
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.named_items import FollowedItems
+from dp_transforms.core.pack_contributions import contributions_of_events
+from dp_transforms.core.public_items import EmptyItems, PublicItemsTable, binomial_integers
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.steps import replay_weights
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
@@ -62,7 +62,7 @@ class ChosenUniforms(ChosenDraws):
 
     looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
 
-    def look_uniforms(self) -> Any:
+    def window_uniforms(self) -> Any:
         def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
             assert hashes.shape == digests.shape == (len(windows), 2)
             copies, items = hashes.astype(np.int64).T
@@ -184,12 +184,12 @@ def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int
 
 def _ranges(settings: TrialPlan, total: int) -> list[Range]:
     """Ranges of the uniform of one look, by all results that it can have, known or not; drawn given a pass, too."""
-    reach = len(settings.looks.noise.upper_tail_integers())
+    reach = len(settings.contributions.noise.upper_tail_integers())
     starts = (settings.threshold, settings.followed_threshold)
     boundaries = {
-        start + step * settings.looks.spacing
+        start + step * settings.contributions.spacing
         for start in starts
-        for step in range(2 + 2 * reach // settings.looks.spacing)
+        for step in range(2 + 2 * reach // settings.contributions.spacing)
     }
     passing = _tail(settings, settings.followed_threshold)
     given_pass = [-(-_tail(settings, boundary) * ONE // passing) for boundary in boundaries] if total == 0 else []
@@ -205,7 +205,7 @@ def _cut(numbers: Iterable[int]) -> list[Range]:
 
 def _tail(settings: TrialPlan, margin: int) -> int:
     """``2^128 Pr[Z >= margin]`` of the table."""
-    tails = settings.looks.noise.upper_tail_integers()
+    tails = settings.contributions.noise.upper_tail_integers()
     if margin < 1:
         return ONE - _tail(settings, 1 - margin)
     return tails[margin - 1] if margin <= len(tails) else 0

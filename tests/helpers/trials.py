@@ -8,14 +8,14 @@ from typing import Any
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Contributions, DeclaredItems, Followed, Hits, Shares, WideNoise
+from dp_transforms.plan.records import ChargedHits, DeclaredItems, Followed, PaidContributions, Shares, WideNoise
 from tests.helpers.trial_plan import TrialPlan
 
 _SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Zoned(Hits):
+class _Zoned(ChargedHits):
     """With any noise and zone."""
 
     zone_width: int = 0
@@ -40,7 +40,7 @@ def hits_trial(
     noise_cap: int = 0,
     **others: Any,
 ) -> TrialPlan:
-    """Users are charged for hits. Names as in `Hits`; others: of `_trial`."""
+    """Users are charged for hits. Names as in `ChargedHits`; others: of `_trial`."""
     is_kms21 = mode == "kms21"
     hits = _Zoned(
         mode=mode,
@@ -67,8 +67,8 @@ def looks_trial(
     **others: Any,
 ) -> TrialPlan:
     """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
-    looks = Contributions(
-        usual_looks=(1, 1),
+    looks = PaidContributions(
+        usual_tests=(1, 1),
         shape=noise.shape,
         scale=noise.scale,
         order=2.0,
@@ -80,8 +80,8 @@ def looks_trial(
     )
     is_followed = forget_after > 0 and not domain_size
     return _trial(
-        looks=looks,
-        known=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
+        contributions=looks,
+        followed=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
         threshold=followed_threshold if domain_size else threshold,
         domain_size=domain_size,
         **others,
@@ -97,19 +97,19 @@ def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, domain_size: int = 0, *
 
 def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
     """With other numbers, by the names of `hits_trial` or `looks_trial`."""
-    make = hits_trial if trial.looks is None else looks_trial
+    make = hits_trial if trial.contributions is None else looks_trial
     return make(**{**_flat(trial), **numbers})
 
 
 def _flat(trial: TrialPlan) -> dict[str, Any]:
-    records = {"looks", "hits", "known", "domain"}
+    records = {"contributions", "hits", "followed", "domain"}
     flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
     flat |= {"domain_size": trial.domain_size}
-    if trial.looks is None:
+    if trial.contributions is None:
         hits = trial.charged_hits
         flat |= {"hits_per_user": hits.per_user}
         of_noise = {name: getattr(hits.noise, name) for name in ("wide_epsilon_per_query", "noise_cap")}
         names = ("mode", "max_items_per_user", "epsilon_per_query", "zone_width")
         return flat | of_noise | {name: getattr(hits, name) for name in names}
-    flat |= {name: getattr(trial.looks, name) for name in ("weights", "units", "noise", "spacing")}
+    flat |= {name: getattr(trial.contributions, name) for name in ("weights", "units", "noise", "spacing")}
     return flat | {"followed_threshold": trial.followed_threshold, "forget_after": trial.followed_for}

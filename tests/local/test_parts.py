@@ -4,8 +4,7 @@ import pytest
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
-from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.user_budgets import BudgetEntries
@@ -34,7 +33,7 @@ def test_worker_processes_take_a_part_as_this_one_does(tmp_path):
 
 def test_who_comes_back_has_what_was_left(tmp_path):
     """One user with all its purse spent in the first part; the same events in a later one pay for nothing."""
-    plan = small_looks_plan(12, most_looks=4)
+    plan = small_looks_plan(12, most_tests=4)
     heavy = [("heavy", f"item-{number}", (START + 1) * MICROS) for number in range(40)]
     again = [(user, item, time + 600 * MICROS) for user, item, time in heavy]
     parts = Parts(tmp_path / "run", plan)
