@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import click
@@ -23,28 +22,24 @@ from dp_transforms.cli.glance_words import (
 )
 from dp_transforms.cli.log_glance import LogGlance, glance_at
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import argument, filled_by, nested, opt
-from dp_transforms.cli.shared_options import ReadingOptions
+from dp_transforms.cli.options import INPUT, Option, Options, files, shh_command
+from dp_transforms.cli.shared_options import READING, fields_of
 from dp_transforms.errors import UserError
-from dp_transforms.logs import EventFileError
 from dp_transforms.logs.estimate import sample_log
-from dp_transforms.stores.remote_files import UrlError
 from dp_transforms.views.report_words import is_ascii_only
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """The command line of ``shh doctor``."""
-
-    logs: tuple[str, ...] = argument("LOG...")
-    user_field: str | None = opt("", "Look at this field as the user. Default: one is proposed.", metavar="NAME")
-    item_field: str | None = opt("", "Look at this field as the item. Default: one is proposed.", metavar="NAME")
-    time_field: str | None = opt("", "Look at this field as the time. Default: one is proposed.", metavar="NAME")
-    reading: ReadingOptions = nested(ReadingOptions)
+_PROPOSED = "Default: one is proposed."
 
 
-@filled_by(DoctorOptions, "doctor")
-def command(options: DoctorOptions) -> None:
+@shh_command(
+    "doctor",
+    files("LOG..."),
+    Option("--user-field", INPUT, "Look at this field as the user.", _PROPOSED, metavar="NAME"),
+    Option("--item-field", INPUT, "Look at this field as the item.", _PROPOSED, metavar="NAME"),
+    Option("--time-field", INPUT, "Look at this field as the time.", _PROPOSED, metavar="NAME"),
+    *READING,
+)
+def command(options: Options) -> None:
     """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.
 
     LOG is what `shh replay` takes. Some rows at the beginning and the end of some
@@ -55,7 +50,7 @@ def command(options: DoctorOptions) -> None:
     """
     roles = {USER: options.user_field, ITEM: options.item_field, TIME: options.time_field}
     given = {role: name for role, name in roles.items() if name is not None}
-    glance = show_glance(options.logs, given, options.reading, click.echo, Console())
+    glance = show_glance(options.logs, given, options, click.echo, Console())
     if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
@@ -63,25 +58,24 @@ def command(options: DoctorOptions) -> None:
 def show_glance(
     logs: Sequence[str],
     given: Mapping[str, str],
-    reading: ReadingOptions,
+    options: Options,
     say: Callable[[str], None],
     console: Console,
     more_items: Sequence[str] = (),
 ) -> LogGlance:
     """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
-    roles. console: where it is said. more_items: further fields of the item. Raises UserError if there is no log."""
+    roles. options: how it is read. console: where it is said. more_items: further fields of the item.
+    Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
-    times = reading.fields().time_reading
+    fields = fields_of(options, are_named=False)
     try:
         with operator_console().status("looking at the log"):
-            sample = sample_log(logs, reading.separator)
-    except (EventFileError, UrlError) as error:
-        raise UserError(str(error)) from None
+            sample = sample_log(logs, fields.csv_separator)
     except OSError as error:
         raise UserError(f"the log cannot be read: {error.strerror}.") from None
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
-    glance = glance_at(sample, given, times)
+    glance = glance_at(sample, given, fields.time_reading)
     blocks = [[FOR_THE_OPERATOR], list(log_lines(glance, ascii_only))]
     if glance.has_rows:
         blocks.append(["Read it as:", *choice_lines(glance, ascii_only)])
@@ -90,15 +84,15 @@ def show_glance(
     proposal = proposal_of(glance)
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
-        fields = field_words(glance)
-        if more_items and "--item-field" not in fields:
-            fields += ["--item-field", glance.chosen[ITEM]]
-        fields += [word for name in more_items for word in ("--item-field", name)]
+        words = field_words(glance)
+        if more_items and "--item-field" not in words:
+            words += ["--item-field", glance.chosen[ITEM]]
+        words += [word for name in more_items for word in ("--item-field", name)]
         blocks.append(
             [
                 "For a private report, with a range of your own:",
-                f"  {replay_command(logs, fields, proposal)}",
-                "What this would find, and what it needs: the same with --dry-run, which runs nothing.",
+                f"  {replay_command(logs, words, proposal)}",
+                "What it would find: shh plan, with its options of a budget.",
             ]
         )
     width = console.width if console.is_terminal else None

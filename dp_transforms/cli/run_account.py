@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import LogError, user_errors
-from dp_transforms.cli.shared_options import AccountOptions
+from dp_transforms.cli.options import LogError, Options, user_errors
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
@@ -34,16 +33,14 @@ class RunAccount:
         self._verdict: Verdict | None = None
 
     @classmethod
-    def of_options(cls, options: AccountOptions, *, trial: str | None = None) -> RunAccount:
-        """Raises UserError for a ledger that cannot be opened. Without one no database library is loaded. trial: a
-        folder in which a ledger that is not there is made, in place of where the run would make it."""
+    def of_options(cls, options: Options) -> RunAccount:
+        """options: of `shared_options.ACCOUNT`. Raises UserError for a ledger that cannot be opened. Without one no
+        database library is loaded."""
         if options.ledger is None or options.population is None:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
-        caps = caps_of(options.max_epsilon, options.max_delta)
-        ledger = Ledger.open(options.ledger) if trial is None else Ledger.on_trial(options.ledger, trial)
-        return cls(ledger, options.population, caps)
+        return cls(Ledger.open(options.ledger), options.population, caps_of(options.max_epsilon, options.max_delta))
 
     @property
     def is_kept(self) -> bool:

@@ -39,7 +39,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
         assert recorded == (here | by_beam) & {name.rpartition(" ")[0] for name in ran.places}
         assert f"file work/report.{output}" in ran.places
         (shell.home.work / "bad.jsonl").unlink()
-    for words in (["--all"], ["--json"]):
+    for words in (["--last", "100"], ["--json"]):
         shown = shell.run_clean("show", "report.jsonl", *words)
         assert SHARED in shown.out
     shell.run_clean("show", "report.avro", "--html", "report.html")
@@ -125,7 +125,7 @@ def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) 
     assert any(name.startswith("file work/reports/") for name in ran.places)
     again = shell.run_clean(*stream("--output", "reports"), code=1)
     assert "which has ended" in again.err
-    shown = shell.run_clean("show", "reports", "--all")
+    shown = shell.run_clean("show", "reports", "--last", "100")
     assert SHARED in shown.out
 
 

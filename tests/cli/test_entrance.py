@@ -69,7 +69,7 @@ def test_an_engine_that_fails_is_not_blamed_on_standard_output(folder, error, ki
         raise error
 
     monkeypatch.setattr(stream, "RunningPipeline", lambda _: None)
-    monkeypatch.setattr(stream, "StreamWatch", start)
+    monkeypatch.setattr(stream.StreamWatch, "to_the_end", start)
     ended = shh_here.shh(*STREAM, cwd=folder)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
@@ -120,7 +120,7 @@ def test_a_stream_goes_on_whoever_can_be_told(folder, nowhere):
 
 def test_what_commands_say_on_stderr_is_said_in_one_place():
     """Else a secret may get through. Others print in colours."""
-    others = {"operator_log.py", "replay.py", "replay_run.py", "stream_status.py", "subcommands.py"}
+    others = {"operator_log.py", "replay.py", "replay_run.py"}
     for path in pathlib.Path(show.__file__).parent.rglob("*.py"):
         if path.name not in others:
             assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path

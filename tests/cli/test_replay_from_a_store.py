@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from dp_transforms.cli.replay_request import WorkOptions
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.reports import read_report_file
@@ -84,7 +83,7 @@ def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkey
             key,
             fields=fields,
             dead_letter=str(tmp_path / f"{name}.bad"),
-            work=WorkOptions(processes=processes),
+            processes=processes,
         )
         for name, source, processes in (("here", str(path), None), ("there", url, 2))
     )

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from dp_transforms.cli.options import LogError
+from dp_transforms.cli.options import LogError, Options
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import AccountOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -16,7 +15,7 @@ from dp_transforms.runs.ledger import Ledger, database
 @pytest.fixture
 def account(tmp_path):
     ledger = str(tmp_path / "ledger.db")
-    options = AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3")
+    options = Options(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3")
     account = RunAccount.of_options(options)
     schedule = WindowSchedule(0, 3600, 3600, 3600)
     plan = Plan.for_hits(epsilon=1, delta=1e-6, schedule=schedule)

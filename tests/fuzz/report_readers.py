@@ -81,7 +81,7 @@ def _show(_sample: Sample, path: str) -> Any:
     """``shh show`` with its table, its JSON and its page: nothing that a terminal or a browser would obey."""
     outputs = []
     try:
-        for words in (["--all", "--html", f"{path}.html"], ["--json"]):
+        for words in ([], ["--html", f"{path}.html"], ["--json"]):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 show.command.main(args=[path, *words], standalone_mode=False)

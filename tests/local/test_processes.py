@@ -20,8 +20,7 @@ import pytest
 from dp_transforms import Plan
 from dp_transforms.cli import replay_run
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.replay_request import ReplayRequest
-from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.replay_run import ReplayRequest, run_replay
 from dp_transforms.errors import UserError
 from dp_transforms.local import machine, pool
 from dp_transforms.local.pool import ProcessPool
@@ -79,8 +78,8 @@ def stores(monkeypatch):
 def replayed(request):
     """The report, the dead letter, and what the operator is told of the rows."""
     summary = run_replay(request)
-    assert request.options.dead_letter is not None
-    bad = pathlib.Path(request.options.dead_letter).read_bytes()
+    assert request.dead_letter is not None
+    bad = pathlib.Path(request.dead_letter).read_bytes()
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
 
 
@@ -244,7 +243,7 @@ def test_an_error_of_a_library_in_a_step_shows_no_word_of_it(request_of, workers
 
 def test_the_key_is_in_no_command_line_and_in_no_environment(request_of, workers, monkeypatch):
     request = request_of("report.jsonl", PLANS["looks"]())
-    secret = pathlib.Path(str(request.options.noise_key_file)).read_bytes()
+    secret = pathlib.Path(str(request.noise_key)).read_bytes()
     workers(2, ALL_ON_DISK)
     seen, processes = [b""], set()
     close = BlobStore.close
