@@ -63,7 +63,8 @@ def test_the_numbers_in_json():
         5,
         168,
     )
-    assert record["found_from"] == {"new_item": {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}}
+    found = {str(looks): plan.found_from(looks) for looks in (1, 10, 100, 1000)}
+    assert record["found_from"]["new_item"] == found
     assert record["summary"].startswith(
         f"An hour's item (a story, a search, an error) is found from about {plan.found_from(2)}"
     )
