@@ -9,15 +9,13 @@ This module imports almost nothing: the handlers are installed before everything
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-import time
 
 TYPE_CHECKING = False  # what typing has, without its 10 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
@@ -26,7 +24,6 @@ TERMINATED = 143  # and of one that SIGTERM did
 HUNG_UP = 129
 _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
 _SECONDS_TO_UNWIND = 20  # twice what the slowest engine takes
-_SECONDS_BETWEEN_GLANCES = 0.05
 _TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor
 
 stopped_with: int | None = None
@@ -96,38 +93,3 @@ def _leave(number: int, frame: FrameType | None) -> None:
         os.write(2, (_TERMINAL_AS_BEFORE if os.isatty(2) else b"") + b"shh: stopped.\n")
     finally:
         os._exit(stopped_with or _CODES[signal.Signals(number)])
-
-
-class StopSignals:
-    """How often the operator asked to stop, and the exit code for the last signal.
-
-    The handler takes no lock, so it cannot wake a waiting thread. It interrupts the main thread, which may hold that
-    lock (it does while it waits for a `threading.Event`), and would then wait for itself forever.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.code = INTERRUPTED
-
-    def __call__(self, number: int, frame: object) -> None:
-        self.count += 1
-        self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED
-
-    def wait(self, seconds: float, seen: int) -> bool:
-        """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that happened."""
-        deadline = time.monotonic() + seconds
-        while self.count <= seen and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _SECONDS_BETWEEN_GLANCES))
-        return self.count > seen
-
-
-@contextlib.contextmanager
-def caught_stops() -> Iterator[StopSignals]:
-    """While the block runs, in the main thread, both signals are only counted."""
-    stops = StopSignals()
-    before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stops
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -52,6 +52,7 @@ from dp_transforms.cli.shared_options import (
     fields_of,
     read_titles,
 )
+from dp_transforms.cli.show import print_windows
 from dp_transforms.core.event_ids import joined_label
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
@@ -63,7 +64,7 @@ from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, why
-from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
+from dp_transforms.views.report_words import counted
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
@@ -338,27 +339,17 @@ def _write_page(path: str, output: str, zone: str | None, titles: dict[str, str]
 
 
 def _print_report(request: ReplayRequest, zone: str | None, titles: Mapping[str, str]) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(request.plan.guarantee, soft_wrap=False)
+    console = Console(highlight=False, markup=False)
+    console.print(request.plan.guarantee)
     header, reports = read_report_file(request.output)
     total, shown = 0, deque[Trend](maxlen=_LATEST_WINDOWS)
     for total, found in enumerate(trends(header.plan, reports, are_all=request.state is None), start=1):  # noqa: B007
         shown.append(found)
-    if not shown:
-        console.print(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
+    if shown:
+        print_windows(console, header, shown, time_zone(zone), titles, max_items=_ITEMS_PER_WINDOW)
     else:
-        ascii_only = is_ascii_only(console)
-        table = windows_table(
-            shown,
-            max_items=_ITEMS_PER_WINDOW,
-            ascii_only=ascii_only,
-            zone=time_zone(zone),
-            plan=header.plan,
-            titles=titles,
-        )
-        console.print(table, soft_wrap=False)
-        console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), soft_wrap=False)
+        click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
     see = f"see all with: shh show {request.output}"
-    console.print(f"{counted(total, 'window')} with heavy items: {request.output}; {see}")
+    click.echo(f"{counted(total, 'window')} with heavy items: {request.output}; {see}")
     if request.block_output is not None:
-        console.print(f"Of blocks: {request.block_output}; see it with: shh show {request.block_output}")
+        click.echo(f"Of blocks: {request.block_output}; see it with: shh show {request.block_output}")

@@ -116,22 +116,18 @@ def read_titles(path: str | pathlib.Path | None) -> dict[str, str]:
         raise UserError(
             f"--titles {path} has more than {_MOST_TITLES_BYTES >> 20} MB. Keep the titles that the report needs."
         )
+    wanted = f"--titles {path} must be CSV in UTF-8 that names the columns item and title once each in its first line"
     titles: dict[str, str] = {}
     try:
         rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
         if any((rows.fieldnames or []).count(name) != 1 for name in ("item", "title")):
-            raise UserError(
-                f"--titles {path} must name the columns item and title once each in its first line, divided by commas."
-            )
+            raise UserError(f"{wanted}.")
         for row in rows:
             if None in row or None in (row["item"], row["title"]):
-                raise UserError(
-                    f"--titles {path} has too few or too many cells in line {rows.line_num:,}. Put titles with commas"
-                    " in quotes."
-                )
+                raise UserError(f"{wanted}; line {rows.line_num:,} has too few or too many. Put titles in quotes.")
             titles.setdefault(row["item"], row["title"].strip())
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"--titles {path} is not CSV in UTF-8 ({type(error).__name__}). Write it again.") from error
+    except (UnicodeDecodeError, csv.Error):
+        raise UserError(f"{wanted}. Write it again.") from None
     return titles
 
 

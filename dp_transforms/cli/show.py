@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
@@ -27,7 +28,7 @@ from dp_transforms.reports import (
     report_files_in,
     write_flat,
 )
-from dp_transforms.reports.trends import trends
+from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
@@ -81,14 +82,9 @@ def command(options: Options) -> None:
     elif options.html is None and output is None:
         console = Console(markup=False, highlight=False, emoji=False)
         shown, items = (found, None) if options.last else (found[-_LATEST_WINDOWS:], _ITEMS_PER_WINDOW)
-        ascii_only = is_ascii_only(console)
-        _print_header(console, header, ascii_only)
+        _print_header(console, header, is_ascii_only(console))
         if shown:
-            table_shown = windows_table(
-                shown, max_items=items, ascii_only=ascii_only, zone=zone, plan=header.plan, titles=titles
-            )
-            console.print(table_shown)
-            console.print(Text(legend(shown, plan=header.plan, ascii_only=ascii_only), style="dim"))
+            print_windows(console, header, shown, zone, titles, max_items=items)
         else:
             console.print(Text("No window reports any item. Some users may have held some, but too few."))
         if len(shown) < len(all_found):
@@ -132,3 +128,20 @@ def _print_header(console: Console, header: ReportHeader, ascii_only: bool) -> N
     run = f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}."
     console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
     console.print(Text(run, style="dim"))
+
+
+def print_windows(
+    console: Console,
+    header: ReportHeader,
+    shown: Sequence[Trend],
+    zone: datetime.tzinfo,
+    titles: Mapping[str, str],
+    *,
+    max_items: int | None,
+) -> None:
+    """A table of windows, and what its signs mean."""
+    ascii_only = is_ascii_only(console)
+    console.print(
+        windows_table(shown, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan, titles=titles)
+    )
+    console.print(Text(legend(shown, plan=header.plan, ascii_only=ascii_only), style="dim"))

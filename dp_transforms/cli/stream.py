@@ -123,7 +123,6 @@ def run_stream(request: StreamRequest, page: StreamPage | None, account: RunAcco
         if isinstance(job.source, KafkaTopic):
             check_topic(job.source, job.clock, tell, allow=f"--clock {PRODUCER}")
         watch = StreamWatch(request, page)
-        watch.announce(job.plan.guarantee)
         if request.reads_once:
             tell(_IN_PROCESS)
         keep = " Keep this name and the noise key: both are needed to resume it." if request.recovers else ""

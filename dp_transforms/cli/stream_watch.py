@@ -1,8 +1,8 @@
 """Watches a run of ``shh stream`` to its end: shows its reports, drains it at a stop or ends it at once, and says how
 it ended.
 
-Reports go to stdout, as a table on a terminal, else as JSON lines; the page of ``--html`` is written anew. The
-operator's numbers, on stderr, depend on the data and are not covered by the guarantee (docs/deploy.md, what to watch).
+Reports go to stdout as JSON lines, and the page of ``--html`` is written anew. The operator's numbers, on stderr,
+depend on the data and are not covered by the guarantee (docs/deploy.md, what to watch).
 
 An output that cannot be read for a while does not end the run. Ctrl-C and SIGTERM are counted and not obeyed.
 """
@@ -12,17 +12,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
-import json
 import math
 import os
 import pathlib
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+import click
 
-from dp_transforms.cli.exit_signals import StopSignals, caught_stops
+from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
@@ -31,27 +31,19 @@ from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportHeader, encode_report
-from dp_transforms.reports.trends import trends
 from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import report_page
-from dp_transforms.views.report_words import (
-    changes_legend,
-    counted,
-    ended_words,
-    is_ascii_only,
-    tells_epsilon,
-    windows_table,
-)
+from dp_transforms.views.report_words import counted, ended_words
 
 if TYPE_CHECKING:
     from dp_transforms.beam.jobs import RunningPipeline
     from dp_transforms.cli.stream_request import StreamRequest
 
 _PATIENCE_SECONDS = 120.0
+_SECONDS_BETWEEN_GLANCES = 0.05
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
 _SECONDS_BETWEEN_NUMBERS = 60.0
 _FAILED = "the windows that were reported before are valid and stay"
-_ITEMS_PER_WINDOW = 8
 _MOST_WINDOWS = 200  # with heavy items, on a page
 _MOST_ITEMS = 20_000  # of all these windows; so they have fewer sizes than a page can hold (`report_columns`)
 
@@ -71,7 +63,6 @@ class StreamWatch:
     ) -> None:
         self._request, self._job, self._page = request, request.job, page
         self._pause_seconds, self._patience_seconds, self._clock = pause_seconds, patience_seconds, clock
-        self._shown = Shown(json.loads(self._job.plan.to_json()))
         self._follower = self._job.sink.follow(self._job.run_id)
         self._seen: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
         self._reports = 0
@@ -82,10 +73,6 @@ class StreamWatch:
         self._made_stop_file = request.resumes and os.path.lexists(self._job.stop_file or "")
         self._next_numbers = 0.0
         self._unread = 0
-
-    def announce(self, text: str) -> None:
-        """A line of declared values, on stdout; only on a terminal."""
-        self._shown.announce(text)
 
     def to_the_end(self, running: RunningPipeline) -> RunEnded | None:
         """Returns when the run is over or drained, with its end if it came so far. The job is over then: it is
@@ -150,7 +137,7 @@ class StreamWatch:
                 f" they are not shown here.{see}"
             )
         elif new:
-            self._shown.reports(new)
+            show_reports(new)
         ended = ended if ended is not None and self._reports == ended.reports else None
         if self._page is not None:
             self._page.update(new, ended)
@@ -299,36 +286,10 @@ def operator_line(counts: Mapping[str, int], gauges: Mapping[str, int]) -> str:
     return f"[not covered by the guarantee, for the operator: {', '.join(parts)}]"
 
 
-class Shown:
-    """Reports on stdout as they come: a table on a terminal, else a JSON line for each window. plan: of the run."""
-
-    def __init__(self, plan: Mapping[str, object], out: Console | None = None) -> None:
-        self._plan, self._out = plan, out or Console(highlight=False)
-        self._latest: list[WindowReport] = []
-        self._with_epsilon = False
-
-    def announce(self, text: str) -> None:
-        if self._out.is_terminal:
-            self._out.print(text, markup=False, soft_wrap=True)
-
-    def reports(self, new: Sequence[WindowReport]) -> None:
-        """new: none that was shown before."""
-        if not self._out.is_terminal:
-            for report in new:
-                self._out.file.write(encode_report(report, ascii_only=True) + "\n")
-            self._out.file.flush()
-            return
-        ascii_only, is_first = is_ascii_only(self._out), not self._latest
-        self._with_epsilon = self._with_epsilon or tells_epsilon(new)  # rows must not lose a column again
-        found = [each for each in trends(self._plan, [*self._latest, *new]) if each.report in new]
-        self._latest = [found[-1].report]
-        if is_first:
-            self.announce(changes_legend(self._plan, ascii_only))
-        table = windows_table(
-            found, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, with_epsilon=self._with_epsilon
-        )
-        table.show_header = is_first
-        self._out.print(table, end="")
+def show_reports(new: Sequence[WindowReport]) -> None:
+    """On stdout, a JSON line each. new: none that was shown before."""
+    for report in new:
+        click.echo(encode_report(report, ascii_only=True))
 
 
 class StreamPage:
@@ -379,3 +340,38 @@ class StreamPage:
             state.append(ended_words(self._ended, None if plan is None else plan.schedule.horizon))
         goes_on = self._ended is None
         return report_page(self._header, self._newest, self._zone, self._titles, " ".join(state), goes_on=goes_on)
+
+
+class StopSignals:
+    """How often the operator asked to stop, and the exit code for the last signal.
+
+    The handler takes no lock, so it cannot wake a waiting thread. It interrupts the main thread, which may hold that
+    lock (it does while it waits for a `threading.Event`), and would then wait for itself forever.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.code = INTERRUPTED
+
+    def __call__(self, number: int, frame: object) -> None:
+        self.count += 1
+        self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED
+
+    def wait(self, seconds: float, seen: int) -> bool:
+        """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that happened."""
+        deadline = time.monotonic() + seconds
+        while self.count <= seen and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _SECONDS_BETWEEN_GLANCES))
+        return self.count > seen
+
+
+@contextlib.contextmanager
+def caught_stops() -> Iterator[StopSignals]:
+    """While the block runs, in the main thread, both signals are only counted."""
+    stops = StopSignals()
+    before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

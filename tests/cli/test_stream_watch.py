@@ -11,8 +11,7 @@ import types
 import pytest
 
 from dp_transforms.cli import stream_watch
-from dp_transforms.cli.exit_signals import StopSignals, caught_stops
-from dp_transforms.cli.stream_watch import StreamWatch, operator_line
+from dp_transforms.cli.stream_watch import StopSignals, StreamWatch, caught_stops, operator_line
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -79,7 +78,7 @@ def status(monkeypatch):
 
 def see(monkeypatch, seen):
     monkeypatch.setattr(stream_watch, "tell", lambda text: seen.tell(text))
-    monkeypatch.setattr(stream_watch.Shown, "reports", lambda _, new: seen.shown.extend(new))
+    monkeypatch.setattr(stream_watch, "show_reports", seen.shown.extend)
     return seen
 
 
@@ -305,7 +304,7 @@ SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.
 UNDER_FIRE = f"""
 import os, subprocess, sys
-from dp_transforms.cli.exit_signals import caught_stops
+from dp_transforms.cli.stream_watch import caught_stops
 send = "import os, sys, time\\nfor _ in range({SIGNALS}):\\n    os.kill(int(sys.argv[1]), 2)\\n    time.sleep(0.002)"
 with caught_stops() as stops:
     sender = subprocess.Popen([sys.executable, "-c", send, str(os.getpid())])
