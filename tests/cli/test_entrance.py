@@ -86,9 +86,13 @@ def test_a_standard_output_that_is_full_is_named(folder):
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
 
 
-@pytest.fixture
-def nowhere():
-    """A standard output whose reader has gone."""
+@pytest.fixture(params=["a closed pipe", "a full disk"])
+def nowhere(request):
+    """A standard output whose reader has gone, or that has no room."""
+    if request.param == "a full disk":
+        with open("/dev/full", "w") as full:
+            yield full
+        return
     reads, writes = os.pipe()
     os.close(reads)
     with open(writes, "w") as file:
