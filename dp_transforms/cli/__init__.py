@@ -5,8 +5,7 @@
 - replay: its options, what they come to, and what is said of its result. replay_run: its runs, here or by a runner.
 - stream: its options, and its run. stream_request: from the options to all that a run needs. stream_watch: watches a
   run to its end.
-- doctor, log_glance, field_roles, glance_words: a glance at a log; what is found in it, which field may be the user,
-  and in words.
+- doctor: a look at a log. log_sample: some rows of it. log_fields: which field may be user, item, time.
 
 What several share:
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from dp_transforms.local.replay import Progress as ReplayProgress
+    from dp_transforms.local.replay import ReplayProgress
 
 _SECONDS_BETWEEN_UPDATES = 0.2
 _state = {"is_done": False}

@@ -53,12 +53,12 @@ from dp_transforms.cli.shared_options import (
     read_titles,
 )
 from dp_transforms.cli.show import print_windows
-from dp_transforms.core.event_ids import joined_label
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
 from dp_transforms.local.pool import start_fork_server
-from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs import find_log_chunks, unit_hint
+from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends
@@ -211,15 +211,12 @@ def _sliding_words(request: ReplayRequest) -> str | None:
 def _propose(options: Options) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
-    from dp_transforms.cli.doctor import show_glance
-    from dp_transforms.cli.field_roles import ITEM, TIME, USER
+    from dp_transforms.cli.doctor import ROLES, show_glance
 
-    context, roles = click.get_current_context(), {USER: "user_field", ITEM: "item_field", TIME: "time_field"}
-    roles = {
-        role: name for role, name in roles.items() if context.get_parameter_source(name) != ParameterSource.DEFAULT
-    }
-    given = {role: (options.item_field[0] if role == ITEM else getattr(options, name)) for role, name in roles.items()}
-    show_glance(options.logs, given, options, tell, Console(stderr=True), options.item_field[1:])
+    source, fields = click.get_current_context().get_parameter_source, fields_of(options)
+    named = zip(ROLES, fields.names, strict=False)
+    given = {role: name for role, name in named if source(f"{role}_field") != ParameterSource.DEFAULT}
+    show_glance(options.logs, given, fields, tell, Console(stderr=True), fields.items[1:])
     tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
@@ -265,7 +262,6 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
         memory=options.memory,
         processes=options.processes,
         is_verbose=options.verbose,
-        hint=hint_of_log(chunks, fields),
         state=None if path is None else _state(options, path, full_name(output)),
     )
 

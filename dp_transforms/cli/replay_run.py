@@ -11,8 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from dp_transforms.cli.operator_log import note_done, shown_progress, tell
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
 from dp_transforms.cli.output_file import check_output, is_taken, output_draft_file, publish_output
@@ -60,7 +58,6 @@ class ReplayRequest:
     logs: as they were named; chunks are of them. noise_key: the path of its file; None for one that is drawn and
         forgotten. is_named: whether the operator chose the run id.
     memory, processes: None for what is free, and one a core.
-    hint: for the operator, why most rows may be unreadable (`hint_of_log`).
     shards: into how many parts users and items are cut; None for the number that suits this machine. Results do not
         depend on it.
     state: of the part that is taken; None for all of a run at once.
@@ -83,7 +80,6 @@ class ReplayRequest:
     memory: int | None = None
     processes: int | None = None
     is_verbose: bool = False
-    hint: str | None = None
     shards: int | None = None
     state: StateOptions | None = None
 
@@ -204,9 +200,6 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
 
 
 def _run(request: ReplayRequest, runner: Sequence[str] = (), part: StatePart | None = None) -> ReplaySummary:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
-        console.print(request.hint, style="bold", markup=False)
     return run_on_runner(request, runner) if runner else run_replay(request, part)
 
 
@@ -330,7 +323,7 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
     replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
     with (
         request.spread.workers(key, shows_faults=request.is_verbose) as workers,
-        shown_progress(local.Progress(), sum(chunk.bytes for chunk in chunks)) as progress,
+        shown_progress(local.ReplayProgress(), sum(chunk.bytes for chunk in chunks)) as progress,
     ):
         return replay.of_log(chunks, fields, workers, progress)
 
@@ -381,7 +374,7 @@ def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, ha
         else:
             where = "see where and why with --dead-letter FILE; shh doctor LOG shows how it is read"
         unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
-        hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
+        hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than the"
             f" {allowed:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}.{hint}"
