@@ -86,7 +86,7 @@ def command(options: Options) -> None:
     plan = read_plan(options.plan_file)
     with _progress() as advance:
         exact: ExactAudit | LooksExactAudit
-        if plan.looks is not None:
+        if plan.contributions is not None:
             exact = audit_looks_exactly(LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan), on_step=advance)
         else:
             exact = audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan), on_step=advance)

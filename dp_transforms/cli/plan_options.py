@@ -6,8 +6,7 @@ import math
 
 import click
 
-from dp_transforms.accounting.charged_hits import RELEASE_MODES
-from dp_transforms.accounting.paid_tests import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
+from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, LABELS
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     BUDGET,
@@ -21,7 +20,7 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.plan.calibration import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.calibration import DEFAULT_MAX_ITEMS_PER_USER, DEFAULT_MOST_TESTS, DEFAULT_USUAL_TESTS
 from dp_transforms.plan.plan import CHARGES, HITS, Plan, plan_for
 from dp_transforms.plan.rounds import REPLAY
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -29,13 +28,13 @@ from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 
 _MOST_PLAN_BYTES = 1 << 20
-_HITS = {counts: RELEASE_MODES["hits-with-counts" if counts else "hits"].default_hits for counts in (False, True)}
+_HITS = {counts: DEFAULT_HITS[COUNTS if counts else LABELS] for counts in (False, True)}
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 
 _USUAL = "Items in windows that most users have. Expect it, never count it in the log."
-_DEFAULT_USUAL = f"Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}."
-_MOST = f"Further ones of a user do not count. Default: {DEFAULT_MOST_LOOKS:,}."
+_DEFAULT_USUAL = f"Default: {DEFAULT_USUAL_TESTS[0]} {DEFAULT_USUAL_TESTS[1]}."
+_MOST = f"Further ones of a user do not count. Default: {DEFAULT_MOST_TESTS:,}."
 _HITS_PER_USER = f"With hits: then a user no longer counts. Default: {_HITS[False]}; {_HITS[True]} with --counts."
 _ITEMS_PER_USER = f"With hits: in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
 _PUBLIC = "Public list of all items, never made from the log."

@@ -57,8 +57,8 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
 def test_the_numbers_in_json():
     record = _record(*LOOKS, "--usual-contributions", "1", "4", "--most-contributions", "5", "--use", "stream")
     plan = Plan.from_json(json.dumps(record["chosen"]))
-    assert plan.looks is not None
-    assert (plan.paid_contributions.usual_looks, plan.paid_contributions.most_looks, plan.followed_for) == (
+    assert plan.contributions is not None
+    assert (plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests, plan.followed_for) == (
         (1, 4),
         5,
         168,
