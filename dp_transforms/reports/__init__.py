@@ -1,22 +1,17 @@
-"""Files of reports: what a run writes and ``shh show`` reads. The ending of a file says its format.
+"""Reports in files, folders and topics: what a run writes and ``shh show`` reads.
 
     `report_records`      header and records, the check of all that is written or read, and both as JSON lines
-    `avro`                object container file, header in the file metadata
+    `avro`                the same as an object container file
     `files`               writing and reading by path; the files of one run as one report
     `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
     `report`              a report as one value, and as one flat table
-
-A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one
-line.
-
-Sinks for the reports of a stream: `ReportFolder`, one file per window, or `ReportTopic`, a Kafka topic.
-
-    `report_writer`       what a sink is, and the rule of all sinks: the first answer for a window is kept for ever
-    `report_folder`       files that appear whole, and are never replaced
+    `report_writer`       what a sink of a stream is, and its rule: the first answer for a window is kept for ever
+    `report_folder`       one file per window, which appears whole and is never replaced
+    `report_topic`        a Kafka topic, in transactions, so that a worker that was replaced can write no more
     `topic_records`       the records of a topic, what they tell of a run, and following it
-    `report_topic`        transactions, so that a worker that was replaced can write no more
 
-The library of a format or a sink is loaded when it is used. Knows no Beam.
+A report may come from anywhere, so it is read as hostile input: any fault raises a `ReportFileError` of one line. The
+library of a format or a sink is loaded when it is used. Knows no Beam.
 """
 
 from __future__ import annotations

@@ -71,11 +71,8 @@ def write_report_file(path: Path, header: ReportHeader, reports: Iterable[Window
         raise write_error(path, error) from error
 
 
-def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
-    """The header and, one by one, the reports, of a local file or a URL. Every record is checked.
-
-    Raises ReportFileError: at once for a fault of the file or its header, and while iterating for one of a record.
-    """
+def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
+    """The header and the reports of a local file or a URL. Every record is checked. Raises ReportFileError."""
     is_avro = report_format(path) == "avro"
     try:
         handle = _open(path)
@@ -83,25 +80,14 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
         raise ReportFileError(str(error)) from None
     except OSError as error:
         raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
-    stack = contextlib.ExitStack()
-    stack.enter_context(handle)
-    try:
-        with _hostile(path):
-            if is_avro:
-                from dp_transforms.reports import avro
+    with handle, _hostile(path):
+        if is_avro:
+            from dp_transforms.reports import avro
 
-                header, reports = avro.read(handle)
-            else:
-                header, reports = read_json_lines(handle)
-    except BaseException:
-        stack.close()
-        raise
-
-    def checked() -> Iterator[WindowReport]:
-        with stack, _hostile(path):
-            yield from reports
-
-    return header, checked()
+            header, reports = avro.read(handle)
+        else:
+            header, reports = read_json_lines(handle)
+        return header, list(reports)
 
 
 def report_files_in(folder: Path) -> list[str]:
