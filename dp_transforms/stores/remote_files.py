@@ -33,7 +33,7 @@ from dp_transforms.stores.object_stores import RemoteFileError as RemoteFileErro
 from dp_transforms.stores.object_stores import UrlError as UrlError
 from dp_transforms.stores.object_stores import is_remote as is_remote
 
-Content = bytes | BinaryIO
+Content = bytes | BinaryIO  # a file from its beginning on, wherever it stands
 SEQUENTIAL_BYTES = 8 << 20  # read at once where a file is read from its beginning on
 _SPECIAL = re.compile(r"[*?\[]")
 _CONFLICT_PAUSES = (0.2, 1.0, 3.0)  # seconds before a file is written again that another one was writing or removing
@@ -245,8 +245,10 @@ def _holds(found: StoredFile, source: BinaryIO) -> bool:
 def put_over(url: str, content: Content) -> None:
     """The same in the place of what has the name: for a step that may run twice."""
     store, root = store_of(url)
+    source = io.BytesIO(content) if isinstance(content, bytes) else content
+    source.seek(0)
     with errors_of(url):
-        import_obstore().put(store, url[len(root) :], content)
+        import_obstore().put(store, url[len(root) :], source, use_multipart=False)
 
 
 def remove(url: str) -> None:

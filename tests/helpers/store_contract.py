@@ -23,11 +23,17 @@ def a_file_appears_whole_and_replaces_none(root: str) -> None:
     remote_files.put_new(url, b"first")
     with pytest.raises(FileExistsError):
         remote_files.put_new(url, b"second")
+    second = io.BytesIO()
+    second.write(b"second")
     with pytest.raises(FileExistsError):
-        remote_files.put_new(url, io.BytesIO(b"second"))
+        remote_files.put_new(url, second)
+    remote_files.put_new(f"{root}/reports/two.avro", second)
+    assert remote_files.read_stored(f"{root}/reports/two.avro", 100) == b"second"
     assert remote_files.read_stored(url, 100) == b"first"
     assert remote_files.read_stored(url, 3) == b"firs", "one byte more than asked for shows that it is larger"
-    remote_files.put_over(url, io.BytesIO(b"third, longer"))
+    third = io.BytesIO()
+    third.write(b"third, longer")  # and it stands at its end
+    remote_files.put_over(url, third)
     assert remote_files.read_stored(url, 100) == b"third, longer"
     remote_files.remove(url)
     remote_files.remove(url)
