@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import json
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
@@ -131,8 +133,6 @@ def checked_report(report: Any) -> WindowReport:
     items, zones, counts, levels, users = zip(*entries, strict=True) if entries else ((),) * 5
     size = _RECORD_FRAME_BYTES + _text_bytes("stream", [stream])
     size += _HEAVY_HITTER_FRAME_BYTES * len(entries) + _text_bytes("item", items)
-    if not all(zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN)) for zone in zones):
-        raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
     _check_whole("noisy_count", counts, -_MAX_LONG - 1)
     _check_whole("level", levels, 1)
     _check_whole("at_least_users", users, 0)
@@ -155,20 +155,26 @@ def checked_report(report: Any) -> WindowReport:
 
 
 def _check_together(zones: Sequence[Any], counts: Sequence[Any], levels: Sequence[Any], users: Sequence[Any]) -> None:
-    """What must not stand beside what; looked at once for each kind of heavy hitter."""
-    for zone, has_count, has_level, has_users in {
-        (zone, count is not None, level is not None, least is not None)
-        for zone, count, level, least in zip(zones, counts, levels, users, strict=True)
-    }:
+    """Zones, and what must not stand beside what: looked at once for each kind of heavy hitter."""
+    are_there = [map(operator.is_not, column, itertools.repeat(None)) for column in (counts, levels, users)]
+    for zone, has_count, has_level, has_users in set(zip(map(_zone, zones), *are_there, strict=True)):
         if zone == ABOVE and has_count:
             raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
         if has_level and zone is not None:
             raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
         if has_users and not has_level:
             raise ReportFileError("at_least_users of a heavy hitter must be null where level is.")
-    if any(level is not None and count is not None and count < 0 for count, level in zip(counts, levels, strict=True)):
-        problem = "another one is not a count of contributions"
-        raise ReportFileError(f"noisy_count must be at least 0 beside a level: {problem}.")
+        if has_level and has_count:
+            below = (count < 0 for count, level in zip(counts, levels, strict=True) if count is not None and level)
+            if any(below):
+                problem = "another one is not a count of contributions"
+                raise ReportFileError(f"noisy_count must be at least 0 beside a level: {problem}.")
+
+
+def _zone(zone: Any) -> str | None:
+    if zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN)):
+        return zone
+    raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
 
 
 def _heavy_hitter(entry: Any) -> HeavyHitter:
