@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import pathlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
@@ -21,7 +20,7 @@ from dp_transforms.reports.report_records import (
     read_json_lines,
     write_json_lines,
 )
-from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, sync_folder
+from dp_transforms.stores.local_files import Path, open_regular, write_whole
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
 _ENDINGS = {
@@ -58,15 +57,10 @@ def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], fil
 
 
 def write_report_file(path: Path, header: ReportHeader, reports: Iterable[WindowReport]) -> None:
-    """Writes `report_file_bytes` to exactly this path, and on to the disk.
-
-    An existing file is never overwritten. If anything fails, no file remains. A process that dies meanwhile leaves one,
-    so write into a draft and publish it (`local_files`).
-    """
+    """A local file of `report_file_bytes`, which appears whole or not at all, and never over another."""
     content = report_file_bytes(header, reports, report_format(path))
     try:
-        with new_on_disk(path) as handle:
-            handle.write(content)
+        write_whole(path, lambda handle: handle.write(content))
     except OSError as error:
         raise write_error(path, error) from error
 
@@ -184,15 +178,8 @@ def replace_whole(
         if is_remote(path):
             content = io.BytesIO()
             write(content)
-            put_over(path, content.getvalue())
-            return
-        temporary = pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
-        try:
-            with new_on_disk(temporary, mode) as handle:
-                write(handle)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(path)
+            put_over(path, content)
+        else:
+            write_whole(path, write, mode=mode, may_replace=True)
     except OSError as error:
         raise write_error(shown_name or path, error) from None
