@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TopicRecord: TypeAlias = "ReportHeader | WindowReport | RunEnded"
 RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without decoding the record
 WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
-CONSUME = 1000
+_CONSUME = 1000
 _START_ANEW = "Another program, or another run of this name, wrote to this topic. Use a new topic and start a new run."
 CONSUMER = {
     "group.id": "shh",  # the client requires one; nothing is stored under it
@@ -167,13 +167,27 @@ def read_from_beginning(
                 f"the topic {places[0].topic!r} could not be read to its end in {WAIT_SECONDS:.0f} s. The broker is"
                 " slow, or another producer holds a transaction open. Try again later."
             )
-        for message in consumer.consume(CONSUME, timeout=0.1):
-            if message.error() is None:
-                take(message)
-            elif message.error().code() != kafka.KafkaError._PARTITION_EOF:
-                raise kafka.KafkaException(message.error())
-            elif message.offset() >= ends.get(message.partition(), 0):
-                left.discard(message.partition())
+        _, reached = _take_some(consumer, take)
+        left -= {end.partition() for end in reached if end.offset() >= ends.get(end.partition(), 0)}
+
+
+def _take_some(consumer: Any, take: Callable[[Any], None]) -> tuple[bool, list[Any]]:
+    """Takes what has come. Whether there may be more, and which ends of partitions were among it."""
+    kafka = import_confluent_kafka()
+    messages, reached, failed = consumer.consume(_CONSUME, timeout=0.1), [], None
+    for message in messages:
+        if (error := message.error()) is None:
+            take(message)
+        elif error.code() == kafka.KafkaError._PARTITION_EOF:
+            reached.append(message)
+        elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
+            problem = "was made anew, or has lost records. It is read again from its beginning"
+            raise StreamError(f"the topic {message.topic()!r} {problem}.")
+        else:
+            failed = error  # what came with it is taken first: it comes once
+    if failed is not None:
+        raise kafka.KafkaException(failed)
+    return len(messages) == _CONSUME, reached
 
 
 @contextlib.contextmanager
@@ -241,28 +255,12 @@ class TopicFollower(ReportFollower):
             # Fails if no broker answers: reading would just wait.
             self._topic.partitions(self._consumer, _SECONDS_TO_ANSWER)
             for _ in range(_MOST_READS):
-                if not self._read_some():
+                may_be_more, _ = _take_some(self._consumer, self._run.take)
+                if not may_be_more:
                     return
         except (ReportFileError, StreamError):
             self.close()
             raise
-
-    def _read_some(self) -> bool:
-        """Whether there may be more."""
-        kafka = import_confluent_kafka()
-        messages, failed = self._consumer.consume(CONSUME, timeout=0.1), None
-        for message in messages:
-            if (error := message.error()) is None:
-                self._run.take(message)
-            elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
-                raise StreamError(
-                    f"{self._topic.name} was made anew, or has lost records. It is read again from its beginning."
-                )
-            elif error.code() != kafka.KafkaError._PARTITION_EOF:
-                failed = error  # what came with it is taken first: it comes once
-        if failed is not None:
-            raise kafka.KafkaException(failed)
-        return len(messages) == CONSUME
 
     def _only_run(self) -> str:
         """Raises StreamError unless there is one."""
