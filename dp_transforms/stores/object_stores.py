@@ -5,14 +5,14 @@ obstore asks all three kinds. Its words may hold what should not be seen on a te
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import functools
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from dp_transforms.checks import how_to_install, without_secrets
 
@@ -49,6 +49,7 @@ _PROBLEMS = (  # by what the text of an error of obstore has: the first that fit
 _CLIENT = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h"}
 _RETRIES = {"max_retries": 4, "retry_timeout": datetime.timedelta(minutes=3)}
 _used_in: int | None = None  # the process
+_Answer = TypeVar("_Answer")
 
 
 class UrlError(ValueError):
@@ -84,7 +85,33 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-def import_obstore() -> Any:
+def ask(url: str, question: Callable[[Any, Any, str], _Answer], *, is_read: bool = False) -> _Answer:
+    """What obstore answers. question: of obstore, the store of a URL, and the path in it. is_read: of one version.
+
+    Raises OSError in words of ours: FileNotFoundError, FileExistsError, FileChangedError or RemoteFileError; UrlError
+    for anything but a URL of a store.
+    """
+    store = store_of(url)
+    answers: list[_Answer | BaseException] = []
+
+    def wait() -> None:
+        try:
+            answers.append(question(_import_obstore(), store, url[len(root_of(url)) :]))
+        except BaseException as error:  # obstore's own panics are no Exception
+            answers.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)  # who waits in obstore hears no signal, such as Ctrl-C
+    thread.start()
+    thread.join()
+    answer = answers[0]
+    if isinstance(answer, RemoteFileError):
+        raise answer
+    if isinstance(answer, BaseException):
+        raise _in_our_words(url, answer, is_read) from None
+    return answer
+
+
+def _import_obstore() -> Any:
     try:
         import obstore
         import obstore.exceptions
@@ -95,34 +122,38 @@ def import_obstore() -> Any:
     return obstore
 
 
-def store_of(url: str) -> tuple[Any, str]:
-    """The store of a URL, and the part of the URL that names it: all up to what the store calls a path.
-
-    Raises UrlError for anything but a URL of a store.
-    """
-    global _used_in
+def root_of(url: str) -> str:
+    """The part of a URL that names the store: all up to what the store calls a path. Raises UrlError."""
     if not is_remote(url):
         raise UrlError(f"a URL must begin with one of {_SCHEMES}.")
     scheme, rest = url.split("://", 1)
-    names = tuple([*rest.split("/"), ""][: 2 if scheme == "azfs" else 1])  # of an account, and its container
+    names = [*rest.split("/"), ""][: 2 if scheme == "azfs" else 1]  # of an account, and its container
     if not all(map(_BUCKET.fullmatch, names)):
         raise fault(url, f"its name is not one that a store allows: check the name of the {SCHEMES[scheme]}")
+    return "/".join([f"{scheme}:/", *names, ""])
+
+
+def store_of(url: str) -> Any:
+    """obstore's, for this process, and for the environment as it is."""
+    global _used_in
+    root = root_of(url)
     _used_in = _used_in or os.getpid()
     if _used_in != os.getpid():  # obstore would wait for ever
         raise fault(url, "this process was forked from one that has used a store: start processes by spawn")
     relevant = ("AWS_", "GOOGLE_", "AZURE_", "STORAGE_")
     settings = frozenset(each for each in os.environ.items() if each[0].startswith(relevant))
-    return _open_store(scheme, names, settings), "/".join([f"{scheme}:/", *names, ""])
+    return _open_store(root, settings)
 
 
 @functools.lru_cache(maxsize=64)
-def _open_store(scheme: str, names: tuple[str, ...], settings: frozenset[tuple[str, str]]) -> Any:
+def _open_store(url: str, settings: frozenset[tuple[str, str]]) -> Any:
     """settings: the environment, as far as a store depends on it; obstore reads it too."""
-    given, login, url = dict(settings), _LOGIN[scheme], f"{scheme}://{'/'.join(names)}"
+    scheme, _, *names = url.rstrip("/").split("/")
+    scheme, given = scheme.removesuffix(":"), dict(settings)
     more: dict[str, Any] = {}
     if scheme == "s3":
         if "AWS_PROFILE" in given and "AWS_ACCESS_KEY_ID" not in given:
-            raise fault(url, f"AWS_PROFILE is not read: {login}")
+            raise fault(url, f"AWS_PROFILE is not read: {_LOGIN[scheme]}")
         endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
         more = {"endpoint": endpoint} if endpoint else {}
     elif scheme == "gs":
@@ -141,7 +172,7 @@ def _open_store(scheme: str, names: tuple[str, ...], settings: frozenset[tuple[s
     if endpoint and not endpoint.startswith(("http://", "https://")):  # obstore would abort with a trace
         raise fault(url, "its settings cannot be used: check the endpoint, a URL that begins with http:// or https://")
     options = _CLIENT | {"allow_http": (endpoint or "").startswith("http://")}
-    obstore = import_obstore().store
+    obstore = _import_obstore().store
     kind = {"s3": obstore.S3Store, "gs": obstore.GCSStore, "azfs": obstore.AzureStore}[scheme]
     return kind(names[-1], client_options=options, retry_config=_RETRIES, **more)
 
@@ -150,19 +181,10 @@ def fault(url: str, problem: str) -> RemoteFileError:
     return RemoteFileError(errno.EIO, problem, url)
 
 
-@contextlib.contextmanager
-def errors_of(url: str, *, is_read: bool = False, passing: type[Exception] = RemoteFileError) -> Iterator[None]:
-    """Errors of obstore become OSErrors in words of ours. is_read: of one version. passing: stays as it is."""
-    try:
-        yield
-    except (RemoteFileError, passing):
-        raise
-    except Exception as error:
-        raise _in_our_words(url, error, is_read) from None
-
-
-def _in_our_words(url: str, error: Exception, is_read: bool) -> OSError:
+def _in_our_words(url: str, error: BaseException, is_read: bool) -> OSError:
     text = str(error)
+    if isinstance(error, _import_obstore().exceptions.AlreadyExistsError):
+        return FileExistsError(errno.EEXIST, "a file of this name exists in the store", url)
     is_absent = isinstance(error, FileNotFoundError) or "status code: 404" in text
     if is_read and (is_absent or re.search(r"status code: 41[26]", text)):
         problem = "it was changed or removed while it was read: use files that nobody writes to any more"

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from dp_transforms.stores.object_stores import AWAY, errors_of, fault, import_obstore, store_of
+from dp_transforms.stores.object_stores import AWAY, ask, fault, root_of
 from dp_transforms.stores.object_stores import FileChangedError as FileChangedError
 from dp_transforms.stores.object_stores import RemoteFileError as RemoteFileError
 from dp_transforms.stores.object_stores import UrlError as UrlError
@@ -77,12 +77,10 @@ def look_at(url: str) -> StoredFile:
 
 
 def _look(url: str) -> StoredFile | None:
-    store, root = store_of(url)
-    with errors_of(url):
-        try:
-            return _version(root, import_obstore().head(store, url[len(root) :]))
-        except FileNotFoundError:
-            return None
+    try:
+        return _version(url, ask(url, lambda obstore, store, path: obstore.head(store, path)))
+    except FileNotFoundError:
+        return None
 
 
 def find_files(source: str) -> Iterator[StoredFile]:
@@ -91,7 +89,7 @@ def find_files(source: str) -> Iterator[StoredFile]:
 
     Nothing is left out for its ending, but what is hidden is. Raises OSError.
     """
-    _, root = store_of(source)
+    root = root_of(source)
     wanted = source[len(root) :].strip("/")
     if wanted and not source.endswith("/") and (exact := _look(source)) is not None:
         yield exact
@@ -105,29 +103,29 @@ def find_files(source: str) -> Iterator[StoredFile]:
 
 def list_beginning(beginning: str) -> Iterator[StoredFile]:
     """All files whose URL begins so, in order; constant memory."""
-    store, root = store_of(beginning)
+    root = root_of(beginning)
     wanted = beginning[len(root) :]
     folder, _, part = wanted.rpartition("/")
-    before = "" if not part else wanted[:-1]  # lists begin behind it
+    before = wanted[:-1] if part else None  # lists begin behind it
+    batches = ask(beginning, lambda obstore, store, _: iter(obstore.list(store, folder or None, offset=before)))
     last = ""
-    with errors_of(beginning):
-        for batch in import_obstore().list(store, folder or None, offset=before or None):
-            for found in batch:
-                path = found["path"]
-                if path.encode() < last.encode():  # as in directory buckets of S3
-                    raise fault(beginning, "the store does not list its files in order: use another kind of bucket")
-                last = path
-                if path.startswith(wanted):
-                    file = _version(root, found)
-                    # Some tools mark a folder by an empty file with its name and a slash, which obstore leaves out.
-                    if file.size or _look(file.url):
-                        yield file
-                elif path > wanted:
-                    return
+    while batch := ask(beginning, lambda *_: next(batches, None)):
+        for found in batch:
+            path = found["path"]
+            if path.encode() < last.encode():  # as in directory buckets of S3
+                raise fault(beginning, "the store does not list its files in order: use another kind of bucket")
+            last = path
+            if path.startswith(wanted):
+                file = _version(root + path, found)
+                # Some tools mark a folder by an empty file with its name and a slash, which obstore leaves out.
+                if file.size or _look(file.url):
+                    yield file
+            elif path > wanted:
+                return
 
 
-def _version(root: str, found: Mapping[str, Any]) -> StoredFile:
-    url, version = root + found["path"], found["e_tag"]
+def _version(url: str, found: Mapping[str, Any]) -> StoredFile:
+    version = found["e_tag"]
     if not version:
         problem = "the store gives its files no ETag, so a change would not be seen: use another store, or a path"
         raise fault(url, problem)
@@ -185,15 +183,16 @@ class StoredReader(io.RawIOBase):
 
     def _fetch(self, begin: int, length: int) -> bytes:
         """obstore goes on where a connection broke, under the same condition."""
-        store, root = store_of(self.file.url)
         options = {"range": (begin, begin + length), "if_match": self.file.version}
         try:
-            with errors_of(self.file.url, is_read=True):
-                data = bytes(import_obstore().get(store, self.file.url[len(root) :], options=options).bytes())
+            return ask(
+                self.file.url,
+                lambda obstore, store, path: bytes(obstore.get(store, path, options=options).bytes()),
+                is_read=True,
+            )
         except OSError as error:
             self.failure = error
             raise
-        return data
 
 
 def open_stored(file: StoredFile, *, ahead: int = SEQUENTIAL_BYTES) -> StoredReader:
@@ -208,25 +207,36 @@ def read_stored(url: str, most_bytes: int) -> bytes:
 
 def put_new(url: str, content: Content) -> None:
     """A new file, which appears whole. Raises FileExistsError if the name is taken, even at the same moment."""
-    store, root = store_of(url)
-    taken = import_obstore().exceptions.AlreadyExistsError
+    _put(url, content, only_new=True)
+
+
+def put_over(url: str, content: Content) -> None:
+    """The same in the place of what has the name: for a step that may run twice."""
+    _put(url, content, only_new=False)
+
+
+def _put(url: str, content: Content, *, only_new: bool) -> None:
     source = io.BytesIO(content) if isinstance(content, bytes) else content
+    mode = "create" if only_new else "overwrite"
+
+    def put(obstore: Any, store: Any, path: str) -> None:
+        obstore.put(store, path, source, mode=mode, use_multipart=False)
+
     for pause in (*_CONFLICT_PAUSES, None):
         source.seek(0)
         try:
-            with errors_of(url, passing=taken):
-                import_obstore().put(store, url[len(root) :], source, mode="create")
+            ask(url, put)
             return
-        except taken:
+        except FileExistsError:
             # By this very request, if its first answer was lost. Or nothing has the name: two asked for it at the same
             # moment, and the store let neither come first.
-            if (found := _look(url)) is not None:
+            if only_new and (found := _look(url)) is not None:
                 if _holds(found, source):
                     return
-                raise FileExistsError(errno.EEXIST, "a file of this name exists in the store", url) from None
+                raise
         except RemoteFileError as error:
             with contextlib.suppress(OSError):  # then nobody knows, and the first error says more
-                if error.strerror == AWAY and (found := _look(url)) is not None and _holds(found, source):
+                if only_new and error.strerror == AWAY and (found := _look(url)) and _holds(found, source):
                     return
             raise
         if pause is not None:
@@ -242,20 +252,10 @@ def _holds(found: StoredFile, source: BinaryIO) -> bool:
         return all(piece == stored.read(len(piece)) for piece in iter(lambda: source.read(SEQUENTIAL_BYTES), b""))
 
 
-def put_over(url: str, content: Content) -> None:
-    """The same in the place of what has the name: for a step that may run twice."""
-    store, root = store_of(url)
-    source = io.BytesIO(content) if isinstance(content, bytes) else content
-    source.seek(0)
-    with errors_of(url):
-        import_obstore().put(store, url[len(root) :], source, use_multipart=False)
-
-
 def remove(url: str) -> None:
     """Removes a file, if it is there. Raises OSError."""
-    store, root = store_of(url)
-    with errors_of(url), contextlib.suppress(FileNotFoundError):
-        import_obstore().delete(store, url[len(root) :])
+    with contextlib.suppress(FileNotFoundError):
+        ask(url, lambda obstore, store, path: obstore.delete(store, path))
 
 
 def check_writable(url: str) -> None:

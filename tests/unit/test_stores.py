@@ -5,6 +5,8 @@ import os
 import pathlib
 import pickle
 import re
+import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -301,6 +303,17 @@ def test_a_bucket_that_is_no_name_and_a_store_that_is_away(bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     with pytest.raises(RemoteFileError, match="its settings cannot be used: check the endpoint"):
         remote_files.look_at(f"{bucket}/a.csv")
+
+
+def test_ctrl_c_ends_the_wait_for_a_store_that_does_not_answer(bucket, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        program = "import sys; from dp_transforms.stores.remote_files import look_at; look_at(sys.argv[1])"
+        command = [sys.executable, "-c", program, f"{bucket}/a"]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as asking:
+            silent.accept()
+            asking.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in asking.communicate(timeout=30)[1]
 
 
 def test_errors_and_versions_travel_between_processes(bucket):
