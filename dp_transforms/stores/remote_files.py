@@ -112,14 +112,15 @@ def list_beginning(beginning: str) -> Iterator[StoredFile]:
     while batch := ask(beginning, lambda *_: next(batches, None)):
         for found in batch:
             path = found["path"]
-            if path.encode() < last.encode():  # as in directory buckets of S3
-                raise fault(beginning, "the store does not list its files in order: use another kind of bucket")
-            last = path
             if path.startswith(wanted):
                 file = _version(root + path, found)
                 # Some tools mark a folder by an empty file with its name and a slash, which obstore leaves out.
-                if file.size or _look(file.url):
-                    yield file
+                if not file.size and not _look(file.url):
+                    continue
+                if path < last:  # as in directory buckets of S3
+                    raise fault(beginning, "the store does not list its files in order: use another kind of bucket")
+                last = path
+                yield file
             elif path > wanted:
                 return
 

@@ -207,10 +207,10 @@ def test_names_that_obstore_cannot_have_are_an_error_and_marks_of_folders_none(s
     """A list that ended at such a name would leave out rows of a log."""
     backend = pytest.importorskip("moto.s3.models").s3_backends["123456789012"]["aws"]
     name = bucket.removeprefix("s3://")
-    for key in ("logs/a.parquet/", "logs/a.parquet/part", "logs/empty"):
+    for key in ("logs/a.parquet/", "logs/a.parquet/part", "logs/a.parquet-b/part", "logs/empty"):
         backend.put_object(name, key, b"x" if key.endswith("part") else b"")
     found = [file.url.removeprefix(f"{bucket}/") for file in remote_files.find_files(f"{bucket}/logs")]
-    assert found == ["logs/a.parquet/part", "logs/empty"]
+    assert found == ["logs/a.parquet-b/part", "logs/a.parquet/part", "logs/empty"]
     for key in ("logs/x//b", "logs/./b", "logs/b\nc"):
         backend.put_object(name, key, b"x")
         with pytest.raises(RemoteFileError, match="a name there has an empty part, or a line end"):
