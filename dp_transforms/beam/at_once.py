@@ -7,8 +7,8 @@ report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import TimestampedValue
@@ -18,9 +18,8 @@ from dp_transforms.beam.close_windows import InClosingWindows, KeyedCell
 from dp_transforms.beam.metrics import add_counts
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions
-from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding
+from dp_transforms.core.planned_run import PlannedRun, RunPart
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, WorkerStep
 from dp_transforms.core.steps import RunStages, block_reports
 from dp_transforms.core.window_report import WindowReport
 
@@ -83,14 +82,8 @@ def _reports(
         yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
 
 
-class Step(Protocol):
-    """A step with all its settings, and without the key. It can be pickled."""
-
-    def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]: ...
-
-
 def run_step(
-    step: Step, noise_key: beam.Secret, named: Sequence[beam.PCollection] = (), *, of_keys: bool = False
+    step: WorkerStep, noise_key: beam.Secret, named: Sequence[beam.PCollection] = (), *, of_keys: bool = False
 ) -> beam.ParDo:
     """Groups -> packed columns by key for the next step. A group is ``(key, all packed columns)``; a key has a range of
     windows and a shard. of_keys: with the key of a monitor before them.
@@ -103,7 +96,7 @@ def run_step(
 
 
 class _RunStepDoFn(beam.DoFn):
-    def __init__(self, step: Step, noise_key: beam.Secret) -> None:
+    def __init__(self, step: WorkerStep, noise_key: beam.Secret) -> None:
         self._step, self._noise_key = step, noise_key
 
     def setup(self) -> None:

@@ -28,11 +28,11 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from dp_transforms.beam.keys import KeyedDoFn
-from dp_transforms.beam.metrics import operator_counter, operator_gauge
+from dp_transforms.beam.metrics import of_partition, operator_counter, operator_gauge
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.messages import ToShard
 from dp_transforms.core.public_items import PublicItemsSource
+from dp_transforms.core.stage import ToShard
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.open_partitions import Confirmation, OpenPartitions, Polling, now_micros
@@ -170,10 +170,10 @@ def _outputs(step: Step, polling: Polling, name: str, progress: PartitionProgres
     if step.partitions_unread is not None:
         operator_gauge(names.PARTITIONS_UNREAD).set(step.partitions_unread)
     number = list(polling.partitions).index(name)
-    operator_gauge(names.of_partition(names.WINDOWS_SENT, number)).set(progress.next_window)
+    operator_gauge(of_partition(names.WINDOWS_SENT, number)).set(progress.next_window)
     if progress.is_over or abs(progress.clock_micros) < 2**61:
         lag_micros = 0 if progress.is_over else now_micros() - progress.clock_micros
-        operator_gauge(names.of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
+        operator_gauge(of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
     yield from step.messages
     for rejected in step.rejected:
         yield beam.pvalue.TaggedOutput(REJECTED, rejected)

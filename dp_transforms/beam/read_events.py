@@ -17,10 +17,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.element_fields import Getter
 from dp_transforms.beam.metrics import operator_counter
-from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value
+from dp_transforms.core.event_batch import ID_RULE, EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
+from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
 

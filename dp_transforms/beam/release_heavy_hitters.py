@@ -20,13 +20,13 @@ from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
 from dp_transforms.checks import check_names
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.event_ids import label_getter
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
+from dp_transforms.logs.event_ids import label_getter
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan

@@ -26,11 +26,10 @@ from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import Rewritten, store, unpack_stored
 from dp_transforms.checks import check_names
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.event_ids import id_of_value
+from dp_transforms.core.columns import MOST_MESSAGE_BYTES
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.messages import batches_of_blobs
 from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
@@ -38,6 +37,7 @@ from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
 from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
+from dp_transforms.logs.event_ids import id_of_value
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -191,6 +191,19 @@ def _due(
         yield key, (through, -1 if number else len(batches) - 1, batch)
 
 
+def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
+    batches: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if batches[-1] and size + len(blob) > most_bytes:
+            batches.append([])
+            size = 0
+        batches[-1].append(blob)
+        size += len(blob)
+    return batches
+
+
 class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful for each key: tests the candidates of each window
     against the threshold, and charges the contribution counters of the users who hold a hit.
@@ -238,7 +251,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         _, (window, missing, candidates) = element
-        now = Progress.of(progress.read())
+        now = KeyProgress.of(progress.read())
         if window < now.next_window:  # which no engine sends that keeps to Beam's model
             self._late.inc()
             return
@@ -259,7 +272,7 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[TimestampedValue]:
-        now = Progress.of(progress.read())
+        now = KeyProgress.of(progress.read())
         through = last_closed(self._run.plan.schedule, time)
         if now.first_pending <= through and not now.missing:
             first, candidates = now.next_window, now.take(through, pending, pending_far)
@@ -287,7 +300,7 @@ def charge_windows(
     if not candidates:
         return []
     stored = list(counters.read())
-    state = MonitorState(first, now.hit_bound, ContributionCounters(map(Hits.from_bytes, stored)))
+    state = MonitorState(first, now.hit_bound, ContributionCounters(map(HitEntries.from_bytes, stored)))
     columns = [ItemHolders.from_bytes(blob) for blob in candidates]
     reports = list(monitor.close_windows(candidates_in_order(columns), state))
     now.hit_bound = state.hit_bound
@@ -297,7 +310,7 @@ def charge_windows(
 
 
 @dataclasses.dataclass
-class Progress:
+class KeyProgress:
     """How far a key is, in a few bytes that are read and written for each element.
 
     next_window: the first that is not closed. hit_bound: as in `MonitorState`. missing: elements that have not come, of
@@ -318,7 +331,7 @@ class Progress:
     _FIELDS = struct.Struct("<8q")
 
     @classmethod
-    def of(cls, stored: bytes | None) -> Progress:
+    def of(cls, stored: bytes | None) -> KeyProgress:
         return cls() if stored is None else cls(*unpack_stored(cls._FIELDS, stored))
 
     def to_bytes(self) -> bytes:

@@ -1,6 +1,6 @@
 """Turns: counted messages -> the windows of a shard in order, each whole. Each step of a stream begins with it.
 
-A window has its turn when it is the next one and all that was announced for it has come (`core.messages`).
+A window has its turn when it is the next one and all that was announced for it has come (`core.stage`).
 No timer decides it: what a step is given depends on no order of delivery and no restart. (For a source of Beam's the
 watermark decides before, which messages there are: `beam.in_order`.)
 """
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.core.messages import EncodedMessage, Message
+from dp_transforms.core.stage import EncodedMessage, Message
 from dp_transforms.errors import StreamError
 
 _DIGIT_BITS = 4

@@ -15,12 +15,13 @@ import tempfile
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver, resource_tracker, util
 from typing import Any, NamedTuple, Protocol
 
+from dp_transforms.core.stage import Work, WorkerStep
 from dp_transforms.errors import PoolError, StepFaultError
 from dp_transforms.local.stored_blobs import BlobStore
 
@@ -36,17 +37,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 
-Work = Callable[[Any, "Counter[str]"], Iterator[Any]]
-"""An element, and what is counted for the operator (`operator_counts`) -> outputs."""
-
-
-class Step(Protocol):
-    """A step with all its settings, and without the key. It can be pickled."""
-
-    def start(self, secret: bytes) -> Work:
-        """What is done once, before the first element. secret: the noise key of the run."""
-        ...
-
 
 class Done(NamedTuple):
     """What a step made of one element. counts: for the operator."""
@@ -61,7 +51,7 @@ class Workers(Protocol):
     number: int
     secret: bytes
 
-    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+    def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
         else StepFaultError; and PoolError for a worker that died."""
         ...
@@ -81,7 +71,7 @@ class ThisProcess:
     def __init__(self, secret: bytes) -> None:
         self.number, self.secret = 1, secret
 
-    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+    def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         work = step.start(self.secret)
         for element in elements:
             counts: Counter[str] = Counter()
@@ -117,7 +107,7 @@ class ProcessPool:
         )
         self._processes = self._executor._processes  # its own words do not say how one has ended
 
-    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+    def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
         try:
             waiting = [self._submit(packed, element) for element in elements]

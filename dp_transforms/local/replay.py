@@ -19,14 +19,13 @@ from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorS
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, WorkerStep
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Step, Workers, faults_of_steps
+from dp_transforms.local.pool import Workers, faults_of_steps
 from dp_transforms.local.read_contributions import BYTES, ROWS, ReadContributionsStep
 from dp_transforms.logs import EventFields, LogChunk, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -35,7 +34,7 @@ Groups = dict[GroupKey, list[bytes]]
 
 
 @dataclasses.dataclass
-class Progress:
+class ReplayProgress:
     """How far a replay is, for who looks from another thread. groups: that went through a step, of so many."""
 
     rows: int = 0
@@ -88,20 +87,20 @@ class LocalReplay:
         return self.part or RunPart.whole(self.run.plan.schedule)
 
     def of_log(
-        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: Progress | None = None
+        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: ReplayProgress | None = None
     ) -> Replayed:
         """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return _Replaying(self, workers, progress or Progress()).take(
+        return _Replaying(self, workers, progress or ReplayProgress()).take(
             spread_chunks(chunks, fields, workers.number), fields
         )
 
     def of_batches(self, batches: Iterable[EventBatch], workers: Workers) -> Replayed:
         """Of events in memory."""
-        return _Replaying(self, workers, Progress()).take(batches, None)
+        return _Replaying(self, workers, ReplayProgress()).take(batches, None)
 
 
 class _Replaying:
-    def __init__(self, replay: LocalReplay, workers: Workers, progress: Progress) -> None:
+    def __init__(self, replay: LocalReplay, workers: Workers, progress: ReplayProgress) -> None:
         self._replay, self._workers, self._progress = replay, workers, progress
         self._run, self._part = replay.run, replay.part
         plan, part = self._run.plan, self._part
@@ -153,7 +152,7 @@ class _Replaying:
         return found
 
     def _step(
-        self, step: Step, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
+        self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
     ) -> Groups:
         """keeps: the groups are needed again. Else they are given back."""
         keys = sorted(groups)
@@ -170,7 +169,7 @@ class _Replaying:
             groups.clear()
         return dict(sent)
 
-    def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
+    def _outputs(self, step: WorkerStep, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
         progress = self._progress
         for done in self._workers.run(step, elements):
             progress.rows += done.counts.pop(ROWS, 0)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from dp_transforms.errors import PoolError
 
-_MAGIC = b"SHHB"  # packed columns begin with another word (`core.messages`)
+_MAGIC = b"SHHB"  # packed columns begin with another word (`core.columns`)
 _HANDLE = struct.Struct("<4s?qq")
 _LEAST_STORED = 4096  # smaller blobs travel themselves
 _LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
