@@ -105,7 +105,9 @@ class _Replaying:
         self._run, self._part = replay.run, replay.part
         plan, part = self._run.plan, self._part
         self._stages = stages_of(self._run, replay.public_items, is_replay=part is None, is_part=part is not None)
-        self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.looks is not None, shards=replay.shards, part=part)
+        self._cuts = Partitioning.of(
+            plan.schedule, pays_looks=plan.contributions is not None, shards=replay.shards, part=part
+        )
         self._made = Replayed()
 
     def take(self, sources: Iterable[Any], fields: EventFields | None) -> Replayed:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import format_utc
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _NAMED_PLACE = re.compile(r" - at `\$\.?([\w.\[\]]+)`$")
 _Decoded = TypeVar("_Decoded")
 
 
-class ReportFileError(ValueError):
+class ReportFileError(UserError, ValueError):
     """A report file that cannot be written, read or published. One line: what, and the remedy."""
 
 

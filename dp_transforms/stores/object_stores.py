@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dp_transforms.checks import how_to_install, without_secrets
+from dp_transforms.errors import UserError
 
 SCHEMES = {"s3": "bucket", "gs": "bucket", "azfs": "account"}  # what follows each
 _SCHEMES = ", ".join(f"{known}://" for known in SCHEMES)
@@ -52,7 +53,7 @@ _used_in: int | None = None  # the process
 _Answer = TypeVar("_Answer")
 
 
-class UrlError(ValueError):
+class UrlError(UserError, ValueError):
     """A URL that is not used. It says why without the URL, which may hold a secret."""
 
 
