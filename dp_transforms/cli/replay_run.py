@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -38,8 +39,7 @@ from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lin
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.files import replace_whole, report_format, report_writer, write_error
-from dp_transforms.reports.report_records import checked_report
+from dp_transforms.reports.files import replace_whole, report_file_bytes, report_format, write_error
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, read_key_file, sealing_key
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
@@ -273,8 +273,8 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
                 ):
                     if path:
                         header = request.header(of_blocks=path == of_blocks)
-                        write = report_writer(header, map(checked_report, reports), report_format(path))
-                        replace_whole(path, write, shown_name=name)
+                        content = report_file_bytes(header, reports, report_format(path))
+                        replace_whole(path, operator.methodcaller("write", content), shown_name=name)
                 if rejected:
                     packed = map(pack_rejected, made.rejected)
                     write = functools.partial(write_rejected_lines, packed=packed)

@@ -138,8 +138,10 @@ def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_pat
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_a_process(lambda: replace_whole(str(tmp_path / "report.avro"), die)) == (True, "")
-    (left,) = os.listdir(tmp_path)  # in a run: within a draft, which is removed as a whole
-    assert left.endswith(".tmp")
+    (left,) = os.listdir(tmp_path)
+    assert left.endswith(".partial")
+    replace_whole(str(tmp_path / "report.avro"), lambda handle: handle.write(b"whole"))  # as the step runs again
+    assert os.listdir(tmp_path) == ["report.avro"]
 
 
 # Rejected rows.
