@@ -16,7 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
+from dp_transforms.beam.write_reports import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import shown
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan, plan_for

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import apache_beam as beam
 
 from dp_transforms.beam.jobs import ReplayJob, build_replay, run_to_end
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, runner_options
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import LogError

@@ -17,7 +17,7 @@ import apache_beam as beam
 import numpy as np
 
 from dp_transforms.beam.jobs import RunningPipeline, build_stream
-from dp_transforms.beam.keys import KeyFile
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import NothingFoundError, beam_words, filled_by

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.jobs import StreamJob
-from dp_transforms.beam.keys import KeyFile
 from dp_transforms.beam.runner_options import (
     is_local,
     is_on_dataflow,
@@ -23,6 +22,7 @@ from dp_transforms.beam.runner_options import (
     workers_are_here,
 )
 from dp_transforms.beam.runner_options import resumes as words_resume
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command

@@ -9,8 +9,8 @@ import random
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.public_items import PublicItems
 from tests.helpers.beam_pipelines import Branches, Collected, batches_source, local_pipeline, plain, rebuilt, values

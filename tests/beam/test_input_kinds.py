@@ -12,10 +12,10 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions,
 from apache_beam.typehints import row_type
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.release_rows import HeavyHitterRows
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.window_report import WindowReport

@@ -5,7 +5,7 @@ import itertools
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import keys as noise_keys
+from dp_transforms.beam import workers as noise_keys
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.plan.plan import Plan

@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.internal import pickler
 
-from dp_transforms.beam.keys import FreshKey, KeyFile, resolve_noise_key
+from dp_transforms.beam.workers import FreshKey, KeyFile, resolve_noise_key
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.shh_process import run_python
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
+from dp_transforms.beam.monitor_stream import PollInLoopDoFn, PollInTimersDoFn
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import open_partitions
@@ -36,8 +36,7 @@ class Loop:
 
     def __init__(self, source, *, secret=SECRET, clock=CLOCK, shards=SHARDS, **arguments):
         polling = polling_of(source, clock=clock, shards=shards, **arguments)
-        self.do_fn = PollPartitions(polling, HeldSecret(secret), None, driver="timers")._poll.dofn
-        assert isinstance(self.do_fn, PollInTimersDoFn)
+        self.do_fn = PollInTimersDoFn(polling, HeldSecret(secret), None)
         self.do_fn.setup()
         self.messages, self.intents = [], []
         self.turn_to(0)
@@ -298,10 +297,11 @@ def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
     """The reader of a bundle that fails behind it is closed too."""
     CLOSED.clear()
     source = Watched([events(), events()], 40, note_closed)
-    poll = PollPartitions(polling_of(source), HeldSecret(), None, driver="loop")._poll
+    poll = PollInLoopDoFn(polling_of(source, confirm=False), HeldSecret(), None)
+    poll.setup()
 
     def outputs():
-        return poll.dofn.process(b"", *poll.args)
+        return poll.process(b"")
 
     announced = [(message.window, shard) for shard, message in outputs() if message.announced]
     assert sorted(announced) == sorted(2 * [(window, shard) for window in range(3) for shard in range(SHARDS)])

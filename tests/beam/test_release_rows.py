@@ -13,8 +13,8 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.release_rows import HeavyHitterRow, HeavyHitterRows, rows_of_report
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.plan.window_schedule import format_utc
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import RUN_ID, batches_of, key_file, random_log, small_plan

@@ -17,11 +17,10 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.element_fields import getter_of
-from dp_transforms.beam.metrics import operator_counts
-from dp_transforms.beam.read_events import CollectEventsDoFn
+from dp_transforms.beam.read_events import CollectEventsDoFn, getter_of
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_WITHOUT_TIME
 from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.beam_pipelines import assert_all_give, local_pipeline
@@ -107,7 +106,7 @@ def test_a_log_with_no_event_in_the_range_is_warned_of_once_and_another_is_not(t
     counts, (warning,) = ran(tmp_path, caplog, outside)
     assert counts[EVENTS_OUTSIDE_RANGE] == 1000
     assert EVENTS_WITHOUT_TIME not in counts
-    assert "none of the events" in warning
+    assert "None of the events" in warning
     assert "2023-11-14T22:13:00Z .. 2023-11-14T22:25:00Z" in warning
     caplog.clear()
     inside = TimestampedValue(("user", "item"), START + 1)

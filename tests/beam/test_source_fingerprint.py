@@ -8,7 +8,7 @@ import apache_beam as beam
 import pytest
 
 from dp_transforms import LogFolder, MonitorStream, StreamClock
-from dp_transforms.beam.poll_partitions import PollInTimersDoFn
+from dp_transforms.beam.monitor_stream import PollInTimersDoFn
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.partition_poller import PartitionPoller

@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
+from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.reports import ReportHeader, read_report_file

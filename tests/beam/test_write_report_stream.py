@@ -9,10 +9,10 @@ import threading
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.write_report_stream import (
+from dp_transforms.beam.write_reports import (
     WriteReportStream,
-    _encode_ended,
-    _encode_report,
+
+    _pack,
     _SharedWriter,
     _WriteStreamDoFn,
 )
@@ -161,7 +161,7 @@ def test_copies_of_a_step_share_a_writer_and_other_steps_do_not(sink):
 
 def bundle(do_fn: _WriteStreamDoFn, reports=REPORTS, ended=()) -> list[str]:
     do_fn.start_bundle()
-    elements = [*map(_encode_report, reports), *map(_encode_ended, ended)]
+    elements = [*map(_pack, reports), *map(_pack, ended)]
     keys = [key for encoded in elements for key in do_fn.process(("news", encoded))]
     do_fn.finish_bundle()
     return keys

@@ -31,7 +31,7 @@ from dp_transforms import (
     find_log_chunks,
     read_report,
 )
-from dp_transforms.beam.metrics import operator_counts
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli import replay, state_part
 from dp_transforms.cli.replay_on_runner import run_on_runner
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary, WorkOptions
