@@ -11,7 +11,6 @@ import pytest
 
 from dp_transforms.beam.write_reports import (
     WriteReportStream,
-
     _pack,
     _SharedWriter,
     _WriteStreamDoFn,
