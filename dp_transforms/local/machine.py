@@ -8,7 +8,7 @@ import os
 import resource
 from collections.abc import Iterator, Sequence
 
-from dp_transforms.local.pool import ProcessPool, ThisProcess, Workers
+from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.logs import EventFields, LogChunk, estimate_log, most_label_bytes
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -51,7 +51,7 @@ class Spread:
         return _BYTES_OF_THIS_PROCESS + self.number * _BYTES_OF_A_WORKER
 
     @contextlib.contextmanager
-    def workers(self, secret: bytes, *, shows_faults: bool = False) -> Iterator[Workers]:
+    def workers(self, secret: bytes, *, shows_faults: bool = False) -> Iterator[ThisProcess]:
         """Who does the steps while the block runs. Raises PoolError."""
         if not self.number:
             yield ThisProcess(secret)

@@ -1,8 +1,9 @@
 """A replay on this machine: the third driver of the steps of `dp_transforms.core`, beside two of Beam. No engine.
 
-A log, in chunks, is read and packed by `Workers`. Here what they put out is grouped by its key, a range of windows and
-a shard of users or items; of what lies between two steps this process holds handles alone. Then users and items take
-turns, once or in rounds; each step is over before the next begins. Last, what was found is reported, window by window.
+A log, in chunks, is read and packed by workers (`pool`). Here what they put out is grouped by its key, a range of
+windows and a shard of users or items; of what lies between two steps this process holds handles alone. Then users and
+items take turns, once or in rounds; each step is over before the next begins. Last, what was found is reported, window
+by window.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource
+from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Step, Workers, faults_of_steps
-from dp_transforms.local.read_contributions import BYTES, ROWS, ReadContributionsStep
-from dp_transforms.logs import EventFields, LogChunk, spread_chunks
+from dp_transforms.local.pool import Step, ThisProcess, Work, faults_of_steps
+from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
 
 Groups = dict[GroupKey, list[bytes]]
+_ROWS, _BYTES = "rows", "bytes"  # counted for a progress bar
 
 
 @dataclasses.dataclass
@@ -88,20 +91,50 @@ class LocalReplay:
         return self.part or RunPart.whole(self.run.plan.schedule)
 
     def of_log(
-        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: Progress | None = None
+        self, chunks: Sequence[LogChunk], fields: EventFields, workers: ThisProcess, progress: Progress | None = None
     ) -> Replayed:
         """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
         return _Replaying(self, workers, progress or Progress()).take(
             spread_chunks(chunks, fields, workers.number), fields
         )
 
-    def of_batches(self, batches: Iterable[EventBatch], workers: Workers) -> Replayed:
+    def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
         """Of events in memory."""
         return _Replaying(self, workers, Progress()).take(batches, None)
 
 
+@dataclasses.dataclass(frozen=True)
+class ReadContributionsStep:
+    """`JoinedChunks` of a log with these fields, or an `EventBatch` -> packed contributions, and `RejectedEvents`.
+    public_items: of a plan with public items."""
+
+    packing: PackContributions
+    fields: EventFields | None
+    public_items: PublicItemsSource | None = None
+
+    def start(self, secret: bytes) -> Work:
+        keys = IdKeys(secret)
+        public_items = None if self.public_items is None else self.public_items.table(keys)
+
+        def read(source: JoinedChunks | EventBatch, counts: Counter[str]) -> Iterator[Any]:
+            if isinstance(source, EventBatch):
+                yield from self.packing.pack(source, keys, public_items, counts)
+                return
+            assert self.fields is not None
+            for block in read_joined(source, self.fields):
+                for rejected in block.rejected:
+                    counts[EVENTS_REJECTED] += len(rejected.positions)
+                    yield rejected
+                if len(block.batch):
+                    yield from self.packing.pack(block.batch, keys, public_items, counts)
+                counts[_ROWS] += block.rows
+                counts[_BYTES] += block.bytes
+
+        return read
+
+
 class _Replaying:
-    def __init__(self, replay: LocalReplay, workers: Workers, progress: Progress) -> None:
+    def __init__(self, replay: LocalReplay, workers: ThisProcess, progress: Progress) -> None:
         self._replay, self._workers, self._progress = replay, workers, progress
         self._run, self._part = replay.run, replay.part
         plan, part = self._run.plan, self._part
@@ -173,8 +206,8 @@ class _Replaying:
     def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
         progress = self._progress
         for done in self._workers.run(step, elements):
-            progress.rows += done.counts.pop(ROWS, 0)
-            progress.bytes += done.counts.pop(BYTES, 0)
+            progress.rows += done.counts.pop(_ROWS, 0)
+            progress.bytes += done.counts.pop(_BYTES, 0)
             progress.groups += bool(groups)
             self._made.counts += done.counts
             yield from done.outputs

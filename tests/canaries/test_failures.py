@@ -20,7 +20,7 @@ import pytest
 from apache_beam.metrics import Metrics
 
 from dp_transforms.local import read_contributions
-from dp_transforms.local.stored_blobs import BlobStore
+from dp_transforms.local.pool import BlobStore
 from dp_transforms.logs import EventFields, EventFileError, LogChunk, discovery
 from dp_transforms.logs.log_chunk import ReadBlock
 from tests.canaries import logs
@@ -260,7 +260,7 @@ def test_what_workers_put_on_disk_has_no_name_and_no_user(
     close = BlobStore.close
 
     def look_and_close(store: BlobStore) -> None:
-        in_memory, disk = store._files
+        in_memory, disk = store.files
         assert os.fstat(disk).st_nlink == 0
         assert os.fstat(in_memory).st_size == 0
         on_disk[f"file {len(on_disk)}"] = os.pread(disk, 1 << 26, 0)
