@@ -13,7 +13,6 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import (
     Branches,
     Collected,
-    Script,
     batches_source,
     local_pipeline,
     run_monitor,
@@ -117,12 +116,3 @@ def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
     places = {"job graph": graph, "options": options_of(pipeline), **traces.places()}
     assert len(places["log"]) > 1000
     assert places_with(forms_of(key), places) == []
-
-
-def test_the_key_of_a_stream_is_written_nowhere(tmp_path, traces):  # noqa: F811
-    plan = small_plan()
-    log = [event for event in random_log(plan, seed=3, events=300) if event[2] // MICROS in range(START, START + 720)]
-    assert Script(plan).events(log).watermark(300).run(key_file(tmp_path)) == oracle_reports(
-        log, settings_of(plan), SECRET
-    )
-    assert places_with(forms_of(SECRET), traces.places()) == []

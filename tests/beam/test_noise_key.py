@@ -53,14 +53,6 @@ def test_a_short_file_is_refused_with_its_size(tmp_path, size):
         resolve_noise_key(write_key(tmp_path / "key", KEY[:size]), pipeline())
 
 
-def test_errors_never_hold_the_content(tmp_path):
-    for content, mode in ((KEY[:31], 0o600), (KEY, 0o644)):
-        with pytest.raises(ValueError, match="noise key file") as raised:
-            resolve_noise_key(write_key(tmp_path / "key", content, mode), pipeline())
-        assert content not in str(raised.value).encode()
-        assert content.hex() not in str(raised.value)
-
-
 def test_a_raw_secret_is_refused():
     beams = pytest.importorskip("apache_beam.utils.secret", reason="Beam before 2.77 has no RawSecret")
     with pytest.raises(ValueError, match="RawSecret would be pickled"):
@@ -72,11 +64,6 @@ def test_foreign_types_are_refused():
         with pytest.raises(ValueError, match="must be a path") as raised:
             resolve_noise_key(other, pipeline())
         assert repr(KEY) not in str(raised.value)
-
-
-def test_any_secret_that_fetches_its_bytes_is_taken():
-    secret = FreshKey()
-    assert resolve_noise_key(secret, pipeline("DirectRunner")) is secret
 
 
 @pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner", "DirectRunner"])
@@ -127,14 +114,6 @@ def test_no_secret_is_pickled_even_after_it_was_cached(tmp_path):
         assert all(key in data for data in pickles_of([key]))  # the search can find one
 
 
-def test_no_secret_shows_in_repr(tmp_path):
-    for secret in (KeyFile(write_key(tmp_path / "key")), FreshKey()):
-        key = cached(secret)
-        for text in (repr(secret), str(secret)):
-            assert key.hex() not in text
-            assert repr(key) not in text
-
-
 def run_elsewhere(secret):
     """Unpickles a secret in another process and asks for its bytes; returns what that process says."""
     program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.stdin.read())).get_secret_bytes().hex())"
@@ -148,11 +127,6 @@ def test_a_fresh_key_in_another_process_is_a_clear_error():
     assert "RuntimeError: the noise key was drawn in another process" in found.stderr
     assert "noise_key=PATH" in found.stderr
     assert secret.get_secret_bytes().hex() not in found.stdout + found.stderr
-
-
-def test_a_key_file_in_another_process_is_the_same_key(tmp_path):
-    found = run_elsewhere(KeyFile(write_key(tmp_path / "key")))
-    assert found.stdout.strip() == KEY.hex(), found.stderr
 
 
 @pytest.mark.parametrize("content", [bytes(32), b"\xff" * 64, b"ab" * 16, b"\n" * 40, b"1234567" * 5])

@@ -129,28 +129,6 @@ def test_a_blob_that_comes_twice_is_two_messages():
     assert shard.windows[-1] == (40, [blob, blob])
 
 
-def orders_of(windows):
-    shuffled = list(range(windows))
-    random.Random(3).shuffle(shuffled)
-    return {
-        "even ones first": sorted(range(windows), key=lambda window: window % 2),
-        "backwards": list(range(windows))[::-1],
-        "the first one last": [*range(1, windows), 0],
-        "shuffled": shuffled,
-    }
-
-
-@pytest.mark.parametrize("order", orders_of(1))
-def test_windows_out_of_turn_wait_at_a_cost_that_hardly_grows_with_their_number(order):
-    """Work is counted in messages that are read and written: all of them at each turn would be a million here."""
-    shard = Shard(1)
-    for window in orders_of(2_000)[order]:
-        shard.take([Message(window, 1, b"blob")])
-    assert [window for window, _ in shard.windows] == list(range(2_000))
-    assert shard.held() == 0
-    assert shard.work < 60_000
-
-
 @pytest.mark.parametrize(("windows", "most"), [(60, 12), (1_000, 20), (10_000, 40)])
 def test_a_backlog_with_one_partition_behind_costs_as_its_messages(windows, most):
     """Two senders of four messages a window; the second one begins when the first has sent everything.

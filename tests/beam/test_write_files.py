@@ -4,7 +4,6 @@ that they should have."""
 import json
 import os
 import random
-import signal
 import stat
 
 import apache_beam as beam
@@ -18,7 +17,6 @@ from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
 from dp_transforms.stores.local_files import publish
 from tests.helpers.beam_pipelines import local_pipeline
-from tests.helpers.killed_nights import in_a_process
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
@@ -91,20 +89,6 @@ def test_reports_become_one_file_in_order(tmp_path, ending, flags):
     assert conflicts(result) == 0
 
 
-def test_windowed_reports_are_gathered(tmp_path):
-    path = tmp_path / "report.avro"
-    with local_pipeline() as job:
-        written = (
-            job
-            | beam.Create(REPORTS).with_output_types(WindowReport)
-            | beam.Map(lambda row: beam.window.TimestampedValue(row, row.window_start // 100_000))
-            | beam.WindowInto(beam.window.FixedWindows(3600))
-            | WriteReports(path, HEADER)
-        )
-        assert_that(written, equal_to([str(path)]))
-    assert read_all(path) == IN_ORDER
-
-
 def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(tmp_path):
     versions = [report(5, HeavyHitter("a", None, count)) for count in (7, 30, 9)]
     kept = []
@@ -120,26 +104,6 @@ def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(t
 
 
 # Files appear as a whole.
-
-
-def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(Exception, match="No space left"):
-        write(tmp_path / "report.avro", REPORTS)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_path):
-    def die(handle):
-        handle.write(b"half")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    assert in_a_process(lambda: replace_whole(str(tmp_path / "report.avro"), die)) == (True, "")
-    (left,) = os.listdir(tmp_path)  # in a run: within a draft, which is removed as a whole
-    assert left.endswith(".tmp")
 
 
 # Rejected rows.

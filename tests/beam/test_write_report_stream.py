@@ -63,16 +63,6 @@ def test_a_stream_of_reports_is_written_once_and_ended(sink):
     assert stored(sink) == before
 
 
-def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp_path):
-    write(sink, [])
-    assert sink.read("run-1") == (HEADER, [], ENDED)
-    going_on = ReportFolder(str(tmp_path / "other"))
-    write(going_on, ended=())
-    assert going_on.read("run-1") == (HEADER, REPORTS, None)
-    write(going_on, [])
-    assert going_on.read("run-1") == (HEADER, REPORTS, ENDED)
-
-
 def test_a_sink_is_opened_when_the_pipeline_begins(sink):
     """A first window may take a day. And to open a topic took two seconds, which the first report waited for."""
     write(sink, [], ended=())

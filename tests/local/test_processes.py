@@ -165,15 +165,6 @@ def test_what_is_stored_is_read_again_until_it_is_given_back(size, most):
     store.close()
 
 
-def test_what_is_more_than_there_is_memory_for_goes_to_disk():
-    store = BlobStore(100_000)
-    for _ in range(50):
-        store.put(os.urandom(8192))
-    assert bytes_of(store)[0] <= 100_000
-    assert sum(bytes_of(store)) == 50 * 8192
-    store.close()
-
-
 def test_a_full_disk_fails_the_run_in_one_line(request_of):
     """The same for what is kept in memory: files may have 20 kB."""
     folder = pathlib.Path(request_of("report.jsonl", PLANS["looks"]()).output).parent
