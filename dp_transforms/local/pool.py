@@ -5,7 +5,7 @@ worker that dies fails the run. So no report is ever made of a part of the log.
 
 Packed columns lie outside of any heap, in two files that all processes of a replay have: one in memory (Linux: memfd),
 one on disk. Neither has a name: nobody else can open them, and the system takes them back when the processes end,
-however they end. What is read travels as a *handle*, a few bytes that say where it lies.
+however they end. What is read travels as a `Stored`, which says where it lies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import struct
 import tempfile
 import threading
 import traceback
@@ -40,13 +39,23 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
-_HANDLE = struct.Struct("<4s?qq")
-_MAGIC = b"SHHB"  # packed columns begin with another word (`core.messages`)
 _LEAST_STORED = 4096  # smaller blobs travel themselves
 _LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
 
 Work = Callable[[Any, "Counter[str]"], Iterator[Any]]
 """An element, and what is counted for the operator (`operator_counts`) -> outputs."""
+
+
+class Stored(NamedTuple):
+    """Where packed columns lie, in which of the two files."""
+
+    on_disk: bool
+    offset: int
+    length: int
+
+
+Blob = bytes | Stored
+"""Packed columns themselves, or where they lie."""
 
 
 class Step(Protocol):
@@ -81,11 +90,12 @@ class ThisProcess:
             counts: Counter[str] = Counter()
             yield Done(list(work(element, counts)), counts)
 
-    def get(self, blob: bytes) -> bytes | memoryview:
+    def get(self, blob: Blob) -> bytes | memoryview:
         """Packed columns that a step has put out."""
+        assert isinstance(blob, bytes)
         return blob
 
-    def free(self, blob: bytes) -> None:
+    def free(self, blob: Blob) -> None:
         """They are not needed any more."""
 
 
@@ -124,17 +134,17 @@ class ProcessPool(ThisProcess):
             raise self._death() from None
         self.store.free(packed)
 
-    def _submit(self, packed: bytes, element: Any) -> Future[Done]:
+    def _submit(self, packed: Blob, element: Any) -> Future[Done]:
         """The first one starts the workers."""
         try:
             return self._executor.submit(_do, packed, element)
         except OSError as error:
             raise _not_started(error) from None
 
-    def get(self, blob: bytes) -> bytes | memoryview:
+    def get(self, blob: Blob) -> bytes | memoryview:
         return self.store.get(blob)
 
-    def free(self, blob: bytes) -> None:
+    def free(self, blob: Blob) -> None:
         self.store.free(blob)
 
     def __enter__(self) -> ProcessPool:
@@ -212,7 +222,7 @@ def faults_of_steps() -> Iterator[None]:
 class _Worker(NamedTuple):
     secret: bytes
     store: BlobStore
-    works: dict[bytes, Work]  # of the step that it does, by how that is stored
+    works: dict[Blob, Work]  # of the step that it does, by how that is stored
 
 
 _worker: _Worker | None = None
@@ -237,7 +247,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _do(packed: bytes, element: Any) -> Done:
+def _do(packed: Blob, element: Any) -> Done:
     """One task. What a step puts out by key and needs space is stored, and so is what comes in."""
     assert _worker is not None
     secret, store, works = _worker
@@ -278,8 +288,8 @@ class BlobStore:
     def __reduce__(self) -> tuple[object, ...]:
         return _received, (self.most_bytes, *map(reduction.DupFd, self.files))
 
-    def put(self, blob: bytes) -> bytes:
-        """A handle of the blob, or the blob itself if it is small. Raises PoolError if there is no space."""
+    def put(self, blob: bytes) -> Blob:
+        """Where it lies, or the blob itself if it is small. Raises PoolError if there is no space."""
         if len(blob) < _LEAST_STORED:
             return blob
         on_disk = os.fstat(self.files[False]).st_blocks * 512 + len(blob) > self.most_bytes
@@ -295,16 +305,16 @@ class BlobStore:
                 f"what lies between two steps cannot be stored {where}: {error.strerror}; nothing was published. Give"
                 f" {'TMPDIR a folder with more space, or more' if on_disk else 'less'} --memory."
             ) from None
-        return _HANDLE.pack(_MAGIC, on_disk, offset, len(blob))
+        return Stored(on_disk, offset, len(blob))
 
-    def get(self, blob: bytes) -> bytes | memoryview:
+    def get(self, blob: Blob) -> bytes | memoryview:
         """What `put` was given. Raises OSError or ValueError if it is not there any more.
 
         A large one is a view of its file, and takes no memory of this process: pages of a file on disk are the
         system's, which takes them back when it needs them."""
-        if not _is_handle(blob):
+        if isinstance(blob, bytes):
             return blob
-        _, on_disk, offset, length = _HANDLE.unpack(blob)
+        on_disk, offset, length = blob
         if length >= _LEAST_MAPPED:
             return memoryview(mmap.mmap(self.files[on_disk], length, access=mmap.ACCESS_READ, offset=offset))
         found = os.pread(self.files[on_disk], length, offset)
@@ -312,11 +322,11 @@ class BlobStore:
             raise ValueError("a stored blob is not there any more.")
         return found
 
-    def free(self, blob: bytes) -> None:
+    def free(self, blob: Blob) -> None:
         """Gives its space back, where the system can. It reads as zeros from then on, which are no packed columns."""
-        if not _is_handle(blob) or not hasattr(mmap, "MADV_REMOVE"):
+        if isinstance(blob, bytes) or not hasattr(mmap, "MADV_REMOVE"):
             return
-        _, on_disk, offset, length = _HANDLE.unpack(blob)
+        on_disk, offset, length = blob
         with contextlib.suppress(OSError), mmap.mmap(self.files[on_disk], _whole_pages(length), offset=offset) as view:
             view.madvise(mmap.MADV_REMOVE)  # not every file system has holes
 
@@ -327,10 +337,6 @@ class BlobStore:
 
 def _received(most_bytes: int, *files: Any) -> BlobStore:
     return BlobStore(most_bytes, *(file.detach() for file in files))
-
-
-def _is_handle(blob: bytes) -> bool:
-    return len(blob) == _HANDLE.size and blob[:4] == _MAGIC
 
 
 def _file_without_name() -> int:

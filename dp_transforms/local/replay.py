@@ -1,9 +1,9 @@
 """A replay on this machine: the third driver of the steps of `dp_transforms.core`, beside two of Beam. No engine.
 
 A log, in chunks, is read and packed by workers (`pool`). Here what they put out is grouped by its key, a range of
-windows and a shard of users or items; of what lies between two steps this process holds handles alone. Then users and
-items take turns, once or in rounds; each step is over before the next begins. Last, what was found is reported, window
-by window.
+windows and a shard of users or items; of what lies between two steps this process knows the places alone. Then users
+and items take turns, once or in rounds; each step is over before the next begins. Last, what was found is reported,
+window by window.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Shardin
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Step, ThisProcess, Work, faults_of_steps
+from dp_transforms.local.pool import Blob, Step, ThisProcess, Work, faults_of_steps
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
 
-Groups = dict[GroupKey, list[bytes]]
+Groups = dict[GroupKey, list[Blob]]
 _ROWS, _BYTES = "rows", "bytes"  # counted for a progress bar
 
 
@@ -57,50 +57,6 @@ class Replayed:
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
     handed_over: list[bytes] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalReplay:
-    """All windows of a run, or of one part of it, on this machine.
-
-    Guarantee: the reports are those of `ShiftingHeavyHitters` for the same run, and together with all that is published
-    of its other parts they are (plan.epsilon, plan.delta)-DP. With the same key, run id, plan and `RunPart.draws_as`
-    they are the same reports. Condition: each window is taken once, with one input, by the part that begins where the
-    one before it ended (`runs` and `cli` see to it).
-
-    public_items: of a plan with public items. part: None for the whole run. shards: into how many parts users and items
-    are cut; None for a good number; results do not depend on it. with_blocks: of a plan with rounds, also reports of
-    its blocks, at no further cost.
-    """
-
-    run: PlannedRun
-    public_items: PublicItemsSource | None = None
-    part: RunPart | None = None
-    shards: int | None = None
-    with_blocks: bool = False
-
-    def __post_init__(self) -> None:
-        part, horizon = self.windows, self.run.plan.schedule.horizon
-        if not 0 <= part.first < part.end <= horizon:
-            raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
-        if self.with_blocks:
-            _ = self.run.plan.paid_rounds  # raises without rounds
-
-    @property
-    def windows(self) -> RunPart:
-        return self.part or RunPart.whole(self.run.plan.schedule)
-
-    def of_log(
-        self, chunks: Sequence[LogChunk], fields: EventFields, workers: ThisProcess, progress: Progress | None = None
-    ) -> Replayed:
-        """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return _Replaying(self, workers, progress or Progress()).take(
-            spread_chunks(chunks, fields, workers.number), fields
-        )
-
-    def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
-        """Of events in memory."""
-        return _Replaying(self, workers, Progress()).take(batches, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,20 +89,55 @@ class ReadContributionsStep:
         return read
 
 
-class _Replaying:
-    def __init__(self, replay: LocalReplay, workers: ThisProcess, progress: Progress) -> None:
-        self._replay, self._workers, self._progress = replay, workers, progress
-        self._run, self._part = replay.run, replay.part
-        plan, part = self._run.plan, self._part
-        self._stages = stages_of(self._run, replay.public_items, is_replay=part is None, is_part=part is not None)
-        self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.looks is not None, shards=replay.shards, part=part)
-        self._made = Replayed()
+class LocalReplay:
+    """All windows of a run, or of one part of it, on this machine.
 
-    def take(self, sources: Iterable[Any], fields: EventFields | None) -> Replayed:
-        plan, made = self._run.plan, self._made
+    Guarantee: the reports are those of `ShiftingHeavyHitters` for the same run, and together with all that is published
+    of its other parts they are (plan.epsilon, plan.delta)-DP. With the same key, run id, plan and `RunPart.draws_as`
+    they are the same reports. Condition: each window is taken once, with one input, by the part that begins where the
+    one before it ended (`runs` and `cli` see to it).
+
+    public_items: of a plan with public items. part: None for the whole run. shards: into how many parts users and items
+    are cut; None for a good number; results do not depend on it. with_blocks: of a plan with rounds, also reports of
+    its blocks, at no further cost.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: PlannedRun,
+        public_items: PublicItemsSource | None = None,
+        part: RunPart | None = None,
+        shards: int | None = None,
+        with_blocks: bool = False,
+    ) -> None:
+        plan = run.plan
+        self._windows = part or RunPart.whole(plan.schedule)
+        if not 0 <= self._windows.first < self._windows.end <= plan.schedule.horizon:
+            raise ValueError(f"windows {self._windows.first} .. {self._windows.end - 1} are not windows of the plan.")
+        if with_blocks:
+            _ = plan.paid_rounds  # raises without rounds
+        self._run, self._public_items, self._part, self._with_blocks = run, public_items, part, with_blocks
+        self._stages = stages_of(run, public_items, is_replay=part is None, is_part=part is not None)
+        self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.looks is not None, shards=shards, part=part)
+
+    def of_log(
+        self, chunks: Sequence[LogChunk], fields: EventFields, workers: ThisProcess, progress: Progress | None = None
+    ) -> Replayed:
+        """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
+        return self._take(spread_chunks(chunks, fields, workers.number), fields, workers, progress or Progress())
+
+    def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
+        """Of events in memory."""
+        return self._take(batches, None, workers, Progress())
+
+    def _take(
+        self, sources: Iterable[Any], fields: EventFields | None, workers: ThisProcess, progress: Progress
+    ) -> Replayed:
+        self._workers, self._progress, self._made = workers, progress, (made := Replayed())
         with faults_of_steps():
             found = self._found(self._read(sources, fields))
-            made.reports = self._close_windows(found) if plan.hits is not None else self._reports(found)
+            made.reports = self._reports(found) if self._run.plan.hits is None else self._close_windows(found)
         made.reports.sort(key=lambda report: report.window_start)
         return made
 
@@ -154,7 +145,7 @@ class _Replaying:
         """Packed contributions by range of windows and shard of users."""
         packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part)
         groups = Groups()
-        for output in self._outputs(ReadContributionsStep(packing, fields, self._replay.public_items), sources):
+        for output in self._outputs(ReadContributionsStep(packing, fields, self._public_items), sources):
             if isinstance(output, RejectedEvents):
                 self._made.rejected.append(output)
             else:
@@ -169,7 +160,7 @@ class _Replaying:
         self._progress.of_groups = 2 * len(rounds) * len(users)
         if plan.rounds is not None:
             users = self._step(MergeContributions(sys.maxsize), users)  # each round reads them again
-        named: list[list[bytes]] = []
+        named: list[list[Blob]] = []
         found = Groups()
         for number, (_, of_users, of_items) in enumerate(rounds, 1):
             is_last = number == len(rounds)
@@ -179,15 +170,13 @@ class _Replaying:
                     sums.setdefault(key, [])
             to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
             found = self._step(AtOnceStep(of_items, cuts.users, to, part), sums, named)
-            if number == 1 and self._replay.with_blocks:
-                blocks = block_reports(self._run, self._replay.windows, self._named(found))
+            if number == 1 and self._with_blocks:
+                blocks = block_reports(self._run, self._windows, self._named(found))
                 self._made.blocks = [report for _, report in blocks]
             named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
         return found
 
-    def _step(
-        self, step: Step, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
-    ) -> Groups:
+    def _step(self, step: Step, groups: Groups, named: Sequence[Sequence[Blob]] = (), *, keeps: bool = False) -> Groups:
         """keeps: the groups are needed again. Else they are given back."""
         keys = sorted(groups)
         sent: Groups = defaultdict(list)
@@ -213,7 +202,7 @@ class _Replaying:
             yield from done.outputs
 
     def _all_keys(self) -> list[GroupKey]:
-        part, cut = self._replay.windows, self._cuts.users
+        part, cut = self._windows, self._cuts.users
         ranges = range(part.first // cut.windows_per_range, -(-part.end // cut.windows_per_range))
         return [(number, shard) for number in ranges for shard in range(cut.shards)]
 
@@ -227,7 +216,7 @@ class _Replaying:
     def _close_windows(self, found: Groups) -> list[WindowReport]:
         """Tests the candidates of all windows in order, and charges the users who hold a hit: what
         `ThresholdMonitorEvolvingDoFn` does, under one key, the stream of the run."""
-        part, workers = self._replay.windows, self._workers
+        part, workers = self._windows, self._workers
         candidates = [ItemHolders.from_bytes(workers.get(blob)) for key in sorted(found) for blob in found[key] if blob]
         state = MonitorState(part.first, part.hit_bound, ContributionCounters(part.entries(Kind.HITS)))
         monitor = HeavyHitterMonitor(self._run.plan, self._run.stream_keys(workers.secret))
