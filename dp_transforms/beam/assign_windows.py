@@ -35,28 +35,22 @@ _MILLISECOND = 1000  # microseconds: engines cut timestamps to milliseconds
 _LOG = logging.getLogger(__name__)
 
 
-class AssignWindows(beam.PTransform):
+def assign_windows(
+    run: PlannedRun,
+    noise_key: beam.Secret,
+    cut: Sharding,
+    public_items: PublicItemsSource | None,
+    *,
+    has_keys: bool = False,
+    keys: Collection[str] | None = None,
+) -> beam.ParDo:
     """`EventBatch` under the stream of the run, or ``(key, EventBatch)``, -> ``(KeyedCell, packed contributions)``. All
     in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners.
 
     has_keys: whether events have keys. keys: events of others are left out and counted; None: any key.
     """
-
-    def __init__(
-        self,
-        run: PlannedRun,
-        noise_key: beam.Secret,
-        cut: Sharding,
-        public_items: PublicItemsSource | None,
-        *,
-        has_keys: bool = False,
-        keys: Collection[str] | None = None,
-    ) -> None:
-        super().__init__()
-        self._pack = _PackDoFn(run, noise_key, cut, public_items, has_keys, keys)
-
-    def expand(self, batches: beam.PCollection) -> beam.PCollection:
-        return batches | "Pack" >> beam.ParDo(self._pack).with_output_types(tuple[KeyedCell, bytes])
+    pack = _PackDoFn(run, noise_key, cut, public_items, has_keys, keys)
+    return beam.ParDo(pack).with_output_types(tuple[KeyedCell, bytes])
 
 
 class _PackDoFn(KeyedDoFn):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
 
-from dp_transforms.beam.assign_windows import AssignWindows, check_window, check_windowing
+from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing
 from dp_transforms.beam.at_once import ReleaseAtOnce, Released
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
 from dp_transforms.beam.read_events import CollectEvents, Getter
@@ -131,7 +131,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     def _by_hits(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         """`ThresholdMonitorEvolving` under one key, the stream of the run."""
         cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=batches.is_bounded)
-        packed = batches | "AssignWindows" >> AssignWindows(run, noise_key, cut, self._public_items)
+        packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
         monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=(run.stream,))
         return Released(
             packed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport), None
@@ -139,13 +139,13 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        packed = batches | "AssignWindows" >> AssignWindows(run, noise_key, cuts.users, self._public_items)
+        packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cuts.users, self._public_items)
         stages = stages_of(run, self._public_items, is_replay=True)
         return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]
 
     def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
-        packed = batches | "AssignWindows" >> AssignWindows(run, noise_key, cut, self._public_items)
+        packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
         messages = packed | "ByWatermark" >> CountedByWatermark(run, cut)
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
         return Released((messages | "Release" >> release).reports, None)

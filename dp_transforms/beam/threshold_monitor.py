@@ -15,11 +15,11 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import (
-    AssignWindows,
     GroupOnce,
     InClosingWindows,
     KeyedCell,
     WithStarts,
+    assign_windows,
     check_windowing,
     closing_time,
     in_global_window,
@@ -111,7 +111,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
         run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())
         batches, rejected = events | "CollectEvents" >> CollectEventsOfKeys()
         cut = MonitorContributions.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
-        packed = batches | "AssignWindows" >> AssignWindows(
+        packed = batches | "AssignWindows" >> assign_windows(
             run, noise_key, cut, self._public_items, has_keys=True, keys=keys
         )
         monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
