@@ -124,30 +124,6 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert not open_partitions._CONFIRMED
 
 
-def test_without_confirmation_it_acts_at_once_and_asks_nobody():
-    loop = Loop(MemoryStream.of([events()], 40), confirm=False)
-    while loop.state["poll"].at is not None:
-        loop.fire()
-    assert loop.intents == []
-    assert loop.progress.is_over
-    loop.do_fn.teardown()
-
-
-@pytest.mark.parametrize("is_drained", [False, True])
-def test_after_all_that_had_come_the_next_step_waits_for_more(monkeypatch, is_drained):
-    """A step has a price of its own. But a backlog, and a partition where nothing comes, are read as before."""
-    poll = MemoryReader.poll
-
-    def drained(*place, **limits):
-        return dataclasses.replace(poll(*place, **limits), is_drained=is_drained)
-
-    monkeypatch.setattr(MemoryReader, "poll", drained)
-    loop, before = Loop(MemoryStream.of([events()], 40), poll_seconds=0.5), time.time()
-    loop.fire()
-    wait, tick = 0.1 * is_drained, 1e-5
-    assert before + wait - tick <= float(loop.state["poll"].at) <= time.time() + wait + tick
-
-
 def test_a_source_with_other_partitions_is_refused():
     loop = Loop(MemoryStream.of([events()], 40))
     other = Loop(MemoryStream.of([events(), []], 40))

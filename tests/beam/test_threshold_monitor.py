@@ -133,18 +133,6 @@ def test_a_key_that_one_user_has_alone_is_not_seen(logs, tmp_path):
     assert run(of_keys(logs | alone), plan, tmp_path) == run(of_keys(logs), plan, tmp_path) == expected(plan, logs)
 
 
-def test_users_who_paid_all_no_longer_count_and_their_epsilon_has_grown(tmp_path):
-    """Counters outlast windows. 40 users hold an item in each window and pay for three of them; then others come."""
-    plan = small_plan(windows=8, hits_per_user=3)
-    log = [event for window in range(6) for event in holders(window, range(40))]
-    log += [event for window in (6, 7) for event in holders(window, range(100, 130))]
-    reports = run(of_keys({"DE": log}), plan, tmp_path)["DE"]
-    assert [(report.window_start // MICROS - START) // 60 for report in reports] == [0, 1, 2, 6, 7]
-    spent = [report.epsilon_spent for report in reports[:3]]
-    assert spent == sorted(spent)
-    assert 0 < spent[0] < spent[-1] <= plan.epsilon
-
-
 def test_other_keys_than_those_named_are_left_out_and_counted(logs, tmp_path, monkeypatch):
     plan, counts = small_plan(), LocalCounter.install(monkeypatch)
     found = run(of_keys(logs), plan, tmp_path, keys=["FR"])

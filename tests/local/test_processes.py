@@ -195,22 +195,6 @@ def test_no_process_of_a_command_loads_pandas_where_it_is_installed(request_of, 
     assert loaded.exists(), "pyarrow loads what stands there"
 
 
-def test_a_damaged_file_gives_the_same_line(request_of, workers, tmp_path):
-    path = tmp_path / "log" / "part-1.parquet"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
-    path.write_bytes(data)
-    request, said = request_of("report.jsonl", PLANS["looks"]()), []
-    for number in (0, 2):
-        workers(number, ALL_IN_MEMORY)
-        with pytest.raises(LogError, match="it is damaged") as raised:
-            replayed(request)
-        said.append(str(raised.value))
-    assert said[0].startswith(str(path))
-    assert said[0] == said[1]
-    assert not pathlib.Path(request.output).exists()
-
-
 def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path, monkeypatch):
     """Nothing of it is published, nor the list of rows that cannot be read."""
     request = request_of("report.jsonl", PLANS["looks"]())
