@@ -20,10 +20,10 @@ from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 from tests.helpers.trials import trial_of

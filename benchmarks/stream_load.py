@@ -31,7 +31,7 @@ from benchmarks import stream_samples
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
-from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from examples.engines.engine_process import EngineError, engine_file, java
@@ -332,7 +332,7 @@ def _ratio(late: dict[str, float], early: dict[str, float], name: str) -> float:
 
 def _bytes_per_charged_user() -> float:
     users = np.arange(_CHARGED_USERS, dtype=np.uint64)
-    blobs = Hits(users, np.ones(_CHARGED_USERS, dtype=np.uint32)).to_chunks()
+    blobs = HitEntries(users, np.ones(_CHARGED_USERS, dtype=np.uint32)).to_chunks()
     return sum(map(len, blobs)) / _CHARGED_USERS
 
 

@@ -30,7 +30,7 @@ from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUs
 from dp_transforms.audit.round_looks import RoundLooks, together_in_rounds, worst_in_rounds
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Contributions
+from dp_transforms.plan.records import PaidContributions
 from dp_transforms.plan.rounds import RoundTerms
 
 MOST_FEW = 3  # looks of the adaptive adversary
@@ -260,7 +260,7 @@ def run_violations(plan: Plan, run: PlannedRun) -> Iterator[str]:
             yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
 
 
-def _wrong_sizes(plan: Plan, looks: Contributions, of_run: Plan) -> float:
+def _wrong_sizes(plan: Plan, looks: PaidContributions, of_run: Plan) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
     noise."""
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)

@@ -18,9 +18,8 @@ from dp_transforms.beam.assign_windows import KeyedCell, WithStarts
 from dp_transforms.beam.workers import add_counts
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions
-from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding
+from dp_transforms.core.planned_run import PlannedRun, RunPart
+from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, WorkerStep
 from dp_transforms.core.steps import RunStages, block_reports
 from dp_transforms.core.window_report import WindowReport
 
@@ -83,9 +82,7 @@ def _reports(group: tuple[KeyedCell, Iterable[bytes]], run: PlannedRun, of_block
         yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
 
 
-def run_step(
-    step: AtOnceStep | MergeContributions, noise_key: beam.Secret, named: Sequence[beam.PCollection] = ()
-) -> beam.ParDo:
+def run_step(step: WorkerStep, noise_key: beam.Secret, named: Sequence[beam.PCollection] = ()) -> beam.ParDo:
     """Groups ``(KeyedCell, all packed columns)`` -> packed columns by `KeyedCell` for the next step.
 
     named: for every group of a later round, what was named, packed `NamedItems` by key, as `Step.process` takes
@@ -96,7 +93,7 @@ def run_step(
 
 
 class _RunStepDoFn(beam.DoFn):
-    def __init__(self, step: AtOnceStep | MergeContributions, noise_key: beam.Secret) -> None:
+    def __init__(self, step: WorkerStep, noise_key: beam.Secret) -> None:
         self._step, self._noise_key = step, noise_key
 
     def setup(self) -> None:

@@ -26,11 +26,20 @@ from dp_transforms.beam.threshold_monitor import charge_windows
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, PROGRESS, Progress, Turns, store
 from dp_transforms.beam.workers import add_counts, operator_counter, operator_gauge
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.core.messages import Message, ToShard, messages_of
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.stage import Sent, Sharding, Span, Stage, packed_by_group, shards_of_items
+from dp_transforms.core.stage import (
+    Message,
+    Sent,
+    Sharding,
+    Span,
+    Stage,
+    ToShard,
+    messages_of,
+    packed_by_group,
+    shards_of_items,
+)
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
 from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import RunEnded, WindowReport

@@ -23,9 +23,8 @@ from dp_transforms.beam.monitor_stream import LOOP, TIMERS, MonitorStream
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.runner_options import FLINK, cluster_address, is_local, runner_of, waits_for_storing
-from dp_transforms.beam.workers import operator_values
+from dp_transforms.beam.workers import counts_and_gauges, operator_values
 from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports, WriteReportStream
-from dp_transforms.core.operator_counts import counts_and_gauges
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, LogChunk, estimate_log
 from dp_transforms.logs.streams.partition_progress import StreamClock

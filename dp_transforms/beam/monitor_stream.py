@@ -32,13 +32,12 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from dp_transforms.beam.in_order import ReleaseStagesInOrder
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.runner_options import keep_bundles_whole
-from dp_transforms.beam.workers import KeyedDoFn, add_counts, operator_gauge, resolve_noise_key
+from dp_transforms.beam.workers import KeyedDoFn, add_counts, of_partition, operator_gauge, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.messages import ToShard
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.stage import Sharding
+from dp_transforms.core.stage import Sharding, ToShard
 from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -207,10 +206,10 @@ class _PollDoFn(KeyedDoFn):
         if step.partitions_unread is not None:
             operator_gauge(names.PARTITIONS_UNREAD).set(step.partitions_unread)
         number = list(self._polling.partitions).index(name)
-        operator_gauge(names.of_partition(names.WINDOWS_SENT, number)).set(progress.next_window)
+        operator_gauge(of_partition(names.WINDOWS_SENT, number)).set(progress.next_window)
         if progress.is_over or abs(progress.clock_micros) < 2**61:
             lag_micros = 0 if progress.is_over else now_micros() - progress.clock_micros
-            operator_gauge(names.of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
+            operator_gauge(of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
         yield from step.messages
         for rejected in step.rejected:
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)

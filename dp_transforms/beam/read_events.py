@@ -20,10 +20,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.workers import operator_counter
-from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.event_ids import ID_RULE, BadIdError, fault_reason, id_of_value, label_getter
+from dp_transforms.core.event_batch import ID_RULE, EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
+from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value, label_getter
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values

@@ -32,17 +32,17 @@ from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import NEVER, PENDING, PENDING_FAR, PENDING_SOON, PROGRESS, Progress, Waiting, store
 from dp_transforms.beam.workers import operator_counter, operator_gauge, resolve_noise_key
 from dp_transforms.checks import check_names
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.event_ids import id_of_value
+from dp_transforms.core.columns import MOST_MESSAGE_BYTES
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
-from dp_transforms.core.messages import batches_of_blobs
 from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
 from dp_transforms.core.steps import BoundUsers, FindCandidates
 from dp_transforms.core.window_report import WindowReport
+from dp_transforms.logs.event_ids import id_of_value
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -195,6 +195,19 @@ def _due(
         yield key, (through, -1 if number else len(batches) - 1, batch)
 
 
+def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
+    batches: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if batches[-1] and size + len(blob) > most_bytes:
+            batches.append([])
+            size = 0
+        batches[-1].append(blob)
+        size += len(blob)
+    return batches
+
+
 class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful for each key: tests the candidates of each window
     against the threshold, and charges the contribution counters of the users who hold a hit.
@@ -288,7 +301,7 @@ def charge_windows(
     if not candidates:
         return []
     stored = list(counters.read())
-    state = MonitorState(first, now.hit_bound, ContributionCounters(map(Hits.from_bytes, stored)))
+    state = MonitorState(first, now.hit_bound, ContributionCounters(map(HitEntries.from_bytes, stored)))
     columns = [ItemHolders.from_bytes(blob) for blob in candidates]
     reports = list(monitor.close_windows(candidates_in_order(columns), state))
     now.hit_bound = state.hit_bound

@@ -15,7 +15,7 @@ import msgspec
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.core.messages import EncodedMessage, Message
+from dp_transforms.core.stage import EncodedMessage, Message
 from dp_transforms.errors import StreamError
 
 NEVER = 1 << 62  # no window has this number
@@ -121,7 +121,7 @@ class Waiting:
 
 
 class Turns(Waiting):
-    """A window has its turn when it is the next one and all that was announced for it has come (`core.messages`).
+    """A window has its turn when it is the next one and all that was announced for it has come (`core.stage`).
 
     senders: how many announce their messages for each window. dropped: messages that came late, or were more than was
     announced. A message that completes nothing reads and writes itself, and the counts of at most 16 windows.

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import secrets
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -24,6 +26,17 @@ from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import (
+    BUDGET_STATE_BYTES,
+    CLOCK_LAG_SECONDS,
+    COUNTER_STATE_BYTES,
+    FOLLOWED_ITEMS,
+    PARTITION_STATE_BYTES,
+    PARTITIONS_UNREAD,
+    PENDING_WINDOWS,
+    WINDOWS_ANSWERED,
+    WINDOWS_SENT,
+)
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.window_report import HeavyHitter, RunEnded, WindowReport
@@ -153,6 +166,18 @@ for _row_type in (HeavyHitter, WindowReport, RunEnded, RejectedEvents):
 # Metrics
 # ---------------------------------------------------------------------------------------------------------------------
 
+STREAM_GAUGES = (
+    CLOCK_LAG_SECONDS,
+    WINDOWS_SENT,
+    WINDOWS_ANSWERED,
+    PARTITIONS_UNREAD,
+    PARTITION_STATE_BYTES,
+    COUNTER_STATE_BYTES,
+    BUDGET_STATE_BYTES,
+    FOLLOWED_ITEMS,
+)
+_OF_PARTITION = re.compile(rf"({CLOCK_LAG_SECONDS}|{WINDOWS_SENT})_\d+")
+
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:
     return Metrics.counter(NAMESPACE, name)
@@ -183,3 +208,28 @@ def operator_values(result: PipelineResult) -> dict[str, list[int]]:
     for gauge in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]:
         values.setdefault(gauge.key.metric.name, []).append(gauge.result.value)
     return values
+
+
+def of_partition(name: str, number: int) -> str:
+    """The gauge of one partition: several share a worker, and the latest value would be that of any of them."""
+    return f"{name}_{number}"
+
+
+def counts_and_gauges(values: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], dict[str, int]]:
+    """From the values of all workers by name, without names of no value: sums of counters, and the largest gauges.
+
+    While the last step has told nothing since a restart, `PENDING_WINDOWS` is what the partitions have told: no window
+    is answered before all have sent it.
+    """
+    gauges: dict[str, list[int]] = {}
+    counts: dict[str, int] = {}
+    for name, parts in values.items():
+        found = _OF_PARTITION.fullmatch(name)
+        if found or name in STREAM_GAUGES:
+            gauges.setdefault(found[1] if found else name, []).extend(parts)
+        else:
+            counts[name] = sum(parts)
+    largest = {name: max(parts) for name, parts in gauges.items()}
+    if (sent := gauges.get(WINDOWS_SENT)) is not None:
+        largest[PENDING_WINDOWS] = largest.pop(WINDOWS_SENT) - largest.pop(WINDOWS_ANSWERED, min(sent))
+    return counts, largest

@@ -26,12 +26,12 @@ from dp_transforms.cli.replay_request import (
 from dp_transforms.cli.replay_run import run_part, run_whole
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
-from dp_transforms.core.event_ids import joined_label
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
 from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format

@@ -241,10 +241,10 @@ def _publish(output: str, report: str, with_blocks: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _shown_progress(total_bytes: int) -> Iterator[local.Progress]:
+def _shown_progress(total_bytes: int) -> Iterator[local.ReplayProgress]:
     """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
     yet."""
-    progress = local.Progress()
+    progress = local.ReplayProgress()
     if not operator_console().is_terminal:
         yield progress
         return
@@ -274,7 +274,7 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
         watcher.join()
 
 
-def _update(bars: Progress, reading: TaskID, progress: local.Progress) -> None:
+def _update(bars: Progress, reading: TaskID, progress: local.ReplayProgress) -> None:
     """A bar for what is read, and below it one for the rest."""
     bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
     if progress.groups and len(bars.tasks) == 1:

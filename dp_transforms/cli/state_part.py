@@ -28,8 +28,7 @@ from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft, publish_output, write_errors
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.core.planned_run import fresh_nonce, fresh_run_id
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.planned_run import RunPart, fresh_nonce, fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc

@@ -11,8 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import places_of
-from dp_transforms.core.messages import WORDS
+from dp_transforms.core.columns import WORDS
 from dp_transforms.core.tables import MOST, ByUser, Column
 
 _Entries = TypeVar("_Entries", bound=ByUser)
@@ -38,8 +37,12 @@ class EntriesByUser(Generic[_Entries]):
 
     def of_users(self, users: npt.NDArray[np.uint64]) -> _Entries:
         """The newest entries of those of these users that have one. users: uint64[u], ascending."""
-        entries = (*self._stored, *self._added)
-        return self._table.merge([each.select(places_of(each.users, users)) for each in entries])
+        found = []
+        for entries in (*self._stored, *self._added):
+            at = np.searchsorted(entries.users, users)
+            at = at[at < len(entries)]
+            found.append(entries.select(at[entries.users[at] == users[: len(at)]]))
+        return self._table.merge(found)
 
     def add(self, entries: _Entries) -> None:
         """Joins it with what has at most twice its length: so there are few tables, and each entry is seldom joined."""
@@ -58,7 +61,7 @@ class EntriesByUser(Generic[_Entries]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Hits(ByUser):
+class HitEntries(ByUser):
     """Of u users, 12 bytes each: users uint64[u], keyed hashes, ascending and distinct, and their hits, uint32[u].
 
     `merge` keeps the most hits of each user: hits are never taken back.
@@ -71,11 +74,11 @@ class Hits(ByUser):
     ROWS_OF_CHUNK = 700_000
 
 
-class ContributionCounters(EntriesByUser[Hits]):
+class ContributionCounters(EntriesByUser[HitEntries]):
     """Hits paid by each user that was ever charged; all others have 0."""
 
-    def __init__(self, stored: Iterable[Hits] = ()) -> None:
-        super().__init__(Hits, stored)
+    def __init__(self, stored: Iterable[HitEntries] = ()) -> None:
+        super().__init__(HitEntries, stored)
 
     def hits(self, users: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """Hits paid so far. users: uint64[n], keyed hashes, ascending and distinct. Returns uint32[n]."""

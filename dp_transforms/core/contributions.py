@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import (
+from dp_transforms.core.columns import (
+    NARROW,
+    Packed,
+    check_unpacked,
     concatenated_ranges,
-    distinct_hashes,
     group_slices,
     group_starts,
+    narrowest,
     order_in_groups,
-    ranks_in_groups,
     sort_distinct,
-    sort_rows,
 )
-from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import NARROW, Packed, check_unpacked, narrowest
-from dp_transforms.core.randomness import IdKeys as IdKeys
 from dp_transforms.core.randomness import StreamKeys, Words
 from dp_transforms.core.tables import ITEMS, TABLE, WINDOWS, Column, Table, used
-from dp_transforms.plan.window_schedule import WindowSchedule
 
 Whole = npt.NDArray[np.int64]
 
@@ -77,7 +74,7 @@ class Contributions(Table):
 
     def in_windows(self, windows: Whole) -> Self:
         """The distinct contributions when their windows are these instead. windows: int64[n], in any order."""
-        moved, _ = self._of_rows([dataclasses.replace(self, windows=windows)], [])
+        moved, _ = self.of_rows([dataclasses.replace(self, windows=windows)], [])
         return moved
 
     @classmethod
@@ -107,11 +104,11 @@ class Contributions(Table):
             maps = {"codes": np.searchsorted(users, part.users), "items": items}
             columns: dict[str, Any] = {name: narrowest(of)[getattr(part, name)] for name, of in maps.items()}
             renamed.append(dataclasses.replace(part, users=users, table=table, **columns))
-        merged, _ = cls._of_rows(renamed, [], stable=True)
+        merged, _ = cls.of_rows(renamed, [], stable=True)
         return merged
 
     @classmethod
-    def _of_rows(cls, parts: Sequence[Self], groups: list[Whole], *, stable: bool = False) -> tuple[Self, list[Whole]]:
+    def of_rows(cls, parts: Sequence[Self], groups: list[Whole], *, stable: bool = False) -> tuple[Self, list[Whole]]:
         """The distinct rows by group, each group in order; and their groups. All by one sort. parts: rows in any order,
         of the same users and table; one where there are groups."""
         users, table = parts[0].users, parts[0].table
@@ -129,91 +126,8 @@ class Contributions(Table):
         return cls(users=users, table=table, **found), ordered[: len(groups)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From events
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def contributions_of_events(
-    batch: EventBatch,
-    schedule: WindowSchedule,
-    keys: IdKeys,
-    *,
-    windows_per_range: int,
-    shards: int,
-    first_open: Whole | None = None,
-    end: int | None = None,
-) -> Iterator[tuple[int, int, Contributions]]:
-    """The contributions of a batch, by range of so many consecutive windows and shard of users: ``(range, shard,
-    contributions)``. What has many comes in several parts, of different windows.
-
-    first_open, end: as `rows_of_events` has them.
-    """
-    for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        groups = (rows.windows // windows_per_range) * shards
-        if shards > 1:
-            groups += (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
-        first = int(groups.min())
-        ordered, (groups,) = Contributions._of_rows([rows], [groups - first])
-        for part in group_slices(groups):
-            yield (*divmod(int(groups[part.start]) + first, shards), ordered.select(part))
-
-
-def rows_of_events(
-    batch: EventBatch,
-    schedule: WindowSchedule,
-    keys: IdKeys,
-    first_open: Whole | None = None,
-    end: int | None = None,
-    rows_at_once: int = 1 << 20,
-) -> Iterator[Contributions]:
-    """A row for each event in every window that holds it, in no order and not distinct; events outside the declared
-    range are left out. Rows come in parts of consecutive windows: an event in a thousand windows is not a thousand rows
-    at once.
-
-    first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
-    end: windows from this one on are left out; None: none of them. rows_at_once: a part has at most so many
-    rows, those of its first window not counted.
-    """
-    firsts = schedule.first_window(batch.time_micros)
-    inside = firsts >= 0
-    ends = np.minimum(firsts + schedule.windows_per_event, schedule.horizon if end is None else end)
-    if first_open is not None:
-        firsts = np.maximum(firsts, first_open)
-    inside &= firsts < ends
-    if not inside.any():
-        return
-    firsts, ends = firsts[inside], ends[inside]
-    users, user_of_code = distinct_hashes(keys.hash_users(batch.user.dictionary)[:, 0])
-    codes = user_of_code[batch.user.indices.to_numpy()[inside]]
-    table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
-    items = item_of_code[batch.item.indices.to_numpy()[inside]]
-    if schedule.windows_per_event == 1:
-        yield Contributions(users, codes, firsts, items, table)
-        return
-    for low, high in _parts_of_windows(firsts, ends, rows_at_once):
-        begins = np.maximum(firsts, low)
-        counts = np.maximum(0, np.minimum(ends, high) - begins)
-        windows, _ = concatenated_ranges(begins, counts)
-        yield Contributions(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
-
-
-def _parts_of_windows(firsts: Whole, ends: Whole, rows_at_once: int) -> Iterator[tuple[np.int64, np.int64]]:
-    """Ranges of windows, each with at least one row. firsts, ends: of each event."""
-    first = firsts.min()
-    opened, closed = (np.bincount(windows - first, minlength=ends.max() - first + 1) for windows in (firsts, ends))
-    rows = np.cumsum(np.cumsum(opened - closed))
-    begins = first + group_starts(rows // rows_at_once)
-    return zip(begins, [*begins[1:], ends.max()], strict=True)
-
-
 def _size(values: Whole) -> int:
     return int(values.max(initial=0)) + 1
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which of them count
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def bound_contributions(contributions: Contributions, max_items_per_user: int, keys: StreamKeys) -> Contributions:
@@ -223,13 +137,15 @@ def bound_contributions(contributions: Contributions, max_items_per_user: int, k
     A uniform random subset, independent of everything else (docs/guarantee.md, "Several items in a window"); the order
     differs from window to window. ``contributions`` must contain all of its users in its windows.
     """
-    users_before = (contributions.windows - contributions.windows.min(initial=0)) * len(contributions.users)
-    groups, rows = sort_rows(users_before + contributions.codes)  # what a user holds in a window stands together
+    users_before = (contributions.windows - contributions.windows[:1]) * len(contributions.users)
+    of_user = users_before + contributions.codes
+    # What a user holds in a window stands together.
+    groups, rows = sort_distinct([(of_user, np.arange(len(of_user)))], [_size(of_user), len(of_user)])
     sizes = np.diff(np.append(group_starts(groups), len(groups)))
     is_crowded = np.repeat(sizes > max_items_per_user, sizes)
     if not is_crowded.any():
         return contributions
-    groups, rows = groups[is_crowded], rows[is_crowded]
+    groups, rows, sizes = groups[is_crowded], rows[is_crowded], sizes[sizes > max_items_per_user]
     users, items = contributions.users[contributions.codes[rows]], contributions.items[rows]
     blocks = np.stack([users, contributions.table.hashes[items, 0]], axis=1)
     windows, priority = contributions.windows[rows], np.empty(len(rows), dtype=np.uint64)
@@ -237,8 +153,9 @@ def bound_contributions(contributions: Contributions, max_items_per_user: int, k
         order = keys.contribution_order(int(windows[of_window.start]))
         priority[of_window] = order(blocks[of_window])[:, 0]
     ranked = np.lexsort((priority, groups))  # which keeps each group in its place
+    ranks = concatenated_ranges(np.zeros_like(sizes), sizes)
     kept = np.ones(len(contributions), dtype=np.bool_)
-    kept[rows[ranked[ranks_in_groups(groups) >= max_items_per_user]]] = False
+    kept[rows[ranked[ranks >= max_items_per_user]]] = False
     return contributions.select(kept)
 
 
@@ -254,13 +171,13 @@ def keep_by_hash(contributions: Contributions, most: Whole, keys: StreamKeys) ->
         return np.ones(len(contributions), dtype=np.bool_)
     kept = ~has_more[contributions.codes]
     rows = np.flatnonzero(~kept)
-    codes, look_order = contributions.codes[rows], keys.look_order()
+    codes, payment_order = contributions.codes[rows], keys.payment_order()
 
     def hashes_of(some: slice) -> Words:
         hashes = contributions.table.hashes.take(contributions.items[rows[some]], axis=0)
-        return look_order(contributions.users[codes[some]], contributions.windows[rows[some]], hashes)
+        return payment_order(contributions.users[codes[some]], contributions.windows[rows[some]], hashes)
 
     ranked, sizes = order_in_groups(codes, hashes_of), contributions.counts[has_more]
-    first_ones, _ = concatenated_ranges(np.cumsum(sizes) - sizes, most[has_more])
+    first_ones = concatenated_ranges(np.cumsum(sizes) - sizes, most[has_more])
     kept[rows[ranked[first_ones]]] = True
     return kept

@@ -1,4 +1,8 @@
-"""Event batches: columns of events on their way from a source into the pipeline."""
+"""Event batches: columns of events on their way from a source into the pipeline.
+
+An id of a user or an item is UTF-8 text of 1 to 16,384 bytes, kept as it is spelled. A whole number is the text of its
+digits: the integer 7 and the text ``7`` are the same id, ``007`` is another. A UUID is its text in lower case.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dp_transforms.core.event_ids import ID_RULE, are_ids, id_column, one_chunk
+MAX_ID_BYTES = 16_384  # one longer label would be copied with each of its windows, and no report needs it
+ID_RULE = f"UTF-8 text of 1 to {MAX_ID_BYTES:,} bytes"
+_DIGITS_OF_UUID = [place for place in range(36) if place not in (8, 13, 18, 23)]  # others are dashes
 
 _ID_TYPE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema([("user", _ID_TYPE), ("item", _ID_TYPE), ("time", pa.int64())])
@@ -20,7 +27,7 @@ _SCHEMA = pa.schema([("user", _ID_TYPE), ("item", _ID_TYPE), ("time", pa.int64()
 class EventBatch:
     """n events as columns.
 
-    user, item: pyarrow ``dictionary<int32, string>`` of length n, without nulls: ids as `event_ids` defines them.
+    user, item: pyarrow ``dictionary<int32, string>`` of length n, without nulls: ids.
         An id may be in the dictionary several times.
     time_micros: int64[n], event time in microseconds since 1970 UTC.
     """
@@ -98,3 +105,56 @@ def _join(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
     indices = [column.indices.to_numpy() + begin for column, begin in zip(columns, begins, strict=False)]
     values = pa.concat_arrays([column.dictionary for column in columns])
     return pa.DictionaryArray.from_arrays(pa.array(np.concatenate(indices), pa.int32()), values, safe=False)
+
+
+def are_ids(texts: pa.StringArray) -> bool:
+    """Whether all of them are ids."""
+    lengths = pc.binary_length(texts)
+    if len(texts) and not 0 < pc.min(lengths).as_py() <= pc.max(lengths).as_py() <= MAX_ID_BYTES:
+        return False
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
+    """Texts, whole numbers or UUIDs as ids. Raises ValueError for columns of other types; the texts are not checked."""
+    try:
+        array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
+        array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if is_uuid_type(array.type):
+            array = uuid_texts(array)
+        kinds = (
+            *(pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+            pa.types.is_null,  # of no rows, or of rows without a value
+        )
+        if any(is_kind(array.type) for is_kind in kinds):
+            return array.cast(pa.string()).dictionary_encode()
+    except (pa.ArrowException, TypeError):
+        raise ValueError(f"{name} must be one column of text or of whole numbers. Cast it to text.") from None
+    raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
+
+
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def is_uuid_type(column_type: pa.DataType) -> bool:
+    return isinstance(column_type, pa.UuidType)
+
+
+def uuid_texts(column: pa.Array) -> pa.StringArray:
+    """UUIDs as text, as Python and DuckDB spell them."""
+    count, storage = len(column), column.storage
+    cells = memoryview(storage.buffers()[1] or b"")[16 * storage.offset : 16 * (storage.offset + count)]
+    digits = cells.hex().encode()
+    texts = np.full((count, 36), ord("-"), np.uint8)
+    texts[:, _DIGITS_OF_UUID] = np.frombuffer(digits, np.uint8).reshape(count, 32)
+    ends = np.arange(count + 1, dtype=np.int32) * 36
+    found = pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(texts))
+    return pc.if_else(storage.is_valid(), found, None) if storage.null_count else found

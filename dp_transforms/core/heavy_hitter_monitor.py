@@ -29,15 +29,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.equal_rows import concatenated_ranges, distinct_hashes, sort_with_codes
+from dp_transforms.core.columns import concatenated_ranges
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.core.window_report import HeavyHitter, WindowReport, report_of_window
 from dp_transforms.plan.plan import Plan
-
-_ROWS_AT_ONCE = 1 << 20  # some 40 MB
 
 
 class WindowQueries:
@@ -68,21 +66,17 @@ class WindowQueries:
         self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
         self._is_due = self._noisy_counts >= self._threshold  # heavy or outdated
 
-    def next_heavy(self, cell: int) -> int | None:
-        """The first cell from this one on whose noisy count reaches the threshold."""
-        while cell < len(self._is_due):
+    def heavy(self) -> Iterator[tuple[int, int]]:
+        """Each cell whose noisy count reaches the threshold when its turn comes, and this count. Charge it before the
+        next one."""
+        cell = 0
+        while self._is_due[cell:].any():
             cell += int(self._is_due[cell:].argmax())
-            if not self._is_due[cell]:
-                return None
             if self._is_outdated[cell]:
                 self._noisy_counts[cell] = self._ask(slice(cell, cell + 1))[0]
             if self._noisy_counts[cell] >= self._threshold:
-                return cell
+                yield cell, int(self._noisy_counts[cell])
             cell += 1
-        return None
-
-    def noisy_count(self, cell: int) -> int:
-        return int(self._noisy_counts[cell])
 
     def charge(self, cell: int) -> None:
         """Charges each active holder of a cell one hit. Later cells of users that this excludes become outdated."""
@@ -106,11 +100,12 @@ class WindowQueries:
     def _rows_of_users(self, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """All rows of these users, in any order."""
         if self._rows_by_user is None:
-            self._rows_by_user = sort_with_codes(self._user_of_row, np.arange(len(self._user_of_row)))
+            rows = np.argsort(self._user_of_row, kind="stable")
+            self._rows_by_user = self._user_of_row[rows], rows
         sorted_users, rows = self._rows_by_user
         starts = np.searchsorted(sorted_users, users)
         counts = np.searchsorted(sorted_users, users, side="right") - starts
-        return rows[concatenated_ranges(starts, counts)[0]]
+        return rows[concatenated_ranges(starts, counts)]
 
     def _ask(self, cells: slice) -> npt.NDArray[np.int64]:
         """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
@@ -168,7 +163,7 @@ class HeavyHitterMonitor:
 
     def _close_part(self, part: ItemHolders, state: MonitorState) -> list[tuple[int, WindowReport]]:
         self._check_order(part, state)
-        users, user_of_row = distinct_hashes(part.holders)
+        users, user_of_row = np.unique(part.holders, return_inverse=True)
         paid = state.budgets.hits(users)
         hits, found = paid.copy(), []
         for window, cells in part.by_window():
@@ -178,7 +173,7 @@ class HeavyHitterMonitor:
             if report is not None:
                 found.append((window, report))
         charged = np.flatnonzero(hits != paid)
-        state.budgets.add(Hits(users[charged], hits[charged]))
+        state.budgets.add(HitEntries(users[charged], hits[charged]))
         return found
 
     def _check_order(self, part: ItemHolders, state: MonitorState) -> None:
@@ -197,59 +192,32 @@ class HeavyHitterMonitor:
         state.next_window = window + 1
         heavy_hitters: list[HeavyHitter] = []
         charged_results = 0
-        cell = queries.next_heavy(0)
-        while cell is not None:
-            release = self._rule(queries.noisy_count(cell))
-            if release is not None:
-                label = candidates.table.labels[int(candidates.items[cell])].as_py()
-                heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
-                if release.charged:
-                    charged_results += 1
-                    queries.charge(cell)
-            cell = queries.next_heavy(cell + 1)
+        for cell, noisy_count in queries.heavy():
+            if (release := self._rule(noisy_count)) is None:
+                continue
+            label = candidates.table.labels[int(candidates.items[cell])].as_py()
+            heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
+            if release.charged:
+                charged_results += 1
+                queries.charge(cell)
         # No user holds more than so many of a window's items, and so pays no more of its hits.
         state.hit_bound += min(self._plan.charged_hits.max_items_per_user, charged_results)
         if not heavy_hitters:
             return None
-        plan = self._plan
-        return WindowReport(
-            stream=self._keys.stream,
-            window_start=plan.schedule.window_start_micros(window),
-            window_end=plan.schedule.window_end_micros(window),
-            heavy_hitters=sorted(heavy_hitters, key=release_order),
-            epsilon_total=plan.epsilon,
-            delta=plan.delta,
-            epsilon_spent=epsilon_spent(plan, state.hit_bound),
-        )
+        spent = epsilon_spent(self._plan, state.hit_bound)
+        return report_of_window(self._plan, self._keys.stream, window, heavy_hitters, spent)
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
-    """All candidates of the windows, in order, of all shards of items together.
-
-    Parts that share windows are joined some windows at a time, as many as have about a million holders: so there are
-    never two copies of all.
-    """
+    """All candidates of the windows, in order, of all shards of items together. Parts that share windows are joined,
+    and only these: so there are never two copies of all."""
     joined: list[ItemHolders] = []
     end = -1
     for part in sorted((part for part in parts if len(part)), key=lambda part: int(part.windows[0])):
-        if part.windows[0] >= end:
-            yield from _joined(joined)
+        if part.windows[0] >= end and joined:
+            yield ItemHolders.merge(joined)
             joined = []
         joined.append(part)
         end = max(end, int(part.windows[-1]) + 1)
-    yield from _joined(joined)
-
-
-def _joined(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
-    if len(parts) < 2:
-        yield from parts
-        return
-    windows = np.concatenate([part.windows for part in parts])
-    rows = np.concatenate([part.counts for part in parts])
-    present, at = np.unique(windows, return_inverse=True)
-    in_window = np.bincount(at, weights=rows).astype(np.int64)
-    groups = (np.cumsum(in_window) - in_window) // _ROWS_AT_ONCE
-    firsts = present[np.flatnonzero(np.diff(groups, prepend=-1))]
-    for first, end in zip(firsts, [*firsts[1:], present[-1] + 1], strict=True):
-        cuts = [(part, *np.searchsorted(part.windows, [first, end])) for part in parts]
-        yield ItemHolders.merge([part.select_range(slice(low, high)) for part, low, high in cuts if high > low])
+    if joined:
+        yield ItemHolders.merge(joined)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.followed_items import NO_ROW, FollowedItems, name_followed_items
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import NamedItems, levels_and_sizes
+from dp_transforms.core.named_items import FollowedItems, NamedItems, levels_and_sizes
 from dp_transforms.core.noise_table import noise_bounds
 from dp_transforms.core.randomness import StreamKeys, Words
 from dp_transforms.core.round_candidates import OPEN, Candidates
@@ -42,7 +42,7 @@ class ItemNamer:
         self._plan = plan
         self._keys = keys
         self._table = noise_bounds(plan.paid_contributions.noise)
-        self._uniforms = keys.look_uniforms()
+        self._uniforms = keys.window_uniforms()
         self._followed_threshold = plan.followed_threshold
         self._terms_of_round = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 
@@ -60,12 +60,8 @@ class ItemNamer:
         sums: all cells of these windows in one shard of items. followed: the items of the shard that are followed in
         window ``first``; `FollowedItems.after` then tells which are in window ``end``.
 
-        Raises ValueError for cells of other windows, and for empty items where the plan has no public ones.
+        Raises ValueError for empty items where the plan has no public ones.
         """
-        if not 0 <= first < end <= self._plan.schedule.horizon:
-            raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
-        if len(sums) and not first <= sums.windows[0] <= sums.windows[-1] < end:
-            raise ValueError(f"the sums must be of the windows {first} .. {end - 1}.")
         if self._plan.domain_size:
             return self._name_public(sums)
         if len(sums) and not sums.sums.min() > 0:
@@ -85,36 +81,39 @@ class ItemNamer:
         return self._named(sums.windows[named], sums.items[named], noisy_sums, threshold, sums.table)
 
     def _name_open(self, sums: ItemSums, followed: FollowedItems, first: int, end: int) -> NamedItems:
-        table, threshold = self._table, self._plan.threshold
+        """Window after window: what is named in one is followed in the next ones, and tested there whether anybody adds
+        to it or not. What is not followed, and never reaches the threshold of new items, is left aside at once."""
+        threshold, forget_after = self._plan.threshold, self._plan.followed_for
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
-        names_anew = table.passes(uniforms, threshold - sums.sums)
-        if not len(followed) and not names_anew.any():
+        names_anew = self._table.passes(uniforms, threshold - sums.sums)
+        items, (of_sums, of_followed) = ItemTable.merge([sums.table, followed.table])
+        may_be_named = np.zeros(len(items), dtype=np.bool_)
+        may_be_named[of_sums[sums.items[names_anew]]] = may_be_named[of_followed] = True
+        if not may_be_named.any():
             return NamedItems.none()
-        named, was_followed, items = name_followed_items(
-            sums,
-            followed,
-            first,
-            end,
-            self._plan.followed_for,
-            names_anew=names_anew,
-            reaches=lambda cells: table.passes(uniforms[cells], self._followed_threshold - sums.sums[cells]),
-            nobody_passes=self._nobody_passes,
-        )
-        noisy_sums = np.empty(len(named), dtype=np.int64)
-        has_sum = named.rows != NO_ROW
-        rows, nobody = named.rows[has_sum], named.take(~has_sum)
-        noisy_sums[has_sum] = sums.sums[rows] + table.sample(uniforms[rows])
-        noisy_sums[~has_sum] = table.sample(self._of_nobody(nobody.windows, items.hashes[nobody.items]))
-        thresholds = np.where(was_followed, self._followed_threshold, threshold)
-        return self._named(named.windows, named.items, noisy_sums, thresholds, items)
-
-    def _nobody_passes(self, windows: Whole, hashes: Words) -> npt.NDArray[np.bool_]:
-        drawn = self._of_nobody(windows, hashes)
-        return self._table.passes(drawn, np.full(len(windows), self._followed_threshold))
-
-    def _of_nobody(self, windows: Whole, hashes: Words) -> Words:
-        """The uniforms of items to which nobody adds anything."""
-        return self._uniforms(windows, hashes, np.zeros_like(hashes))
+        rows, place = np.flatnonzero(may_be_named[of_sums[sums.items]]), np.cumsum(may_be_named) - 1
+        items, of_rows = items.take(np.flatnonzero(may_be_named)), place[of_sums[sums.items[rows]]]
+        last_named = np.full(len(items), -1 - forget_after)
+        last_named[place[of_followed]] = followed.last_named
+        bounds = np.searchsorted(sums.windows[rows], np.arange(first, end + 1))
+        found: list[tuple[Whole, Whole, Whole, Whole, Words]] = []
+        for window, (low, high) in enumerate(itertools.pairwise(bounds.tolist()), first):
+            is_followed, held = last_named >= window - forget_after, of_rows[low:high]
+            is_empty = is_followed.copy()
+            is_empty[held] = False
+            empty = np.flatnonzero(is_empty)
+            hashes = items.hashes.take(empty, axis=0)
+            of_nobody = self._uniforms(np.full(len(empty), window), hashes, np.zeros_like(hashes))
+            tested, drawn = np.append(held, empty), np.concatenate([uniforms[rows[low:high]], of_nobody])
+            values = np.append(sums.sums[rows[low:high]], np.zeros_like(empty))
+            thresholds = np.where(is_followed[tested], self._followed_threshold, threshold)
+            named = np.flatnonzero(self._table.passes(drawn, thresholds - values))
+            named = named[np.argsort(tested[named])]
+            last_named[tested[named]] = window
+            windows = np.full(len(named), window)
+            found.append((windows, tested[named], values[named], thresholds[named], drawn[named]))
+        windows, at, values, thresholds, drawn = map(np.concatenate, zip(*found, strict=True))
+        return self._named(windows, at, values + self._table.sample(drawn), thresholds, items)
 
     # In rounds
 

@@ -10,10 +10,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import NARROW, WHOLE, check_unpacked, concatenated_ranges, group_starts
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import NARROW, WHOLE, check_unpacked
 from dp_transforms.core.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.core.tables import ADDED, ITEMS, TABLE, WINDOWS, Column, Rows, WindowItems, used, window_item_keys
 
@@ -128,7 +127,7 @@ class ItemHolders(WindowItems):
     def select(self, rows: Rows) -> ItemHolders:
         """These rows (ascending positions, a slice, or bool[c]), with a table of their items alone."""
         rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
-        of_holders, _ = concatenated_ranges(self.splits[rows], self.counts[rows])
+        of_holders = concatenated_ranges(self.splits[rows], self.counts[rows])
         items, places = used(len(self.table), self.items[rows])
         table = self.table if items is None else self.table.take(items)
         return ItemHolders(self.windows[rows], places, self.counts[rows], self.holders[of_holders], table)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.core.equal_rows import group_slices, group_starts, hash_order
-from dp_transforms.core.messages import BYTES, HASHES, WHOLE, WORDS, check_unpacked
+from dp_transforms.core.columns import BYTES, HASHES, WHOLE, WORDS, check_unpacked, group_slices, group_starts
 from dp_transforms.core.randomness import IdHasher, Words
 
 TABLE_KINDS = (HASHES, (*WORDS, *WHOLE), BYTES)  # of `ItemTable.arrays`
@@ -69,7 +68,7 @@ class ItemTable:
         """The table of these labels (duplicates are one item), and the position of each label in it."""
         hashes = hash_items(labels)
         all_of_them = cls.with_labels(hashes, labels)
-        return all_of_them._distinct(hash_order(hashes[:, 0]))
+        return all_of_them._distinct(np.argsort(hashes[:, 0], kind="stable"))
 
     @classmethod
     def merge(cls, tables: Sequence[ItemTable]) -> tuple[ItemTable, list[npt.NDArray[np.int64]]]:

@@ -1,20 +1,19 @@
-"""Which items were named in which windows, and what is published of it."""
+"""Which items were named in which windows, what is published of it, and what is followed: what was named lately."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import stated_users
-from dp_transforms.core.equal_rows import group_slices
+from dp_transforms.core.columns import WHOLE, group_slices
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import WHOLE
-from dp_transforms.core.tables import ITEMS, TABLE, WINDOWS, Column, WindowItems
-from dp_transforms.core.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.core.tables import ITEMS, MOST, TABLE, WINDOWS, Column, Items, Table, WindowItems
+from dp_transforms.core.window_report import HeavyHitter, WindowReport, report_of_window
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -40,7 +39,7 @@ class NamedItems(WindowItems):
     """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on. Between rounds
-        of looks also a number below 0: the item is left out in this window and in later ones, its bits being those of
+        also a number below 0: the item is left out in this window and in later ones, its bits being those of
         the negative one; these are not drawn for any more.
     at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
     """
@@ -64,11 +63,6 @@ class NamedItems(WindowItems):
     def without_left_out(self) -> NamedItems:
         return self.select(self.levels >= 0)
 
-    def left_out(self) -> tuple[Whole, Whole]:
-        """The pairs that are left out: windows and positions in ``table``."""
-        rows, later = np.nonzero(-np.minimum(self.levels, 0)[:, None] >> np.arange(WINDOWS_AT_ONCE) & 1)
-        return self.windows[rows] + later, self.items[rows]
-
     def window_reports(
         self, plan: Plan, stream: str, lasts: npt.NDArray[np.int64] | None = None
     ) -> Iterator[tuple[int, WindowReport]]:
@@ -85,16 +79,41 @@ class NamedItems(WindowItems):
                 HeavyHitter(labels[item].as_py(), None, None, level, users)
                 for item, level, users in zip(*columns, strict=True)
             ]
-            last = int((self.windows if lasts is None else lasts)[rows.start])
-            yield (
-                last,
-                WindowReport(
-                    stream=stream,
-                    window_start=plan.schedule.window_start_micros(int(self.windows[rows.start])),
-                    window_end=plan.schedule.window_end_micros(last),
-                    heavy_hitters=sorted(heavy_hitters, key=release_order),
-                    epsilon_total=plan.epsilon,
-                    delta=plan.delta,
-                    epsilon_spent=plan.epsilon,
-                ),
+            window, last = (
+                int(windows[rows.start]) for windows in (self.windows, self.windows if lasts is None else lasts)
             )
+            yield last, report_of_window(plan, stream, window, heavy_hitters, plan.epsilon, last)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FollowedItems(Table):
+    """k items in the order of their keyed hashes, with the window in which each was last named.
+
+    table: ItemTable of length k. last_named: int64[k].
+    """
+
+    table: ItemTable
+    last_named: npt.NDArray[np.int64]
+
+    SCHEMA: ClassVar = {"last_named": Column(WHOLE, join=MOST), "table": Items(of="row")}
+
+    def after(self, named: WindowItems, next_window: int, forget_after: int) -> FollowedItems:
+        """What is followed in ``next_window``, if after these items were named no others are, up to that window.
+
+        An item is followed in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
+        """
+        table, (old, new) = ItemTable.merge([self.table, named.table])
+        last_named = np.full(len(table), -1, dtype=np.int64)
+        last_named[old] = self.last_named
+        np.maximum.at(last_named, new[named.items], named.windows)
+        kept = np.flatnonzero((last_named >= 0) & (last_named >= next_window - forget_after))
+        return FollowedItems(table.take(kept), last_named[kept])
+
+    def since(self, window: int) -> FollowedItems:
+        """Those that were last named in this window or later."""
+        return self.select(self.last_named >= window)
+
+    @classmethod
+    def _keys_of(cls, parts: Sequence[Self]) -> tuple[npt.NDArray, Callable[[npt.NDArray], dict[str, Any]]]:
+        table, positions = ItemTable.merge([part.table for part in parts])
+        return np.concatenate(positions), lambda keys: {"table": table}

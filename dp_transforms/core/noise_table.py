@@ -2,18 +2,11 @@
 
 Guarantee: a draw has the law of the table up to a total variation of ``(2 reach + 1) 2^-128`` in each stage. How far
 the table is from the law that prices are computed for, its maker says: `discrete_laplace_law`, whose noise hits are
-charged for (`DiscreteLaplace`), or `exponential_power`, where users pay for looks: there together below 2^-100. Unit:
-one look or query. Source: docs/guarantee.md, "The noise of contributions".
+charged for, or `exponential_power`, where users pay for contributions: there together below 2^-100. Unit: one test.
+Source: docs/guarantee.md, "The mechanism of hits" and "The noise of contributions".
 
 Stage one asks only whether the noise passes a margin, and is all that most items need: one comparison. Stage two draws
 the value given that it passes, for the few that are reported with a level or a count.
-
-`NoiseBounds` makes the draws of a noise table without the table: from bounds of its tails in floats, which are made
-ten times as fast. Guarantee: each draw is that of the `NoiseTable` of the law, bit for bit. A tail is known to lie
-between two floats. Where these decide a comparison, the exact tail decides it alike. Where they leave a doubt, the
-table is made after all, and decides: about once in ten million draws at a scale of 10,000. The bounds hold by the
-stated error of `ExponentialPower.log_upper_tail`, on which the prices rest too; the table is off the law by at most two
-units of 2^-128 (`ExponentialPower.upper_tail_integers`).
 """
 
 from __future__ import annotations
@@ -21,7 +14,6 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,12 +27,10 @@ _WORD = 1 << 64
 _LOW_HALF = np.uint64(0xFFFF_FFFF)
 _HALF_BITS = np.uint64(32)
 _WHOLE = 1 << UNIFORM_BITS
-_MASS_UNITS = 2  # of 2^-128: how far the mass of one integer may be from a log-concave one, by rounding of two tails
 _SMALLEST_LOG = -80 * math.log(2)  # of a tail that is bounded here; beyond it the table decides
 _ROUNDING = 2.0**-49  # relative: 16 float operations
 _TAIL_UNITS = 2.0**-124  # absolute: 16 units of the table, for its rounding and that of a product of two integers
 _NEAR_ONE = 2.0**-51  # absolute: rounding of 1 - tail
-_ALL_BITS = np.uint64(2**64 - 1)
 Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -67,13 +57,19 @@ class Inversion:
         return not_above.astype(np.int64)
 
 
-class TailTable:
+class NoiseTable:
     """Symmetric noise Z, as a function of uniforms given by the caller (uint64[n, 2], high and low word).
 
     upper_tails: ``floor(2^128 Pr[Z >= m])`` for m = 1, 2, ..., not increasing; ``|Z| <= reach``, their number. Z >= m
         exactly when the uniform lies below the tail of m.
 
     Uniforms come from keyed functions (`randomness.StreamKeys`), and one uniform is used for one stage of one draw.
+
+    >>> import secrets
+    >>> table = NoiseTable([1 << 126, 1 << 124])  # Pr[Z >= 1] = 1/4, Pr[Z >= 2] = 1/16
+    >>> uniforms = np.frombuffer(secrets.token_bytes(1600), dtype=np.uint64).reshape(-1, 2)
+    >>> int(abs(table.sample(uniforms)).max())
+    2
     """
 
     def __init__(self, upper_tails: Sequence[int]) -> None:
@@ -81,11 +77,11 @@ class TailTable:
         # The tails of m = reach, reach - 1, ..., 1, 0, -1, ..., 1 - reach: ascending.
         self._table = Inversion([*reversed(upper_tails), *(_WHOLE - tail for tail in upper_tails)])
 
-    def sample(self, uniforms: Words) -> npt.NDArray[np.int64]:
+    def sample(self, uniforms: Words) -> Whole:
         """Z for each uniform, in one stage. Returns int64[n]."""
         return self.reach - self._table.count_not_above(uniforms)
 
-    def passes(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def passes(self, uniforms: Words, margins: Whole) -> Bits:
         """First stage: the bit ``Z >= margin``. margins: int64[n], any. Returns bool[n]."""
         index, possible = self._index(margins)
         high, threshold = uniforms[:, 0], self._table.high[index]
@@ -93,13 +89,13 @@ class TailTable:
         # A tie of the high word is settled by the low word: once in 2^64 draws, or where a tail is below 2^-64.
         ties = np.flatnonzero(high == threshold)
         below[ties] = uniforms[ties, 1] < self._table.low[index[ties]]
-        passed: npt.NDArray[np.bool_] = (below & possible) | (margins <= -self.reach)
+        passed: Bits = (below & possible) | (margins <= -self.reach)
         return passed
 
-    def sample_given_pass(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def sample_given_pass(self, uniforms: Words, margins: Whole) -> Whole:
         """Second stage: Z given ``Z >= margin``. margins: int64[n], at most `reach`. Returns int64[n].
 
-        The uniform is scaled into ``[0, tail(margin))`` and then inverted. Its tail must not be 0: a look with such a
+        The uniform is scaled into ``[0, tail(margin))`` and then inverted. Its tail must not be 0: a test with such a
         margin never passes the first stage.
         """
         index, possible = self._index(margins)
@@ -112,21 +108,26 @@ class TailTable:
         certain = margins <= -self.reach
         return self.sample(np.where(certain[:, None], uniforms, multiply_high(uniforms, tails)))
 
-    def _index(self, margins: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def _index(self, margins: Whole) -> tuple[Whole, Bits]:
         """Where the tail of each margin is in the table, and whether it is above 0."""
         return self.reach - np.clip(margins, 1 - self.reach, self.reach), margins <= self.reach
 
 
-class DiscreteLaplace(TailTable):
-    """The noise of scale ``1 / epsilon`` where users pay for hits.
+@functools.lru_cache(maxsize=8)
+def discrete_laplace(epsilon: float) -> NoiseTable:
+    """The noise of scale ``1 / epsilon`` where users pay for hits; its table is made once a process.
 
     Guarantee: adding it to a count that one user changes by at most 1 is epsilon-DP, up to the total variation that
-    `discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source:
-    docs/guarantee.md, "The mechanism of hits" and "Draws in two stages".
+    `discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw).
     """
+    return NoiseTable(upper_tail_integers(epsilon))
 
-    def __init__(self, epsilon: float) -> None:
-        super().__init__(upper_tail_integers(epsilon))
+
+@functools.lru_cache(maxsize=4)
+def noise_table(noise: ExponentialPower) -> NoiseTable:
+    """The noise of this law, where users pay for contributions; its table is made once a process, in about a second for
+    a scale of 10,000 (`NoiseBounds` spares it)."""
+    return NoiseTable(noise.upper_tail_integers())
 
 
 class WideDiscreteLaplace:
@@ -152,16 +153,7 @@ class WideDiscreteLaplace:
         return np.asarray(sign * (1 + coarse * self._stride + fine))
 
 
-@functools.lru_cache(maxsize=8)
-def discrete_laplace(epsilon: float) -> DiscreteLaplace:
-    """The distribution at this epsilon; its table is made once a process."""
-    return DiscreteLaplace(epsilon)
-
-
-@functools.lru_cache(maxsize=8)
-def wide_discrete_laplace(epsilon: float) -> WideDiscreteLaplace:
-    """The wide form at this epsilon; its tables are made once a process."""
-    return WideDiscreteLaplace(epsilon)
+wide_discrete_laplace = functools.lru_cache(maxsize=8)(WideDiscreteLaplace)  # whose tables are made once a process
 
 
 def multiply_high(a: Words, b: Words) -> Words:
@@ -179,45 +171,15 @@ def multiply_high(a: Words, b: Words) -> Words:
     return np.stack([(limbs[7] << _HALF_BITS) | limbs[6], (limbs[5] << _HALF_BITS) | limbs[4]], axis=1)
 
 
-class NoiseTable(TailTable):
-    """A `TailTable` of a law that is checked to be log-concave: what the prices of looks need of it.
-
-    >>> import secrets
-    >>> table = NoiseTable([1 << 126, 1 << 124])  # Pr[Z >= 1] = 1/4, Pr[Z >= 2] = 1/16
-    >>> uniforms = np.frombuffer(secrets.token_bytes(1600), dtype=np.uint64).reshape(-1, 2)
-    >>> int(abs(table.sample(uniforms)).max())
-    2
-    """
-
-    def __init__(self, upper_tails: Sequence[int]) -> None:
-        _check_tails(upper_tails)
-        super().__init__(upper_tails)
-
-
-def _check_tails(tails: Sequence[int]) -> None:
-    if not tails:
-        raise ValueError("upper_tails must have at least one entry, got none.")
-    masses = [_WHOLE - 2 * tails[0], *map(operator.sub, tails, [*tails[1:], 0])]
-    # Of Z = -1, 0, 1, ...: the middle one of three in a row against the others. In C, for some 30,000 of them.
-    most = [mass + _MASS_UNITS for mass in masses]
-    least = [mass - _MASS_UNITS if mass > _MASS_UNITS else 0 for mass in [masses[1], *masses, 0]]
-    concave = map(operator.ge, map(operator.mul, most, most), map(operator.mul, least, least[2:]))
-    for value, (here, is_concave) in enumerate(zip(masses, concave, strict=True)):
-        if here < 0 or not is_concave:
-            raise ValueError(
-                f"upper_tails must be those of a symmetric log-concave law, in units of 2^-128; the mass of {value} "
-                "is not. Use ExponentialPower(...).upper_tail_integers()."
-            )
-
-
-@functools.lru_cache(maxsize=4)
-def noise_table(noise: ExponentialPower) -> NoiseTable:
-    """The table of this law; it is made once a process, in about a second for a scale of 10,000."""
-    return NoiseTable(noise.upper_tail_integers())
-
-
 class NoiseBounds:
-    """`sample`, `passes` and `sample_given_pass` of the `NoiseTable` of this law, and the same arguments and errors.
+    """The draws of the `NoiseTable` of this law without the table: from bounds of its tails in floats, which are made
+    ten times as fast. The same functions, arguments and errors.
+
+    Guarantee: each draw is that of the table, bit for bit. A tail is known to lie between two floats. Where these
+    decide a comparison, the exact tail decides it alike. Where they leave a doubt, the table is made after all, and
+    decides: about once in ten million draws at a scale of 10,000. The bounds hold by the stated error of
+    `ExponentialPower.log_upper_tail`, on which the prices rest too; the table is off the law by at most two units of
+    2^-128 (`ExponentialPower.upper_tail_integers`).
 
     >>> import secrets
     >>> law = ExponentialPower(2.0, 100)
@@ -237,7 +199,6 @@ class NoiseBounds:
         # Since tails ascend, so may their bounds.
         self._low: Floats = np.maximum.accumulate(low)
         self._high: Floats = np.minimum.accumulate(high[::-1])[::-1]
-        self._low_words, self._high_words = _words_below(self._low), _words_above(self._high)
 
     @property
     def table(self) -> NoiseTable:
@@ -246,8 +207,7 @@ class NoiseBounds:
 
     def sample(self, uniforms: Words) -> Whole:
         """As `NoiseTable.sample`. Returns int64[n]."""
-        below, above = _bounds_of_uniforms(uniforms)
-        values, is_sure = self._inverted(below, above)
+        values, is_sure = self._inverted(*_bounds_of_uniforms(uniforms))
         doubtful = np.flatnonzero(~is_sure)
         if len(doubtful):
             values[doubtful] = self.table.sample(uniforms[doubtful])
@@ -255,10 +215,10 @@ class NoiseBounds:
 
     def passes(self, uniforms: Words, margins: Whole) -> Bits:
         """As `NoiseTable.passes`. margins: int64[n], any. Returns bool[n]."""
-        index, word = self._index(margins), uniforms[:, 0]
+        index, (below, above) = self._index(margins), _bounds_of_uniforms(uniforms)
         # What is above the last tail is above all further ones; so on the other side.
-        passed: Bits = (word < self._low_words[index]) & (margins <= self._last)
-        fails = (word > self._high_words[index]) & (margins > -self._last)
+        passed: Bits = (above < self._low[index]) & (margins <= self._last)
+        fails = (below >= self._high[index]) & (margins > -self._last)
         doubtful = np.flatnonzero(~(passed | fails))
         if len(doubtful):
             passed[doubtful] = self.table.passes(uniforms[doubtful], margins[doubtful])
@@ -266,9 +226,8 @@ class NoiseBounds:
 
     def sample_given_pass(self, uniforms: Words, margins: Whole) -> Whole:
         """As `NoiseTable.sample_given_pass`. margins: int64[n], at most the table's reach. Returns int64[n]."""
-        index = self._index(margins)
+        index, (below, above) = self._index(margins), _bounds_of_uniforms(uniforms)
         high = np.where(margins > -self._last, self._high[index], 1.0)
-        below, above = _bounds_of_uniforms(uniforms)
         values, is_sure = self._inverted(
             below * self._low[index] * (1 - _ROUNDING) - _TAIL_UNITS, above * high * (1 + _ROUNDING) + _TAIL_UNITS
         )
@@ -295,20 +254,4 @@ def _bounds_of_uniforms(uniforms: Words) -> tuple[Floats, Floats]:
     return values * (1 - _ROUNDING), values * (1 + _ROUNDING)
 
 
-def _words_below(tails: Floats) -> npt.NDArray[np.uint64]:
-    """A high word that is at most that of ``2^128 tail``, and 2^64 - 1 at most. tails: below 1 + 2^-50."""
-    words = np.floor(np.clip(tails, 0.0, 1 - 2.0**-53) * 2.0**64)
-    return words.astype(np.uint64)
-
-
-def _words_above(tails: Floats) -> npt.NDArray[np.uint64]:
-    """A high word that is at least that of ``2^128 tail``."""
-    near_one = tails >= 1 - 2.0**-52
-    words = np.ceil(np.where(near_one, 0.0, np.maximum(tails, 0.0)) * 2.0**64).astype(np.uint64)
-    return np.where(near_one, _ALL_BITS, words)
-
-
-@functools.lru_cache(maxsize=4)
-def noise_bounds(noise: ExponentialPower) -> NoiseBounds:
-    """The bounds of this law, made once a process."""
-    return NoiseBounds(noise)
+noise_bounds = functools.lru_cache(maxsize=4)(NoiseBounds)  # made once a process

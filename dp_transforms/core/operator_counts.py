@@ -3,9 +3,6 @@ published")."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
@@ -17,13 +14,10 @@ CONTRIBUTIONS_UNPAID = "pairs_unpaid"  # of users with more of them than a user 
 REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read
 
 # Of streams.
-RECORDS_READ = "records_read"  # rejected ones included
 EVENTS_LATE = "events_late"  # for at least one of their windows
 EVENTS_FROM_THE_FUTURE = "events_from_the_future"
 EVENTS_AFTER_STOP = "events_after_stop"  # arrived after the stop, so they do not count
-STOPS_SEEN_LATE = "stops_seen_late"  # partitions that had already counted later arrivals when they saw the stop
 WINDOWS_CLOSED = "windows_closed"  # by the monitor, also without heavy items
-INTENTS = "intents"  # how often the wall clock or the operator moved the clock of a partition
 
 # Gauges of streams.
 CLOCK_LAG_SECONDS = "clock_lag_seconds"  # how far the clock of a partition is behind the wall clock, at most
@@ -35,39 +29,3 @@ PARTITION_STATE_BYTES = "partition_state_bytes"
 COUNTER_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
 BUDGET_STATE_BYTES = "purse_state_bytes"  # of one shard of users: what is left to all users who were ever seen
 FOLLOWED_ITEMS = "known_items"  # of one shard of items: what was named lately
-STREAM_GAUGES = (
-    CLOCK_LAG_SECONDS,
-    WINDOWS_SENT,
-    WINDOWS_ANSWERED,
-    PARTITIONS_UNREAD,
-    PARTITION_STATE_BYTES,
-    COUNTER_STATE_BYTES,
-    BUDGET_STATE_BYTES,
-    FOLLOWED_ITEMS,
-)
-_OF_PARTITION = re.compile(rf"({CLOCK_LAG_SECONDS}|{WINDOWS_SENT})_\d+")
-
-
-def of_partition(name: str, number: int) -> str:
-    """The gauge of one partition: several share a worker, and the latest value would be that of any of them."""
-    return f"{name}_{number}"
-
-
-def counts_and_gauges(values: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], dict[str, int]]:
-    """From the values of all workers by name, without names of no value: sums of counters, and the largest gauges.
-
-    While the last step has told nothing since a restart, `PENDING_WINDOWS` is what the partitions have told: no window
-    is answered before all have sent it.
-    """
-    gauges: dict[str, list[int]] = {}
-    counts: dict[str, int] = {}
-    for name, parts in values.items():
-        found = _OF_PARTITION.fullmatch(name)
-        if found or name in STREAM_GAUGES:
-            gauges.setdefault(found[1] if found else name, []).extend(parts)
-        else:
-            counts[name] = sum(parts)
-    largest = {name: max(parts) for name, parts in gauges.items()}
-    if (sent := gauges.get(WINDOWS_SENT)) is not None:
-        largest[PENDING_WINDOWS] = largest.pop(WINDOWS_SENT) - largest.pop(WINDOWS_ANSWERED, min(sent))
-    return counts, largest

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,12 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Words: TypeAlias = npt.NDArray[np.uint64]
+Whole: TypeAlias = npt.NDArray[np.int64]
+ItemUniforms: TypeAlias = Callable[[Whole, Words, Words], Words]
+"""One uniform for each sum of weights, uint64[n, 2]: of its window, int64[n]; the hash of its item, uint64[n, 2]; and
+the digest of its holders with their weights, uint64[n, 2], the sum of `StreamKeys.widen_holders`, 0 for none."""
+ContributionOrder: TypeAlias = Callable[[Words, Whole, Words], Words]
+"""uint64[n, 2] of users, uint64[n]; windows, int64[n]; and hashes of items, uint64[n, 2]: the first ones count."""
 
 MIN_KEY_BYTES = 32
 _LONG_ID_BYTES = 1032  # longer ids are hashed down first: 65 blocks bound the loop below
@@ -53,29 +60,6 @@ class BlockFunction:
     def of_triples(self, first: Words, second: Words, third: Words) -> Words:
         """AES-CBC-MAC over three fixed blocks each: not with a key that `of_pairs` uses. uint64[n, 2] each."""
         return self(self.of_pairs(first, second) ^ third)
-
-
-class LookUniforms:
-    """One uniform for each sum of weights of a run, as a function of its window, item, and holders with weights."""
-
-    def __init__(self, key: bytes) -> None:
-        self._function = BlockFunction(key)
-
-    def __call__(self, windows: npt.NDArray[np.int64], hashes: Words, digests: Words) -> Words:
-        """windows: int64[n]. hashes: uint64[n, 2], of items. digests: uint64[n, 2], sums of `widen_holders`; 0 for no
-        holders. Returns uint64[n, 2]."""
-        return self._function.of_triples(_blocks(windows), hashes, digests)
-
-
-class LookOrder:
-    """Decides which contributions of a user count where its budget cannot pay for all: the first in this order."""
-
-    def __init__(self, key: bytes) -> None:
-        self._function = BlockFunction(key)
-
-    def __call__(self, users: npt.NDArray[np.uint64], windows: npt.NDArray[np.int64], hashes: Words) -> Words:
-        """users: uint64[n], keyed hashes. windows: int64[n]. hashes: uint64[n, 2], of items. Returns uint64[n, 2]."""
-        return self._function.of_pairs(_blocks(users, windows), hashes)
 
 
 class IdHasher:
@@ -126,9 +110,7 @@ class IdHasher:
             chained = self._function(chained ^ message[:, column : column + 2])
         return chained
 
-    def _long_ids(
-        self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-    ) -> Words:
+    def _long_ids(self, data: npt.NDArray[np.uint8], starts: Whole, lengths: Whole) -> Words:
         message = np.zeros((len(starts), 10), dtype="<u8")
         message[:, 0] = lengths
         for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
@@ -146,7 +128,7 @@ def _blocks(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer] | No
     return blocks
 
 
-def sum_modulo_2_128(values: Words, starts: npt.NDArray[np.int64]) -> Words:
+def sum_modulo_2_128(values: Words, starts: Whole) -> Words:
     """Sums of consecutive groups of 128-bit values, modulo 2^128: digests of sets, whatever their order.
 
     values: uint64[n, 2]. starts: int64[k], first row of each group, strictly increasing. Returns uint64[k, 2].
@@ -185,7 +167,7 @@ class StreamKeys(IdKeys):
         nonce that was drawn when it began (`RunPart.draws_as`); "" of a whole run, and of a first part.
 
     Noise depends on the run id, and on the part. Identities and choices do not: budgets that carry over need stable
-    ids, and all parts and rounds take the pairs of a user in one order.
+    ids, and all parts and rounds take the contributions of a user in one order.
     """
 
     def __init__(
@@ -200,48 +182,65 @@ class StreamKeys(IdKeys):
         self._holders = BlockFunction(derive_key(secret, "holders"))
         self._weighted_holders = BlockFunction(derive_key(secret, "weighted holders"))
 
+    def _of_stream(self, purpose: str, *context: int) -> BlockFunction:
+        return BlockFunction(derive_key(self._secret, purpose, self.stream, *context))
+
+    def _of_noise(self, purpose: str, *context: int) -> BlockFunction:
+        return BlockFunction(derive_key(self._secret, purpose, *self._noise_context, *context))
+
+    def _item_uniforms(self, purpose: str, *context: int) -> ItemUniforms:
+        function = self._of_noise(purpose, *context)
+        return lambda windows, hashes, digests: function.of_triples(_blocks(windows), hashes, digests)
+
+    # Which contributions count
+
     def contribution_order(self, window: int) -> BlockFunction:
         """Orders the items of a user with more than its share of them in one window."""
-        return BlockFunction(derive_key(self._secret, "contributions", self.stream, window))
+        return self._of_stream("contributions", window)
+
+    def payment_order(self) -> ContributionOrder:
+        """Orders the contributions of a user whose budget cannot pay for all of them."""
+        function = self._of_stream("look order")
+        return lambda users, windows, hashes: function.of_pairs(_blocks(users, windows), hashes)
+
+    # Noise of hits
 
     def pass_uniforms(self, window: int) -> BlockFunction:
         """First stage of a draw: of pairs (item, digest of all holders)."""
-        return BlockFunction(derive_key(self._secret, "pass", *self._noise_context, window))
+        return self._of_noise("pass", window)
 
     def noise_uniforms(self, window: int) -> BlockFunction:
         """Second stage of a draw: of pairs (item, digest of the active holders)."""
-        return BlockFunction(derive_key(self._secret, "noise", *self._noise_context, window))
+        return self._of_noise("noise", window)
 
     def noise_pair_uniforms(self, window: int, number: int) -> BlockFunction:
         """Draws of two noises for one query, in one stage: its uniform `number`, of pairs as in `noise_uniforms`."""
-        return BlockFunction(derive_key(self._secret, "noise pair", *self._noise_context, window, number))
+        return self._of_noise("noise pair", window, number)
 
     def empty_item_uniforms(self) -> BlockFunction:
-        """Which items of a known domain are published although nobody holds them: of pairs (window, number)."""
-        return BlockFunction(derive_key(self._secret, "zero items", *self._noise_context))
+        """Which public items are published although nobody holds them: of pairs (window, number)."""
+        return self._of_noise("zero items")
 
     def widen_users(self, users: Words) -> Words:
         """Keyed 64-bit hashes of users, widened to the 128 bits that digests add up. uint64[n] -> uint64[n, 2]."""
         return self._holders(_blocks(users))
 
-    def look_uniforms(self) -> LookUniforms:
-        """Draws of mode `looks`: one a window and item, for its holders with their weights."""
-        return LookUniforms(derive_key(self._secret, "looks", *self._noise_context))
+    # Noise of contributions
 
-    def block_uniforms(self) -> LookUniforms:
-        """Draws of the first round of looks: one a block of windows and item, for its holders with their weights."""
-        return LookUniforms(derive_key(self._secret, "looks in blocks", *self._noise_context))
+    def window_uniforms(self) -> ItemUniforms:
+        """Draws of a plan without rounds."""
+        return self._item_uniforms("looks")
 
-    def round_uniforms(self, number: int) -> LookUniforms:
-        """Draws of a later round: one a window and item. Holders and weights may be those of another round, and each
-        round needs noise of its own."""
-        return LookUniforms(derive_key(self._secret, "looks in a round", *self._noise_context, number))
+    def block_uniforms(self) -> ItemUniforms:
+        """Draws of the first round: of blocks of windows."""
+        return self._item_uniforms("looks in blocks")
 
-    def look_order(self) -> LookOrder:
-        """Orders the contributions of a user whose budget cannot pay for all of them."""
-        return LookOrder(derive_key(self._secret, "look order", self.stream))
+    def round_uniforms(self, number: int) -> ItemUniforms:
+        """Draws of a later round. Holders and weights may be those of another round, and each round needs noise of its
+        own."""
+        return self._item_uniforms("looks in a round", number)
 
-    def widen_holders(self, users: npt.NDArray[np.uint64], weights: npt.NDArray[np.int64]) -> Words:
+    def widen_holders(self, users: Words, weights: Whole) -> Words:
         """Users together with their weights as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
 
         The noise is a function of the digest. With the users alone, an item would have the same noise in two logs in

@@ -14,8 +14,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.core.columns import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.plan.plan import Plan
@@ -106,7 +106,7 @@ class Candidates:
         statuses = self.statuses_at(places)
         asked = np.flatnonzero(statuses <= (NAMED if with_sizing else OPEN))
         counts = np.diff(starts, append=len(held))[asked]
-        drawn = held.select_users(concatenated_ranges(starts[asked], counts)[0])
+        drawn = held.select_users(concatenated_ranges(starts[asked], counts))
         return drawn.split_by_mask(np.repeat(statuses[asked] == NAMED, counts)) if with_sizing else drawn
 
     def open_places(self, most: int) -> list[Whole]:

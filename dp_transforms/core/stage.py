@@ -1,4 +1,4 @@
-"""What a step of the algorithm is, how its work is cut, and the one function that runs a step on groups."""
+"""What a step of the algorithm is, how its work is cut, what travels between steps, and how a step runs on groups."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
-from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.state_chunks import Kind, pack_by_bucket
 from dp_transforms.core.tables import Table
 from dp_transforms.plan.plan import Plan
@@ -25,6 +24,9 @@ _UNBOUNDED_SHARDS = 4
 _MOST_SHARDS_OF_ITEMS = 8
 _SHARDS_OF_RUN = 8  # of one range with all windows
 
+Counts: TypeAlias = "Counter[str]"
+"""For the operator alone (`operator_counts`)."""
+Messages = Sequence[bytes]
 Sent = ItemHolders | ItemSums | NamedItems
 """What a step sends to the next: columns with a window in each row."""
 GroupKey = tuple[int, int]
@@ -52,9 +54,8 @@ class Sharding:
     @classmethod
     def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
         """For bounded input that lies in so many windows: about 128 groups, and fewer shards for more ranges."""
-        _checked(shards)
         ranges = min(windows, _BOUNDED_GROUPS)
-        return cls(-(-windows // ranges), shards or max(1, min(16, _BOUNDED_GROUPS // ranges)))
+        return cls(-(-windows // ranges), _checked(shards) or max(1, min(16, _BOUNDED_GROUPS // ranges)))
 
 
 class Partitioning(NamedTuple):
@@ -98,6 +99,46 @@ class Span:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# What travels in a stream: messages that are gathered by counting
+#
+# What belongs to one shard of one window travels in messages of bounded size. The last message of a sender announces
+# how many the sender sends, itself included. A window is complete when all its senders have announced and as many
+# messages have come (`beam.turns`). No timer decides it, so what is gathered does not depend on the order of delivery
+# or on restarts.
+# ---------------------------------------------------------------------------------------------------------------------
+
+EncodedMessage = tuple[int, int, bytes]  # the fields of a `Message`, as engines encode them
+ToShard = tuple[int, EncodedMessage]  # what travels: all windows of a shard have one key, since their order counts
+
+
+class Message(NamedTuple):
+    """From one sender to one shard, for one window.
+
+    announced: on the last message of its sender for the window, how many messages this sender sends, this one included;
+        0 on all others.
+    blob: packed content; empty for none.
+    """
+
+    window: int
+    announced: int
+    blob: bytes
+
+
+def messages_of(window: int, blobs: list[bytes]) -> list[Message]:
+    """All that one sender has for one shard of one window, as messages. The last one announces them."""
+    *first, last = blobs or [b""]
+    return [*(Message(window, 0, blob) for blob in first), Message(window, len(first) + 1, last)]
+
+
+def packed_by_group(sent: Sent, cut: Sharding) -> Iterator[tuple[GroupKey, list[bytes]]]:
+    """Columns by range of windows and shard of items, packed in messages that engines accept. What has none is left
+    out."""
+    for number, of_range in sent.by_range(cut.windows_per_range):
+        for shard, of_shard in of_range.by_shard(cut.shards):
+            yield (number, shard), list(of_shard.messages())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # A step, and how it runs on groups
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -107,10 +148,10 @@ class Step(abc.ABC):
     own, which `restore` makes of what was stored: entries of which a later one counts (`core.state_chunks`), in
     whatever order and however often an engine gives them back.
 
-    round: of tests, where they come in rounds: the step is run again in each.
+    public_items: for a step that draws for those that nobody holds. round: of tests, where they come in rounds: the
+    step is run again in each.
 
     TAKES: what is sent to it. KIND: of the state that it keeps; None for none.
-    runs_on_empty: whether it has work in a window to which nothing comes, too.
     sends_to_all: whether something is sent to each shard, be it an empty table.
     """
 
@@ -121,10 +162,12 @@ class Step(abc.ABC):
     def __init__(
         self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0
     ) -> None:
-        self.plan = plan
-        self.keys = keys
-        self.round = number
-        self.runs_on_empty = public_items is not None
+        self.plan, self.keys, self.public_items, self.round = plan, keys, public_items, number
+
+    @property
+    def runs_on_empty(self) -> bool:
+        """Whether it has work in a window to which nothing comes, too."""
+        return self.public_items is not None
 
     @property
     def state_kind(self) -> Kind | None:
@@ -136,12 +179,9 @@ class Step(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def process(
-        self, state: Any, columns: Any, span: Span, counts: Counter[str], *earlier_names: Sequence[bytes]
-    ) -> Sent:
-        """Takes the state through the windows of a span, of which ``columns`` has all. counts: for the operator
-        (`operator_counts`). earlier_names: in a later round, what was named before it, packed, in any order: in blocks,
-        and in windows."""
+    def process(self, state: Any, columns: Any, span: Span, counts: Counts, *named: Messages) -> Sent:
+        """Takes the state through the windows of a span, of which ``columns`` has all. named: in a later round, what
+        was named before it, packed, in any order: in blocks, and in windows."""
 
     def delta(self, state: Any) -> list[tuple[Kind, bytes]]:
         """What has changed since the state was restored."""
@@ -152,16 +192,13 @@ class Step(abc.ABC):
         return [] if self.state_kind is None else [(self.state_kind, chunk) for chunk in state.chunks()]
 
     def measures(self, state: Any) -> dict[str, int]:
-        """Of the state, for the operator (`operator_counts.STREAM_GAUGES`)."""
+        """Of the state, for the operator (`operator_counts`)."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A step as a value. Equal ones do the same; it can be pickled, and has no secret.
-
-    public_items: of a plan that has them, for the step that draws for the items that nobody holds. round: of tests.
-    """
+    """A step as a value: equal ones do the same. It can be pickled, and has no secret. Fields as in `Step`."""
 
     step: type[Step]
     run: PlannedRun
@@ -175,12 +212,16 @@ class Stage:
         return self.step(self.run.plan, keys, public_items, self.round)
 
 
-def packed_by_group(sent: Sent, cut: Sharding) -> Iterator[tuple[GroupKey, list[bytes]]]:
-    """Columns by range of windows and shard of items, packed in messages that engines accept. What has none is left
-    out."""
-    for number, of_range in sent.by_range(cut.windows_per_range):
-        for shard, of_shard in of_range.by_shard(cut.shards):
-            yield (number, shard), list(of_shard.messages())
+Work = Callable[[Any, Counts], Iterator[Any]]
+"""An element -> outputs."""
+
+
+class WorkerStep(Protocol):
+    """What workers do with each element, with all settings, and without the key. It can be pickled."""
+
+    def start(self, secret: bytes) -> Work:
+        """What is done once, before the first element. secret: the noise key of the run."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,11 +233,11 @@ class StateChunk:
 
 @dataclasses.dataclass(frozen=True)
 class AtOnceStep:
-    """A step on groups: a key, and all that was sent to it in the whole part of a run. Groups of many keys, each of
-    which takes the place of the stream, are of ``(key, range of windows, shard)``; so is what they send.
+    """A step on groups: a key, and all that was sent to it in the whole part of a run; in a later round also what was
+    named in the rounds before. Groups of many keys, each of which takes the place of the stream, are of ``(key, range
+    of windows, shard)``; so is what they send.
 
     cut: how the groups are cut. to: how what they send is cut. part: None for a whole run, which hands nothing over.
-    A group of a later round comes with what was named in the rounds before.
     """
 
     stage: Stage
@@ -208,18 +249,18 @@ class AtOnceStep:
     def whole_or_part(self) -> RunPart:
         return self.part or RunPart.whole(self.stage.run.plan.schedule)
 
-    def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]:
+    def start(self, secret: bytes) -> Work:
         step_of = functools.lru_cache(maxsize=256)(functools.partial(self.stage.start, secret))
         part, size, shards = self.whole_or_part, self.cut.windows_per_range, self.cut.shards
 
-        def run(group: Any, counts: Counter[str]) -> Iterator[Any]:
-            (*key, number, shard), messages, *earlier_names = group
+        def run(group: Any, counts: Counts) -> Iterator[Any]:
+            (*key, number, shard), messages, *earlier = group
             step = step_of(*key)
             span = Span(max(number * size, part.first), min((number + 1) * size, part.end), shard, shards)
             columns = step.TAKES.of_messages([message for message in messages if len(message)])
             before = () if step.state_kind is None else part.entries(step.state_kind, shard, shards)
             state = step.restore(before, span.first)
-            sent = step.process(state, columns, span, counts, *earlier_names)
+            sent = step.process(state, columns, span, counts, *earlier)
             for to, packed in packed_by_group(sent, self.to):
                 yield from (((*key, *to), message) for message in packed)
             if step.sends_to_all:

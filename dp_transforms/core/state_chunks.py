@@ -17,21 +17,21 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.contribution_counters import Hits
-from dp_transforms.core.followed_items import FollowedItems
-from dp_transforms.core.messages import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.columns import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.core.contribution_counters import HitEntries
+from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS
 
 BUCKETS = 64
 MOST_CHUNK_BYTES = 10_000_000
 
-Entries = BudgetEntries | Hits | FollowedItems
+Entries = BudgetEntries | HitEntries | FollowedItems
 
 
 class Kind(enum.StrEnum):
-    """Of what a chunk is: `BudgetEntries`, where tests come in rounds those of round 0, and then of the others; `Hits`;
-    `FollowedItems`; and the hit bound of `MonitorState`, one number. The numbers and values are stored."""
+    """Of what a chunk is: `BudgetEntries`, where tests come in rounds those of round 0, and then of the others;
+    `HitEntries`; `FollowedItems`; and the hit bound of `MonitorState`, a number. The numbers and values are stored."""
 
     USER_BUDGETS = "purses"
     USER_BUDGETS_1 = "purses_1"
@@ -53,9 +53,9 @@ class Kind(enum.StrEnum):
 
 
 _KINDS = tuple(Kind)
-_TABLES: dict[Kind, type[BudgetEntries | Hits | FollowedItems]] = {
+_TABLES: dict[Kind, type[BudgetEntries | HitEntries | FollowedItems]] = {
     **{Kind.budgets_of_round(number): BudgetEntries for number in range(MOST_ROUNDS + 1)},
-    Kind.HITS: Hits,
+    Kind.HITS: HitEntries,
     Kind.FOLLOWED: FollowedItems,
 }
 
@@ -82,12 +82,8 @@ def pack_by_bucket(chunks: Iterable[tuple[Kind, Packed]]) -> Iterator[bytes]:
 
 def chunks_by_bucket(entries: Entries) -> Iterator[tuple[int, bytes]]:
     """The entries by bucket of their users or items, ``(bucket, chunk)``."""
-    buckets = (hashes_of(entries) % np.uint64(BUCKETS)).astype(np.uint8)
-    order = np.argsort(buckets, kind="stable")
-    ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
-    for bucket, rows in enumerate(np.split(order, ends[:-1])):
-        if len(rows):
-            yield from ((bucket, chunk) for chunk in entries.select(rows).to_chunks())
+    for bucket, of_bucket in entries.by_group((hashes_of(entries) % np.uint64(BUCKETS)).astype(np.int64)):
+        yield from ((bucket, chunk) for chunk in of_bucket.to_chunks())
 
 
 def buckets_of_shard(shard: int, shards: int) -> list[int]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,30 +18,27 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.core.columns import check_unpacked, group_slices
 from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
-from dp_transforms.core.empty_items import EmptyItems
-from dp_transforms.core.equal_rows import group_slices
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
-from dp_transforms.core.messages import check_unpacked
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
-from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
+from dp_transforms.core.planned_run import PlannedRun, RunPart
+from dp_transforms.core.public_items import EmptyItems, PublicItemsSource
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import Span, Stage, Step
+from dp_transforms.core.stage import Counts, Messages, Span, Stage, Step
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
-Messages = Sequence[bytes]
+Weighed = tuple[Contributions, Whole]
+"""The contributions that are tested, and the weight of each, 0 for one that is not paid."""
 
 
 class RunStages(NamedTuple):
@@ -91,12 +87,9 @@ class BoundUsers(Step):
 
     TAKES = Contributions
 
-    def process(
-        self, state: None, columns: Contributions, span: Span, counts: Counter[str], *earlier_names: Messages
-    ) -> ItemHolders:
-        return ItemHolders.of_contributions(
-            bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys)
-        )
+    def process(self, state: None, columns: Contributions, span: Span, counts: Counts, *named: Messages) -> ItemHolders:
+        most = self.plan.charged_hits.max_items_per_user
+        return ItemHolders.of_contributions(bound_contributions(columns, most, self.keys))
 
 
 class FindCandidates(Step):
@@ -105,14 +98,12 @@ class FindCandidates(Step):
 
     TAKES = ItemHolders
 
-    def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
-        super().__init__(plan, keys, public_items, number)
-        tail = query_noise(plan, keys).empty_item_tail() if public_items is not None else 0
-        self._empty = None if public_items is None else EmptyItems(public_items, tail, keys)
+    @functools.cached_property
+    def _empty(self) -> EmptyItems | None:
+        items, noise = self.public_items, query_noise(self.plan, self.keys)
+        return None if items is None else EmptyItems(items, noise.empty_item_tail(), self.keys)
 
-    def process(
-        self, state: None, columns: ItemHolders, span: Span, counts: Counter[str], *earlier_names: Messages
-    ) -> ItemHolders:
+    def process(self, state: None, columns: ItemHolders, span: Span, counts: Counts, *named: Messages) -> ItemHolders:
         if self._empty is not None:
             columns = ItemHolders.merge([columns, self._empty.without_holders(*dataclasses.astuple(span))])
         return find_candidates(columns, self.plan, self.keys)
@@ -126,12 +117,13 @@ class FindCandidates(Step):
 class _WeighingStep(Step):
     """Each user adds a weight to the items that it holds, so much as its budget pays for."""
 
-    @abc.abstractmethod
-    def weigh(self, state: Any, columns: Any, span: Span, *earlier_names: Messages) -> tuple[Contributions, Whole]:
-        """The contributions that are tested, and the weight of each, 0 for one that is not paid."""
+    TAKES = Contributions
 
-    def process(self, state: Any, columns: Any, span: Span, counts: Counter[str], *earlier_names: Messages) -> ItemSums:
-        contributions, weights = self.weigh(state, columns, span, *earlier_names)
+    @abc.abstractmethod
+    def weigh(self, state: Any, columns: Contributions, span: Span, *named: Messages) -> Weighed: ...
+
+    def process(self, state: Any, columns: Contributions, span: Span, counts: Counts, *named: Messages) -> ItemSums:
+        contributions, weights = self.weigh(state, columns, span, *named)
         counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
         return ItemSums.of_weights(contributions, weights, self.keys)
 
@@ -140,11 +132,7 @@ class WeighReplay(_WeighingStep):
     """`Contributions` of the whole run -> `ItemSums`: each user spends its budget evenly on all its contributions
     of the run, also on later ones (`replay_weights`)."""
 
-    TAKES = Contributions
-
-    def weigh(
-        self, state: None, columns: Contributions, span: Span, *earlier_names: Messages
-    ) -> tuple[Contributions, Whole]:
+    def weigh(self, state: None, columns: Contributions, span: Span, *named: Messages) -> Weighed:
         return columns, replay_weights(columns, self.plan, self.keys)
 
 
@@ -168,15 +156,12 @@ class SpendBudgets(_WeighingStep):
     """`Contributions` -> `ItemSums`: window after window, each user at its own pace (`core.user_budgets`). The
     state is what each user has left."""
 
-    TAKES = Contributions
     KIND = Kind.USER_BUDGETS
 
     def restore(self, entries: Sequence[Any], first: int) -> UserBudgets:
         return UserBudgets(self.plan, self.keys, entries, first, self.plan.units_of_rounds[self.round])
 
-    def weigh(
-        self, state: UserBudgets, columns: Contributions, span: Span, *earlier_names: Messages
-    ) -> tuple[Contributions, Whole]:
+    def weigh(self, state: UserBudgets, columns: Contributions, span: Span, *named: Messages) -> Weighed:
         weights = np.zeros(len(columns), dtype=np.int64)
         for rows in group_slices(columns.windows):
             weights[rows] = state.spend(columns.select_users(rows), int(columns.windows[rows.start]))
@@ -207,31 +192,34 @@ class NameItems(Step):
     TAKES = ItemSums
     KIND = Kind.FOLLOWED
 
-    def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
-        super().__init__(plan, keys, public_items, number)
-        self._namer = ItemNamer(plan, keys)
-        tail = self._namer.empty_item_tail
-        self._empty = None if public_items is None else EmptyItems(public_items, tail, keys)
-        self._are_followed = plan.known is not None
-        self.runs_on_empty |= self._are_followed
+    @functools.cached_property
+    def _namer(self) -> ItemNamer:
+        return ItemNamer(self.plan, self.keys)
+
+    @functools.cached_property
+    def _empty(self) -> EmptyItems | None:
+        items = self.public_items
+        return None if items is None else EmptyItems(items, self._namer.empty_item_tail, self.keys)
+
+    @property
+    def runs_on_empty(self) -> bool:
+        return self.public_items is not None or self.plan.known is not None
 
     def restore(self, entries: Sequence[Any], first: int) -> _Followed:
         items = FollowedItems.merge(entries).since(first - self.plan.followed_for)
         check_unpacked(bool((items.last_named < first).all() and (items.last_named >= 0).all()))
         return _Followed(items, first)
 
-    def process(
-        self, state: _Followed, columns: ItemSums, span: Span, counts: Counter[str], *earlier_names: Messages
-    ) -> NamedItems:
+    def process(self, state: _Followed, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
         if self._empty is not None:
             columns = ItemSums.merge([columns, self._empty.without_sums(*dataclasses.astuple(span))])
-        named = self._namer.name_windows(columns, state.items, span.first, span.end)
-        if self._are_followed:
-            state.items = state.items.after(named, span.end, self.plan.followed_for)
-        return named
+        found = self._namer.name_windows(columns, state.items, span.first, span.end)
+        if self.plan.known is not None:
+            state.items = state.items.after(found, span.end, self.plan.followed_for)
+        return found
 
     def measures(self, state: _Followed) -> dict[str, int]:
-        return {FOLLOWED_ITEMS: len(state.items)} if self._are_followed else {}
+        return {} if self.plan.known is None else {FOLLOWED_ITEMS: len(state.items)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -240,10 +228,8 @@ class NameItems(Step):
 
 
 class EarlierNames(NamedTuple):
-    """in_blocks: what round 0 named. in_windows: what later rounds named or left out. candidates: what the next round
-    draws for."""
+    """in_windows: what earlier rounds have named or left out. candidates: what the next round draws for."""
 
-    in_blocks: NamedItems
     in_windows: NamedItems
     candidates: Candidates
 
@@ -251,8 +237,8 @@ class EarlierNames(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def _earlier_names(blocks: WindowBlocks, in_blocks: tuple[bytes, ...], in_windows: tuple[bytes, ...]) -> EarlierNames:
     """Made once in a process, for all shards of users and items of a round."""
-    named = NamedItems.of_messages(in_blocks), NamedItems.of_messages(in_windows)
-    return EarlierNames(*named, Candidates.of_names(blocks, *named))
+    named = NamedItems.of_messages(in_windows)
+    return EarlierNames(named, Candidates.of_names(blocks, NamedItems.of_messages(in_blocks), named))
 
 
 class _RoundStep(Step):
@@ -281,18 +267,15 @@ class WeighRound(_RoundStep, SpendBudgets):
     round.
     """
 
-    TAKES = Contributions
     sends_to_all = True
 
     @property
     def state_kind(self) -> Kind:
         return Kind.budgets_of_round(self.round)
 
-    def weigh(
-        self, state: UserBudgets, columns: Contributions, span: Span, *earlier_names: Messages
-    ) -> tuple[Contributions, Whole]:
-        if earlier := self.earlier(span, *earlier_names):
-            columns = earlier.candidates.contributions_of(columns, with_sizing=self.is_sizing)
+    def weigh(self, state: UserBudgets, columns: Contributions, span: Span, *named: Messages) -> Weighed:
+        if names := self.earlier(span, *named):
+            columns = names.candidates.contributions_of(columns, with_sizing=self.is_sizing)
         else:
             columns = columns.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(columns.windows))
         return columns, state.spend(columns, span.first, span.end, with_sizing=self.is_sizing)
@@ -304,23 +287,21 @@ class NameRound(_RoundStep):
 
     TAKES = ItemSums
 
-    def __init__(self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0):
-        super().__init__(plan, keys, public_items, number)
-        self._namer = ItemNamer(plan, keys)
+    @functools.cached_property
+    def _namer(self) -> ItemNamer:
+        return ItemNamer(self.plan, self.keys)
 
-    def process(
-        self, state: None, columns: ItemSums, span: Span, counts: Counter[str], *earlier_names: Messages
-    ) -> NamedItems:
-        earlier = self.earlier(span, *earlier_names)
-        if earlier is None:
+    def process(self, state: None, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
+        names = self.earlier(span, *named)
+        if names is None:
             return self._namer.name_in_blocks(columns)
-        named = earlier.in_windows.of_shard(span.shard, span.shards)
+        already = names.in_windows.of_shard(span.shard, span.shards)
         if self.is_sizing:
-            named = named.without_left_out()
-            drawn = len(earlier.in_windows.without_left_out())
-            named, columns = self._namer.size(named, columns, drawn, span.end - span.first)
-        found = self._namer.name_in_windows(self.round, columns, earlier.candidates, span.shard, span.shards)
-        return NamedItems.merge([named, found])
+            already = already.without_left_out()
+            drawn = len(names.in_windows.without_left_out())
+            already, columns = self._namer.size(already, columns, drawn, span.end - span.first)
+        found = self._namer.name_in_windows(self.round, columns, names.candidates, span.shard, span.shards)
+        return NamedItems.merge([already, found])
 
 
 def block_reports(run: PlannedRun, part: RunPart, named: NamedItems) -> Iterator[tuple[int, WindowReport]]:

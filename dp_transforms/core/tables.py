@@ -15,28 +15,27 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.core.equal_rows import are_ascending, group_slices, group_starts, sort_rows
-from dp_transforms.core.item_table import TABLE_KINDS, ItemTable
-from dp_transforms.core.messages import (
+from dp_transforms.core.columns import (
     HASHES,
     MOST_MESSAGE_BYTES,
     NARROW,
     Kind,
     Packed,
+    Whole,
+    are_ascending,
     check_unpacked,
+    group_slices,
+    group_starts,
     narrowest,
     pack_arrays,
     unpack_arrays,
 )
+from dp_transforms.core.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.plan.window_schedule import MOST_WINDOWS
 
 Rows = npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice
-Join = Callable[[npt.NDArray, npt.NDArray[np.int64]], npt.NDArray]  # of a column and where each group of rows begins
+Join = Callable[[npt.NDArray, Whole], npt.NDArray]  # of a column and where each group of rows begins
 LEAST, MOST, ADDED = np.minimum.reduceat, np.maximum.reduceat, np.add.reduceat
-
-
-def first_of(values: npt.NDArray, starts: npt.NDArray[np.int64]) -> npt.NDArray:
-    return values[starts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Column:
     into: str | None = None
     below: int | None = None
     width: int = 1
-    join: Join = first_of
+    join: Join = lambda values, starts: values[starts]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -128,10 +127,11 @@ class Table:
         """No rows."""
         return cls(**{name: column.none() for name, column in cls.SCHEMA.items()})
 
+    # Packed
+
     def to_bytes(self) -> bytes:
-        return pack_arrays(
-            *itertools.chain.from_iterable(column.pack(getattr(self, name)) for name, column in self.SCHEMA.items())
-        )
+        packed = (column.pack(getattr(self, name)) for name, column in self.SCHEMA.items())
+        return pack_arrays(*itertools.chain.from_iterable(packed))
 
     @classmethod
     def from_bytes(cls, data: Packed) -> Self:
@@ -139,11 +139,9 @@ class Table:
         type or length, positions of nothing, windows outside of every run, rows that are not in order, or labels that
         are not text."""
         arrays = iter(unpack_arrays(data, *cls._kinds))
-        columns = {
-            name: column.unpack(*itertools.islice(arrays, len(column.kinds))) for name, column in cls.SCHEMA.items()
-        }
-        lengths: dict[str, int] = {}
+        columns, lengths = {}, dict[str, int]()
         for name, column in cls.SCHEMA.items():
+            columns[name] = column.unpack(*itertools.islice(arrays, len(column.kinds)))
             check_unpacked(lengths.setdefault(column.of, len(columns[name])) == len(columns[name]))
         for name, into in cls._into:
             check_unpacked(not len(columns[name]) or columns[name].max() < len(columns[into]))
@@ -154,47 +152,6 @@ class Table:
 
     def check(self) -> None:
         """What else must hold of a table that is unpacked. Raises ValueError."""
-
-    def select(self, rows: Rows) -> Self:
-        """These rows (ascending positions, a slice, or bool[n]), and of all else what they name alone."""
-        columns = {name: getattr(self, name) for name in self.SCHEMA}
-        for name in self._row_columns:
-            columns[name] = _taken(columns[name], rows)
-        for name, into in self._into:  # only those things into which a position leads
-            things, columns[name] = used(len(columns[into]), columns[name])
-            if things is not None:
-                columns[into] = _taken(columns[into], things)
-        return type(self)(**columns)
-
-    @classmethod
-    def merge(cls, parts: Sequence[Self]) -> Self:
-        """The union. What rows that coincide have in common is that of ``Column.join``: it depends neither on the
-        order of the parts nor, where nothing is added up, on how often one is there."""
-        parts = [part for part in parts if len(part)] or parts[:1]
-        return cls._merged(parts) if len(parts) > 1 else parts[0] if parts else cls.none()
-
-    @classmethod
-    def _merged(cls, parts: Sequence[Self]) -> Self:
-        """Of several parts that have rows."""
-        keys, columns_of = cls._keys_of(parts)
-        if keys.dtype == np.int64:
-            keys, order = sort_rows(keys)
-        else:
-            order = np.argsort(keys, kind="stable")  # fast where parts are in order
-            keys = keys[order]
-        starts = group_starts(keys)
-        columns = columns_of(keys[starts])
-        for name in cls._row_columns:
-            if name not in columns:
-                values = np.concatenate([getattr(part, name) for part in parts])
-                columns[name] = cls.SCHEMA[name].join(_taken(values, order), starts)
-        return cls(**columns)
-
-    @classmethod
-    def _keys_of(cls, parts: Sequence[Self]) -> tuple[npt.NDArray, Callable[[npt.NDArray], dict[str, Any]]]:
-        """By what the rows of all parts are told apart, and the columns of `ORDER` (with what they name) again."""
-        name = cls.ORDER[0]
-        return np.concatenate([getattr(part, name) for part in parts]), lambda keys: {name: keys}
 
     @classmethod
     def of_messages(cls, messages: Iterable[Packed]) -> Self:
@@ -213,14 +170,63 @@ class Table:
         for half in halves:
             yield from half.messages(most_bytes)
 
+    def halves(self) -> tuple[Self, ...]:
+        """Two parts; none if it cannot be cut."""
+        middle = len(self) // 2
+        return (self.select(slice(0, middle)), self.select(slice(middle, None))) if middle else ()
+
     def to_chunks(self) -> list[bytes]:
         """Packed parts of under 10 MB, for a state; none for no rows."""
         return list(self.messages())
 
-    def halves(self) -> tuple[Self, ...]:
-        """Two parts; none if it cannot be cut."""
-        middle = len(self) // 2
-        return (self.select(slice(0, middle)), self.select(slice(middle, len(self)))) if middle else ()
+    # Selected and merged
+
+    def select(self, rows: Rows) -> Self:
+        """These rows (positions, a slice, or bool[n]), and of all else what they name alone."""
+        columns = {name: getattr(self, name) for name in self.SCHEMA}
+        for name in self._row_columns:
+            columns[name] = _taken(columns[name], rows)
+        for name, into in self._into:  # only those things into which a position leads
+            things, columns[name] = used(len(columns[into]), columns[name])
+            if things is not None:
+                columns[into] = _taken(columns[into], things)
+        return type(self)(**columns)
+
+    def by_group(self, groups: Whole) -> Iterator[tuple[int, Self]]:
+        """The rows of each group, with its number, ascending. groups: int64[len(self)]."""
+        ordered = self
+        if (groups[1:] < groups[:-1]).any():
+            order = np.argsort(groups, kind="stable")
+            ordered, groups = self.select(order), groups[order]
+        for rows in group_slices(groups):
+            yield int(groups[rows.start]), ordered.select(rows)
+
+    @classmethod
+    def merge(cls, parts: Sequence[Self]) -> Self:
+        """The union. What rows that coincide have in common is that of ``Column.join``: it depends neither on the
+        order of the parts nor, where nothing is added up, on how often one is there."""
+        parts = [part for part in parts if len(part)] or parts[:1]
+        return cls._merged(parts) if len(parts) > 1 else parts[0] if parts else cls.none()
+
+    @classmethod
+    def _merged(cls, parts: Sequence[Self]) -> Self:
+        """Of several parts that have rows."""
+        keys, columns_of = cls._keys_of(parts)
+        order = np.argsort(keys, kind="stable")  # fast where parts are in order
+        keys = keys[order]
+        starts = group_starts(keys)
+        columns = columns_of(keys[starts])
+        for name in cls._row_columns:
+            if name not in columns:
+                values = np.concatenate([getattr(part, name) for part in parts])
+                columns[name] = cls.SCHEMA[name].join(_taken(values, order), starts)
+        return cls(**columns)
+
+    @classmethod
+    def _keys_of(cls, parts: Sequence[Self]) -> tuple[npt.NDArray, Callable[[npt.NDArray], dict[str, Any]]]:
+        """By what the rows of all parts are told apart, and the columns of `ORDER` (with what they name) again."""
+        name = cls.ORDER[0]
+        return np.concatenate([getattr(part, name) for part in parts]), lambda keys: {name: keys}
 
 
 class ByUser(Table):
@@ -241,8 +247,8 @@ class WindowItems(Table):
     windows: int64[c], window index. items: int64[c], position in ``table``.
     """
 
-    windows: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
+    windows: Whole
+    items: Whole
     table: ItemTable
     ORDER: ClassVar[tuple[str, ...]] = ("windows", "items")
 
@@ -253,29 +259,22 @@ class WindowItems(Table):
 
     def by_window(self) -> Iterator[tuple[int, slice]]:
         """Each window and the slice of its rows, in order."""
-        for rows in group_slices(self.windows):
-            yield int(self.windows[rows.start]), rows
+        return ((int(self.windows[rows.start]), rows) for rows in group_slices(self.windows))
 
     def by_range(self, windows: int) -> Iterator[tuple[int, Self]]:
         """The rows of each range of so many windows, with its number; ranges without rows are left out."""
-        ranges = self.windows // windows
-        for rows in group_slices(ranges):
-            yield int(ranges[rows.start]), self if rows == slice(0, len(self)) else self.select(rows)
+        return self.by_group(self.windows // windows)
 
     def by_shard(self, shards: int) -> Iterator[tuple[int, Self]]:
         """The rows of each shard of items, with its number; shards without rows are left out."""
-        if shards == 1:
-            if len(self):
-                yield 0, self
-            return
-        shard_of_row = (self.table.hashes[:, 1] % np.uint64(shards)).astype(np.int64)[self.items]
-        order = np.argsort(shard_of_row, kind="stable")
-        for part in group_slices(shard_of_row[order]):
-            yield int(shard_of_row[order[part.start]]), self.select(order[part])
+        return self.by_group(self._shards_of_rows(shards))
 
     def of_shard(self, shard: int, shards: int) -> Self:
         """The rows of one shard of items."""
-        return dict(self.by_shard(shards)).get(shard, self.none())
+        return self.select(self._shards_of_rows(shards) == shard)
+
+    def _shards_of_rows(self, shards: int) -> Whole:
+        return (self.table.hashes[:, 1] % np.uint64(shards)).astype(np.int64)[self.items]
 
     def contain(self, others: WindowItems) -> npt.NDArray[np.bool_]:
         """Whether the window and item of each row of the other table is here. Returns bool[n]."""
@@ -293,26 +292,22 @@ class WindowItems(Table):
         return np.concatenate(keys_of_parts), columns
 
 
-def window_item_keys(parts: Sequence[WindowItems]) -> tuple[list[npt.NDArray[np.int64]], ItemTable]:
+def window_item_keys(parts: Sequence[WindowItems]) -> tuple[list[Whole], ItemTable]:
     """Each row of each part as one number, ascending by window and item: ``window * items + item`` in the table of all
     their items, which is returned, too."""
     table, places = ItemTable.merge([part.table for part in parts])
     return [part.windows * len(table) + of[part.items] for part, of in zip(parts, places, strict=True)], table
 
 
-def used(size: int, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64]]:
+def used(size: int, positions: Whole) -> tuple[Whole | None, Whole]:
     """Which of so many things have a row, ascending, None for all of them; and the positions among these."""
     if 16 * len(positions) < size:
-        found, places = np.unique(positions, return_inverse=True)
-        return found, places.reshape(-1)
+        return np.unique(positions, return_inverse=True)
     is_used = np.zeros(size, dtype=np.bool_)
     is_used[positions] = True
     if is_used.all():
         return None, positions
-    found = np.flatnonzero(is_used)
-    places = np.empty(size, dtype=np.int64)
-    places[found] = np.arange(len(found))
-    return found, places[positions]
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[positions]
 
 
 def _taken(values: Any, rows: Rows) -> Any:

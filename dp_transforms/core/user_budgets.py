@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.core.columns import WHOLE, WORDS, check_unpacked
 from dp_transforms.core.contribution_counters import EntriesByUser
 from dp_transforms.core.contributions import Contributions, keep_by_hash
-from dp_transforms.core.messages import WHOLE, WORDS, check_unpacked
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.tables import LEAST, MOST, ByUser, Column
 from dp_transforms.plan.plan import Plan

@@ -7,9 +7,10 @@ published"). No field can carry a raw count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dp_transforms.checks import exact, html_table
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import format_utc
 
 ABOVE = "above"
@@ -105,66 +106,16 @@ def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
     )
 
 
-WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "WindowReport",
-    "namespace": "shh",
-    "doc": "Items held by many users in one window, differentially private for each user over the whole run.",
-    "fields": [
-        {"name": "stream", "type": "string", "doc": "Name of the stream."},
-        {
-            "name": "window_start",
-            "type": {"type": "long", "logicalType": "timestamp-micros"},
-            "doc": "Start of the window (inclusive), UTC.",
-        },
-        {
-            "name": "window_end",
-            "type": {"type": "long", "logicalType": "timestamp-micros"},
-            "doc": "End of the window (exclusive), UTC.",
-        },
-        {
-            "name": "heavy_hitters",
-            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label."
-            " Ranks, and what is new, rising, falling or gone, follow from these: docs/read_a_report.md.",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "HeavyHitter",
-                    "fields": [
-                        {"name": "item", "type": "string", "doc": "Label of the item."},
-                        {
-                            "name": "zone",
-                            "type": ["null", "string"],
-                            "doc": "mode hits: above (free of charge) or between (charged); else null.",
-                        },
-                        {
-                            "name": "noisy_count",
-                            "type": ["null", "long"],
-                            "doc": "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
-                        },
-                        {
-                            "name": "level",
-                            "type": ["null", "long"],
-                            "default": None,
-                            "doc": "mode looks: boundaries that the noisy sum of weights reaches, from 1; else null.",
-                        },
-                        {
-                            "name": "at_least_users",
-                            "type": ["null", "long"],
-                            "default": None,
-                            "doc": "mode looks: at least so many users hold it, or 0: not stated; else null.",
-                        },
-                    ],
-                },
-            },
-        },
-        {"name": "epsilon_total", "type": "double", "doc": "Epsilon of the whole run, for each user."},
-        {"name": "delta", "type": "double", "doc": "Delta of the whole run, for each user."},
-        {
-            "name": "epsilon_spent",
-            "type": "double",
-            "doc": "Running estimate of the part of epsilon_total used so far, from public output alone.",
-        },
-    ],
-}
+def report_of_window(
+    plan: Plan, stream: str, window: int, found: Sequence[HeavyHitter], epsilon_spent: float, last: int | None = None
+) -> WindowReport:
+    """last: the last one of several windows that are reported together."""
+    return WindowReport(
+        stream=stream,
+        window_start=plan.schedule.window_start_micros(window),
+        window_end=plan.schedule.window_end_micros(window if last is None else last),
+        heavy_hitters=sorted(found, key=release_order),
+        epsilon_total=plan.epsilon,
+        delta=plan.delta,
+        epsilon_spent=epsilon_spent,
+    )

@@ -21,12 +21,13 @@ import tempfile
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver, reduction, resource_tracker, util
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from dp_transforms.core.stage import Work, WorkerStep
 from dp_transforms.errors import PoolError, StepFaultError
 
 _LIBRARIES = "dp_transforms.local.libraries"
@@ -42,9 +43,6 @@ _ENVIRONMENT = {
 _LEAST_STORED = 4096  # smaller blobs travel themselves
 _LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
 
-Work = Callable[[Any, "Counter[str]"], Iterator[Any]]
-"""An element, and what is counted for the operator (`operator_counts`) -> outputs."""
-
 
 class Stored(NamedTuple):
     """Where packed columns lie, in which of the two files."""
@@ -56,14 +54,6 @@ class Stored(NamedTuple):
 
 Blob = bytes | Stored
 """Packed columns themselves, or where they lie."""
-
-
-class Step(Protocol):
-    """A step with all its settings, and without the key. It can be pickled."""
-
-    def start(self, secret: bytes) -> Work:
-        """What is done once, before the first element. secret: the noise key of the run."""
-        ...
 
 
 class Done(NamedTuple):
@@ -82,7 +72,7 @@ class ThisProcess:
     def __init__(self, secret: bytes) -> None:
         self.number, self.secret = 1, secret
 
-    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+    def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
         else StepFaultError; and PoolError for a worker that died."""
         work = step.start(self.secret)
@@ -123,7 +113,7 @@ class ProcessPool(ThisProcess):
         )
         self._processes = self._executor._processes  # its own words do not say how one has ended
 
-    def run(self, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+    def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
         try:
             waiting = [self._submit(packed, element) for element in elements]

@@ -21,15 +21,14 @@ from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.run_part import RunPart
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, Work, WorkerStep
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Blob, Step, ThisProcess, Work, faults_of_steps
+from dp_transforms.local.pool import Blob, ThisProcess, faults_of_steps
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
 
@@ -38,7 +37,7 @@ _ROWS, _BYTES = "rows", "bytes"  # counted for a progress bar
 
 
 @dataclasses.dataclass
-class Progress:
+class ReplayProgress:
     """How far a replay is, for who looks from another thread. groups: that went through a step, of so many."""
 
     rows: int = 0
@@ -122,17 +121,21 @@ class LocalReplay:
         self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.looks is not None, shards=shards, part=part)
 
     def of_log(
-        self, chunks: Sequence[LogChunk], fields: EventFields, workers: ThisProcess, progress: Progress | None = None
+        self,
+        chunks: Sequence[LogChunk],
+        fields: EventFields,
+        workers: ThisProcess,
+        progress: ReplayProgress | None = None,
     ) -> Replayed:
         """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return self._take(spread_chunks(chunks, fields, workers.number), fields, workers, progress or Progress())
+        return self._take(spread_chunks(chunks, fields, workers.number), fields, workers, progress or ReplayProgress())
 
     def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
         """Of events in memory."""
-        return self._take(batches, None, workers, Progress())
+        return self._take(batches, None, workers, ReplayProgress())
 
     def _take(
-        self, sources: Iterable[Any], fields: EventFields | None, workers: ThisProcess, progress: Progress
+        self, sources: Iterable[Any], fields: EventFields | None, workers: ThisProcess, progress: ReplayProgress
     ) -> Replayed:
         self._workers, self._progress, self._made = workers, progress, (made := Replayed())
         with faults_of_steps():
@@ -176,7 +179,9 @@ class LocalReplay:
             named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
         return found
 
-    def _step(self, step: Step, groups: Groups, named: Sequence[Sequence[Blob]] = (), *, keeps: bool = False) -> Groups:
+    def _step(
+        self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[Blob]] = (), *, keeps: bool = False
+    ) -> Groups:
         """keeps: the groups are needed again. Else they are given back."""
         keys = sorted(groups)
         sent: Groups = defaultdict(list)
@@ -192,7 +197,7 @@ class LocalReplay:
             groups.clear()
         return dict(sent)
 
-    def _outputs(self, step: Step, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
+    def _outputs(self, step: WorkerStep, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
         progress = self._progress
         for done in self._workers.run(step, elements):
             progress.rows += done.counts.pop(_ROWS, 0)

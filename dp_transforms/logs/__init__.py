@@ -10,6 +10,7 @@
     csv_rows       which lines of a CSV file are rows
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
     record_spans   many records decoded in one call; where some are broken, in smaller and smaller spans
+    event_ids      values -> ids, and why a value is none; one label of several fields
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC

@@ -20,7 +20,7 @@ from typing import IO, Any
 import fastavro
 import pyarrow as pa
 
-from dp_transforms.core.event_ids import MAX_ID_BYTES
+from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.avro_schema import (
     Branch,

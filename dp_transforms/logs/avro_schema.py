@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dp_transforms.core.event_ids import uuid_texts
+from dp_transforms.core.event_batch import uuid_texts
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
 

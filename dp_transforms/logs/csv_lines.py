@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from dp_transforms.core.event_ids import one_chunk
+from dp_transforms.core.event_batch import one_chunk
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.csv_rows import BEHIND_QUOTE, RowBlock, row_of_each_line
 from dp_transforms.logs.estimate import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.event_ids import is_uuid_type
+from dp_transforms.core.event_batch import is_uuid_type
 from dp_transforms.logs import id_columns, times
 from dp_transforms.logs.discovery import cut_chunks, find_log_files, format_of_log, module_of_format, read_log_chunk
 from dp_transforms.logs.log_chunk import (

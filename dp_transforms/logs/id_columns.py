@@ -16,18 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.event_ids import (
-    MISSING,
-    as_binary,
-    escaped,
-    fault_reason,
-    ids_of_values,
-    is_uuid_type,
-    joined_labels,
-    uuid_texts,
-)
+from dp_transforms.core.event_batch import EventBatch, is_uuid_type, uuid_texts
 from dp_transforms.logs import times
+from dp_transforms.logs.event_ids import MISSING, as_binary, escaped, fault_reason, ids_of_values, joined_labels
 from dp_transforms.logs.log_chunk import (
     EventFields,
     ReadBlock,

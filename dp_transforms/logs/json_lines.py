@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from dp_transforms.core.event_ids import WRONG_TYPE, one_chunk
+from dp_transforms.core.event_batch import one_chunk
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.estimate import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
+from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.record_spans import RecordSpans

@@ -52,7 +52,7 @@ class EventFileError(ValueError):
 class EventFields:
     """The names of the fields of a log, and how they are read.
 
-    item: one name, or several: then the values of these fields make one label (`core.event_ids`).
+    item: one name, or several: then the values of these fields make one label (`logs.event_ids`).
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
         ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
     time_format: the form of times that are text, such as ``%d.%m.%Y %H:%M`` (see `time_formats`), in place of

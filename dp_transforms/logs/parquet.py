@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.core.event_ids import is_uuid_type, uuid_texts
+from dp_transforms.core.event_batch import is_uuid_type, uuid_texts
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.estimate import (
     AHEAD_BYTES,

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.core.event_ids import MAX_ID_BYTES, MISSING, WRONG_TYPE
+from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.logs import time_formats
+from dp_transforms.logs.event_ids import MISSING, WRONG_TYPE
 
 BAD_TIME = 5  # a fault beside those of event_ids
 

@@ -34,9 +34,9 @@ from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.plan.records import (
     MOST_CONTRIBUTIONS,
     Budget,
-    Contributions,
+    ChargedHits,
     Followed,
-    Hits,
+    PaidContributions,
     Rounds,
     Shares,
     WideNoise,
@@ -108,7 +108,7 @@ def calibrate_hits(
     wide = noise.wide_epsilon_per_query
     return {
         "threshold": threshold,
-        "hits": Hits(
+        "hits": ChargedHits(
             mode=mode,
             per_user=hits,
             max_items_per_user=items,
@@ -165,8 +165,8 @@ def calibrate_contributions(
     }
 
 
-def contributions_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> Contributions:
-    return Contributions(
+def contributions_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> PaidContributions:
+    return PaidContributions(
         usual_looks=usual_looks,
         shape=prices.noise.shape,
         scale=prices.noise.scale,
@@ -276,7 +276,7 @@ def _check_false_reports(plan: Plan, threshold: int, tail: float) -> None:
         )
 
 
-def _check_charged(plan: Plan, hits: Hits) -> None:
+def _check_charged(plan: Plan, hits: ChargedHits) -> None:
     _check_false_reports(plan, plan.threshold, hits.noise.upper_tail(plan.threshold))
     if plan.shares.open is not None:
         safe = smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open)
@@ -295,7 +295,7 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
     _check_share("sampling", plan.shares.sampling, needed)
 
 
-def _check_looks(plan: Plan, looks: Contributions) -> None:
+def _check_looks(plan: Plan, looks: PaidContributions) -> None:
     check_most_contributions(looks.most_looks)
     _check_known(plan)
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))

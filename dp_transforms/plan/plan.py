@@ -28,7 +28,16 @@ from dp_transforms.plan.calibration import (
     checked_contributions,
     stored_mode,
 )
-from dp_transforms.plan.records import Budget, Contributions, DeclaredItems, Followed, Hits, PublicList, Rounds, Shares
+from dp_transforms.plan.records import (
+    Budget,
+    ChargedHits,
+    DeclaredItems,
+    Followed,
+    PaidContributions,
+    PublicList,
+    Rounds,
+    Shares,
+)
 from dp_transforms.plan.rounds import (
     REPLAY,
     RoundTerms,
@@ -65,8 +74,8 @@ class Plan(Budget):
     """
 
     threshold: int
-    looks: Contributions | None = None
-    hits: Hits | None = None
+    looks: PaidContributions | None = None
+    hits: ChargedHits | None = None
     known: Followed | None = None
     rounds: Rounds | None = None
     shares: Shares
@@ -186,14 +195,14 @@ class Plan(Budget):
         return f"{self.charge}{' with counts' if self.counts else printed}"
 
     @property
-    def paid_contributions(self) -> Contributions:
+    def paid_contributions(self) -> PaidContributions:
         """`looks`. Raises ValueError for a plan without them."""
         if self.looks is None:
             raise ValueError("in a plan of hits no contribution is paid. Make one with Plan.for_contributions.")
         return self.looks
 
     @property
-    def charged_hits(self) -> Hits:
+    def charged_hits(self) -> ChargedHits:
         """`hits`. Raises ValueError for a plan without them."""
         if self.hits is None:
             raise ValueError("a plan of contributions charges no hits. Make one with Plan.for_hits.")

@@ -114,7 +114,7 @@ class WideNoise(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hits(Record):
+class ChargedHits(Record):
     """Users are charged for hits.
 
     mode: `hits`, `hits-with-counts` or `kms21`.
@@ -179,7 +179,7 @@ class Hits(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Contributions(Record):
+class PaidContributions(Record):
     """Users pay for tests of their contributions, called looks in what is stored, each out of a budget of its own.
 
     usual_looks: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.

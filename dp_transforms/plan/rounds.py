@@ -21,7 +21,7 @@ from dp_transforms.accounting.paid_tests import PaidTests
 from dp_transforms.accounting.price_list import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
-from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Contributions, Rounds
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
@@ -96,7 +96,7 @@ class RoundTerms(NamedTuple):
 
 
 def terms_of_round(
-    looks: Contributions,
+    looks: PaidContributions,
     rounds: Rounds,
     number: int,
     drawn: int,
@@ -129,7 +129,7 @@ def leaves_out(rounds: Rounds, number: int) -> bool:
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
-def sizing_terms(looks: Contributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
+def sizing_terms(looks: PaidContributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the sizing round, for so many items in windows that are named already. threshold: from where on a size is
     stated. parts: as of `terms_of_round`."""
     largest = _largest_weight(looks, max(looks.units[0], most_of_sizing_test(rounds)))
@@ -142,28 +142,28 @@ def most_of_sizing_test(rounds: Rounds) -> int:
     return rounds.units[-1] // FEWEST_SIZED
 
 
-def _size_error(looks: Contributions, rounds: Rounds) -> float:
+def _size_error(looks: PaidContributions, rounds: Rounds) -> float:
     """Of each round, and of the sizing round."""
     return looks.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(looks: Contributions, rounds: Rounds, drawn: int) -> int:
+def _likely_noise(looks: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
     most."""
     return looks.noise.smallest_margin(_size_error(looks, rounds) / max(1, drawn)) - 1
 
 
-def _largest_weight(looks: Contributions, units: int) -> int:
+def _largest_weight(looks: PaidContributions, units: int) -> int:
     return int(looks.listed.largest(np.array([units]))[0][0])
 
 
-def threshold_of_round(looks: Contributions, rounds: Rounds, drawn: int) -> int:
+def threshold_of_round(looks: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
     return looks.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
 
 
 def found_in_rounds(
-    looks: Contributions, rounds: Rounds, threshold: int | None, number: int, probability: float
+    looks: PaidContributions, rounds: Rounds, threshold: int | None, number: int, probability: float
 ) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
@@ -180,12 +180,12 @@ def found_in_rounds(
     return max(users, *(_found_from(looks, units, at, number, of_each) for units, at in asked))
 
 
-def found_in_block(looks: Contributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+def found_in_block(looks: PaidContributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
     """The same of an item in a block, if each user has so many items in blocks."""
     return _found_from(looks, rounds.units[0], threshold, number, probability)
 
 
-def _found_from(looks: Contributions, units: int, threshold: int, number: int, probability: float) -> int:
+def _found_from(looks: PaidContributions, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(looks.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import fastavro
 import fastavro.schema
 
-from dp_transforms.core.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.reports.report_records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
@@ -46,6 +46,71 @@ _MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
 _MIN_RECORD_BYTES = 28
 # A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
+
+
+WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "WindowReport",
+    "namespace": "shh",
+    "doc": "Items held by many users in one window, differentially private for each user over the whole run.",
+    "fields": [
+        {"name": "stream", "type": "string", "doc": "Name of the stream."},
+        {
+            "name": "window_start",
+            "type": {"type": "long", "logicalType": "timestamp-micros"},
+            "doc": "Start of the window (inclusive), UTC.",
+        },
+        {
+            "name": "window_end",
+            "type": {"type": "long", "logicalType": "timestamp-micros"},
+            "doc": "End of the window (exclusive), UTC.",
+        },
+        {
+            "name": "heavy_hitters",
+            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label."
+            " Ranks, and what is new, rising, falling or gone, follow from these: docs/read_a_report.md.",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "HeavyHitter",
+                    "fields": [
+                        {"name": "item", "type": "string", "doc": "Label of the item."},
+                        {
+                            "name": "zone",
+                            "type": ["null", "string"],
+                            "doc": "mode hits: above (free of charge) or between (charged); else null.",
+                        },
+                        {
+                            "name": "noisy_count",
+                            "type": ["null", "long"],
+                            "doc": "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
+                        },
+                        {
+                            "name": "level",
+                            "type": ["null", "long"],
+                            "default": None,
+                            "doc": "mode looks: boundaries that the noisy sum of weights reaches, from 1; else null.",
+                        },
+                        {
+                            "name": "at_least_users",
+                            "type": ["null", "long"],
+                            "default": None,
+                            "doc": "mode looks: at least so many users hold it, or 0: not stated; else null.",
+                        },
+                    ],
+                },
+            },
+        },
+        {"name": "epsilon_total", "type": "double", "doc": "Epsilon of the whole run, for each user."},
+        {"name": "delta", "type": "double", "doc": "Delta of the whole run, for each user."},
+        {
+            "name": "epsilon_spent",
+            "type": "double",
+            "doc": "Running estimate of the part of epsilon_total used so far, from public output alone.",
+        },
+    ],
+}
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.messages import Packed
+from dp_transforms.core.columns import Packed
 from dp_transforms.core.state_chunks import BUCKETS, MOST_CHUNK_BYTES, Kind
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_header import StateHeader, at_path

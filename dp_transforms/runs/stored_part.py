@@ -7,8 +7,8 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from dp_transforms.core.messages import Packed
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.columns import Packed
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import Kind, join_chunks, unpack_chunk
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import StateFile, write_state

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Contributions, Hits
+from dp_transforms.plan.records import ChargedHits, PaidContributions
 from dp_transforms.views.plan_words import FOLLOWED, FOUND, NEW, FoundFrom, in_a_sentence, why
 
 _HITS = (1, 3, 10, 30)
@@ -140,7 +140,7 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _names_lines(plan: Plan, looks: Contributions) -> list[tuple[str, str]]:
+def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
     largest, first = looks.weights[-1], looks.weights[-1]
     of_new, counting = "threshold", f"at most {looks.most_looks:,} of a user"
     if plan.rounds is not None:
@@ -186,7 +186,7 @@ def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _noise_text(hits: Hits) -> str:
+def _noise_text(hits: ChargedHits) -> str:
     if hits.wide is not None:
         return (
             f"W + min(V, {hits.wide.cap:,}), W of scale {hits.noise.scale:,.0f} and V of scale"

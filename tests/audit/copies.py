@@ -32,6 +32,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
 from tests.audit.round_scenes import levels_of_boundaries
 from tests.audit.scenes import Scene, Trial
+from tests.helpers.rounds_runs import left_out_of
 from tests.helpers.trial_plan import TrialPlan
 
 Users = npt.NDArray[np.uint64]
@@ -113,7 +114,7 @@ def _round_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool)
         copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
         np.add.at(levels[number], (copy, named.windows, item), np.maximum(named.levels, 0))
         np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
-        windows, items = named.left_out()
+        windows, items = left_out_of(named)
         copy, item = np.divmod(numbers_of(named.table, items), scene.items)
         levels[number][copy, windows, item] = -1
     for of_rounds in (levels, sizes):

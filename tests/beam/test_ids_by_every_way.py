@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.beam.read_events import CollectEventsDoFn
-from dp_transforms.core.event_ids import MAX_ID_BYTES
+from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from tests.helpers.event_files_oracle import read_all

@@ -14,9 +14,9 @@ import pytest
 from dp_transforms.beam import in_order, turns
 from dp_transforms.beam.in_order import InOrderDoFn, ReleaseStagesInOrder, ReportInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.core.contributions import contributions_of_events
-from dp_transforms.core.messages import ToShard, messages_of
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.stage import ToShard, messages_of
 from dp_transforms.core.steps import NameItems, stages_of
 from dp_transforms.errors import StreamError
 from tests.helpers.beam_pipelines import Collected, local_pipeline

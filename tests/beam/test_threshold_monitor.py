@@ -15,10 +15,11 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms import EventBatch, PublicItems, ShiftingHeavyHitters, ThresholdMonitorEvolving
 from dp_transforms.beam.assign_windows import GroupOnce, closing_time
-from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.core.contributions import bound_contributions, contributions_of_events
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn, batches_of_blobs
+from dp_transforms.core.contributions import bound_contributions
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_REJECTED, LATE_BATCHES
+from dp_transforms.core.pack_contributions import contributions_of_events
 from tests.helpers.beam_pipelines import Collected, LocalCounter, holders, local_pipeline, plain
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.looks_plans import small_looks_plan
@@ -390,3 +391,10 @@ def test_counters_are_written_before_a_report_is_sent(case):
     report = next(monitored.firing()).value[1]
     assert report.heavy_hitters
     assert monitored.counters.writes == 1
+
+
+def test_blobs_are_batched_in_order_and_never_cut():
+    blobs = [b"aaa", b"bb", b"c", b"dddddd", b"e"]
+    assert batches_of_blobs(blobs, 5) == [[b"aaa", b"bb"], [b"c"], [b"dddddd"], [b"e"]]
+    assert batches_of_blobs(blobs, 1) == [[blob] for blob in blobs]
+    assert batches_of_blobs([], 5) == [[]]

@@ -17,11 +17,12 @@ from apache_beam.testing import test_stream
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.core.contributions import bound_contributions, contributions_of_events
+from dp_transforms.core.contributions import bound_contributions
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.hit_noise import digests_of_groups
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.noise_table import WideDiscreteLaplace, wide_discrete_laplace
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.plan import Plan

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from dp_transforms.beam.turns import Progress, Turns
-from dp_transforms.core.messages import Message, messages_of
+from dp_transforms.core.stage import Message, messages_of
 from tests.helpers.do_fn_state import Bag, Cell
 
 
@@ -150,3 +150,8 @@ def test_what_completes_nothing_writes_itself_and_counts_of_few_windows():
         shard.take([Message(window, 0, b"blob")])
     assert shard.work == shard.held() == 2_999 + math.ceil(2_999 / 7)
     assert shard.stored.most < 200
+
+
+def test_the_last_message_announces_all_and_none_is_one_without_content():
+    assert messages_of(7, []) == [Message(7, 1, b"")]
+    assert messages_of(7, [b"a", b"b", b"c"]) == [Message(7, 0, b"a"), Message(7, 0, b"b"), Message(7, 3, b"c")]

@@ -19,7 +19,8 @@ import apache_beam as beam
 import pytest
 
 from dp_transforms.cli.main import main
-from dp_transforms.local.pool import Done, ProcessPool, Step, ThisProcess
+from dp_transforms.core.stage import WorkerStep
+from dp_transforms.local.pool import Done, ProcessPool, ThisProcess
 from dp_transforms.local.replay import ReadContributionsStep
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
@@ -204,7 +205,7 @@ class Recorded:
             patch.setattr(workers, "run", self._listening(workers.run))
 
     def _listening(self, run: Callable[..., Iterator[Done]]) -> Callable[..., Iterator[Done]]:
-        def run_and_listen(workers: ThisProcess, step: Step, elements: Iterable[Any]) -> Iterator[Done]:
+        def run_and_listen(workers: ThisProcess, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
             elements = list(elements)
             self._add("message", pickle.dumps((step, elements)))
             if isinstance(step, ReadContributionsStep):

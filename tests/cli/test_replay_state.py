@@ -47,11 +47,11 @@ class KeysOfParts:
         self._of_parts = of_parts
 
     def __getattr__(self, name: str) -> Any:
-        assert name in ("hash_users", "hash_items", "look_order", "widen_holders"), name
+        assert name in ("hash_users", "hash_items", "payment_order", "widen_holders"), name
         return getattr(self._of_parts[0][1], name)
 
-    def look_uniforms(self) -> Any:
-        drawn = [(end, keys.look_uniforms()) for end, keys in self._of_parts]
+    def window_uniforms(self) -> Any:
+        drawn = [(end, keys.window_uniforms()) for end, keys in self._of_parts]
 
         def of_window(windows: Any, hashes: Any, digests: Any) -> Any:
             (window,) = np.unique(windows).tolist()

@@ -30,10 +30,9 @@ from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorS
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.core.run_part import RunPart
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, Span, StateChunk, packed_by_group
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.logs import JoinedChunks, read_joined

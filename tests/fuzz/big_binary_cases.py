@@ -155,7 +155,7 @@ _TINY_RECORD = b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(1) + bytes(_HITTER_BY
 
 
 def _report_avro(blocks: Blocks) -> Callable[[pathlib.Path], None]:
-    from dp_transforms.core.window_report import WINDOW_REPORT_AVRO_SCHEMA
+    from dp_transforms.reports.avro import WINDOW_REPORT_AVRO_SCHEMA
 
     metadata = {
         "avro.schema": json.dumps(WINDOW_REPORT_AVRO_SCHEMA).encode(),

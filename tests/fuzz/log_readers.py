@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.event_ids import MAX_ID_BYTES
+from dp_transforms.core.event_batch import MAX_ID_BYTES, EventBatch
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk

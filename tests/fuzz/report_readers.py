@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.core.event_ids import MAX_ID_BYTES
+from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.errors import StreamError, UserError

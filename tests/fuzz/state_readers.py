@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.state_chunks import Kind, chunks_by_bucket, hit_bound_chunk
 from dp_transforms.core.user_budgets import BudgetEntries, UserBudgets
@@ -127,13 +127,13 @@ def _packed_samples() -> list[Sample]:
     holders = ItemHolders.of_contributions(pairs[0])
     samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holders.messages(400))]
     users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
-    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in Hits(users, hits).to_chunks())]
+    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in HitEntries(users, hits).to_chunks())]
 
 
 def _read_packed(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "budgets":
-        budgets = ContributionCounters(map(Hits.from_bytes, (data, sample.data)))
+        budgets = ContributionCounters(map(HitEntries.from_bytes, (data, sample.data)))
         return [budgets.chunks(), len(budgets)]
     if sample.context == "pairs":
         pairs = Contributions.from_bytes(data)

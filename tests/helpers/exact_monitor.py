@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dp_transforms.accounting.charging_game import between_probability
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, upper_tail_integers
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
@@ -137,14 +137,14 @@ def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolde
 def copy_state(state: MonitorState) -> MonitorState:
     """As Beam keeps it between windows: through the cells of its bytes."""
     return MonitorState(
-        state.next_window, state.hit_bound, ContributionCounters(map(Hits.from_bytes, state.budgets.chunks()))
+        state.next_window, state.hit_bound, ContributionCounters(map(HitEntries.from_bytes, state.budgets.chunks()))
     )
 
 
 def state_with_hits(hits: dict[int, int], next_window: int = 0) -> MonitorState:
     users = np.array(sorted(user for user in hits if hits[user]), dtype=np.uint64)
     budgets = ContributionCounters()
-    budgets.add(Hits(users, np.array([hits[int(user)] for user in users], dtype=np.uint32)))
+    budgets.add(HitEntries(users, np.array([hits[int(user)] for user in users], dtype=np.uint32)))
     return MonitorState(next_window, 0, budgets)
 
 

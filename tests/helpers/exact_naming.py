@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.core.contributions import Contributions, contributions_of_events
-from dp_transforms.core.empty_items import EmptyItems, binomial_integers
-from dp_transforms.core.followed_items import FollowedItems
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.named_items import FollowedItems
+from dp_transforms.core.pack_contributions import contributions_of_events
+from dp_transforms.core.public_items import EmptyItems, PublicItemsTable, binomial_integers
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.steps import replay_weights
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
@@ -62,7 +62,7 @@ class ChosenUniforms(ChosenDraws):
 
     looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
 
-    def look_uniforms(self) -> Any:
+    def window_uniforms(self) -> Any:
         def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
             assert hashes.shape == digests.shape == (len(windows), 2)
             copies, items = hashes.astype(np.int64).T

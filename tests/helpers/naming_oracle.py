@@ -89,7 +89,7 @@ def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
     window, item = pair
     hashes = np.array([_hash_of(keys.hash_items, item)], dtype=np.uint64)
     users = np.array([_hash_of(keys.hash_users, user)[0]], dtype=np.uint64)
-    return integer_of(keys.look_order()(users, np.array([window]), hashes)[0])
+    return integer_of(keys.payment_order()(users, np.array([window]), hashes)[0])
 
 
 _hash_of = functools.lru_cache(maxsize=10_000)(lambda hasher, name: hash_all(hasher, {name})[name])
@@ -114,7 +114,7 @@ def oracle_names(
     law = NoiseLaw(settings.looks.noise)
     tail, invert = law.tail, law.invert
 
-    look_uniforms = keys.look_uniforms()
+    window_uniforms = keys.window_uniforms()
 
     @functools.cache
     def member(user: str, weight: int) -> int:
@@ -125,7 +125,7 @@ def oracle_names(
         digest = sum(member(user, weight) for user, weight in of_cell.items()) % _ONE
         words = np.array([divmod(digest, _WORD)], dtype=np.uint64)
         hashes = np.array([item_hash[item]], dtype=np.uint64)
-        return integer_of(look_uniforms(np.array([window]), hashes, words)[0])
+        return integer_of(window_uniforms(np.array([window]), hashes, words)[0])
 
     last_named: dict[str, int] = {}
     found: list[Named] = []

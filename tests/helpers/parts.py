@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.run_part import RunPart
 from dp_transforms.local.pool import ThisProcess
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.plan import Plan

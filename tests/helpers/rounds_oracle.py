@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dp_transforms.core.randomness import LookUniforms, StreamKeys
+from dp_transforms.core.randomness import ItemUniforms, StreamKeys
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.pace_oracle import Wallet
@@ -188,7 +188,7 @@ class RoundsOracle:
         """By which it is dropped."""
         return look_place(user, place, self._keys)
 
-    def _noise(self, cells: dict[Place, dict[str, int]], uniforms: LookUniforms) -> dict[Place, int]:
+    def _noise(self, cells: dict[Place, dict[str, int]], uniforms: ItemUniforms) -> dict[Place, int]:
         found = {}
         for (at, item), of_users in cells.items():
             digest = 0

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.core.tables import WindowItems
 from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
@@ -78,3 +78,9 @@ def cells_of(cells: WindowItems, windows: Collection[int] | None = None) -> Iter
     labels = cells.table.labels.to_pylist()
     for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):
         yield from ((each, labels[item]) for each in ([window] if windows is None else windows))
+
+
+def left_out_of(named: NamedItems) -> tuple[np.ndarray, np.ndarray]:
+    """What is left out: windows, and positions in ``table``."""
+    rows, later = np.nonzero(-np.minimum(named.levels, 0)[:, None] >> np.arange(WINDOWS_AT_ONCE) & 1)
+    return named.windows[rows] + later, named.items[rows]

@@ -8,14 +8,14 @@ from typing import Any
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Contributions, DeclaredItems, Followed, Hits, Shares, WideNoise
+from dp_transforms.plan.records import ChargedHits, DeclaredItems, Followed, PaidContributions, Shares, WideNoise
 from tests.helpers.trial_plan import TrialPlan
 
 _SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Zoned(Hits):
+class _Zoned(ChargedHits):
     """With any noise and zone."""
 
     zone_width: int = 0
@@ -40,7 +40,7 @@ def hits_trial(
     noise_cap: int = 0,
     **others: Any,
 ) -> TrialPlan:
-    """Users are charged for hits. Names as in `Hits`; others: of `_trial`."""
+    """Users are charged for hits. Names as in `ChargedHits`; others: of `_trial`."""
     is_kms21 = mode == "kms21"
     hits = _Zoned(
         mode=mode,
@@ -67,7 +67,7 @@ def looks_trial(
     **others: Any,
 ) -> TrialPlan:
     """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
-    looks = Contributions(
+    looks = PaidContributions(
         usual_looks=(1, 1),
         shape=noise.shape,
         scale=noise.scale,

@@ -4,8 +4,7 @@ import pytest
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
-from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.user_budgets import BudgetEntries

@@ -14,12 +14,11 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.core.empty_items import EmptyItems, binomial_integers
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.public_items import EmptyItems, PublicItemsTable, binomial_integers
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.core_runs import close_window
 from tests.helpers.exact_monitor import (

@@ -14,10 +14,9 @@ import pytest
 from scipy import stats
 
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail
-from dp_transforms.core.empty_items import EmptyItemDraws, EmptyItems, binomial_integers
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.hit_noise import query_noise
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.public_items import EmptyItemDraws, EmptyItems, PublicItemsTable, binomial_integers
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import close_window

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import FollowedItems
 from tests.helpers.calibrated_plans import looks_plan
 from tests.helpers.trials import changed, trial_of
 

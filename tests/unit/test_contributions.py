@@ -12,18 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core import equal_rows
-from dp_transforms.core.contributions import (
-    Contributions,
-    bound_contributions,
-    contributions_of_events,
-    keep_by_hash,
-    rows_of_events,
-)
+from dp_transforms.core import columns as packed_columns
+from dp_transforms.core.contributions import Contributions, bound_contributions, keep_by_hash
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.pack_contributions import MergeContributions
+from dp_transforms.core.pack_contributions import MergeContributions, contributions_of_events, rows_of_events
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -245,7 +239,7 @@ def merged_of_batches(events, schedule, shards, batches):
 def test_batches_of_events_are_merged_into_what_all_events_make(limit, events, schedule, shards, batches):
     expected = pairs_by_group(events, schedule, 1000, shards)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)  # rows that do not fit one integer are sorted by columns
+        patch.setattr(packed_columns, "_SORT_KEY_LIMIT", limit)  # else rows are sorted by columns
         found = merged_of_batches(events, schedule, shards, batches)
     assert found.keys() == expected.keys()
     assert all(found[key].to_bytes() == expected[key].to_bytes() for key in found)
@@ -276,7 +270,7 @@ def test_which_contributions_of_a_user_are_kept(events, most):
     held = all_pairs(events, SLIDING)
     chosen = keep_by_hash(held, np.full(len(held.users), most), KEYS)
     hashes = held.table.hashes.take(held.items, axis=0)
-    order = KEYS.look_order()(held.users[held.codes], held.windows, hashes).tolist()
+    order = KEYS.payment_order()(held.users[held.codes], held.windows, hashes).tolist()
     for code in range(len(held.users)):
         mine = np.flatnonzero(held.codes == code)
         first = sorted(mine, key=order.__getitem__)[:most]

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import random
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
-from dp_transforms.core.contributions import Contributions, bound_contributions, contributions_of_events
-from dp_transforms.core.empty_items import EmptyItems
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
+from dp_transforms.core.contributions import Contributions, bound_contributions
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, WindowQueries, find_candidates
 from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.pack_contributions import contributions_of_events
+from dp_transforms.core.public_items import EmptyItems, PublicItemsTable
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
@@ -38,11 +36,11 @@ def run_core(
     order=None,
     secret=SECRET,
     domain=(),
-    rows_at_once=None,
+    at_once=None,
 ):
     """The path of an event through the functions of `monitor`; ``order`` shuffles what each grouping hands over.
 
-    rows_at_once: None to close windows one by one, with a state that is stored in between, as a stream does. Else all,
+    at_once: None to close windows one by one, with a state that is stored in between, as a stream does. Else all,
     as a replay does, so many holders at a time.
     """
     keys = chosen.stream_keys(secret)
@@ -81,13 +79,12 @@ def run_core(
     monitor = HeavyHitterMonitor(chosen, keys)
     state, reports = MonitorState(), []
     parts = [ItemHolders.of_messages(shuffled(pending[window_range], order)) for window_range in sorted(pending)]
-    if rows_at_once is not None:
-        with mock.patch.object(heavy_hitter_monitor, "_ROWS_AT_ONCE", rows_at_once):
-            return [report for _, report in monitor.close_windows(parts, state)]
+    if at_once:
+        return [report for _, report in monitor.close_windows(parts, state)]
     for candidates in parts:
         for window, part in candidates.by_window():
             report = close_window(monitor, window, candidates.select_range(part), state)
-            state.budgets = ContributionCounters(map(Hits.from_bytes, state.budgets.chunks()))
+            state.budgets = ContributionCounters(map(HitEntries.from_bytes, state.budgets.chunks()))
             reports += [report] if report is not None else []
     return reports
 
@@ -106,18 +103,18 @@ def run_core(
     shards=st.integers(1, 7),
     batch_size=st.integers(1, 130),
     order=st.randoms(use_true_random=False),
-    rows_at_once=st.sampled_from([None, 1, 30, 10**6]),
+    at_once=st.booleans(),
 )
 def test_core_equals_oracle(
     log, mode, domain, limit, sliding, epsilon, threshold, hits, windows_per_range, shards, batch_size, order,
-    rows_at_once,
+    at_once,
 ):  # fmt: skip
     chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
     cut = {
         "windows_per_range": windows_per_range,
         "shards": shards,
         "batch_size": batch_size,
-        "rows_at_once": rows_at_once,
+        "at_once": at_once,
     }
     found = run_core(log, chosen, **cut, order=order, domain=domain)
     assert found == oracle_reports(log, chosen, SECRET, domain)
@@ -131,8 +128,8 @@ def test_core_equals_oracle_on_busy_logs(mode, domain, seed, sliding, limit):
     log = busy_log(seed)
     chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
     expected = oracle_reports(log, chosen, SECRET, domain)
-    for rows_at_once in (None, 100):
-        cut = {"shards": 3, "windows_per_range": 2, "batch_size": 70, "rows_at_once": rows_at_once}
+    for at_once in (None, 100):
+        cut = {"shards": 3, "windows_per_range": 2, "batch_size": 70, "at_once": at_once}
         assert run_core(log, chosen, **cut, domain=domain) == expected
 
 
@@ -250,7 +247,7 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
         drawn = draw(item, active, holders)
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
-        assert queries.noisy_count(cell) == wanted
+        assert queries._noisy_counts[cell] == wanted
     assert hits.tolist() == list(paid.values()), "nothing is charged before an item is published"
 
 
@@ -270,11 +267,10 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further():
             published.append((cell, len(active) + drawn))
             for user in active:
                 paid[user] += 1
-    found, cell = [], queries.next_heavy(0)
-    while cell is not None:
-        found.append((cell, queries.noisy_count(cell)))
+    found = []
+    for cell, noisy_count in queries.heavy():
+        found.append((cell, noisy_count))
         queries.charge(cell)
-        cell = queries.next_heavy(cell + 1)
     assert found == published
     assert len(published) >= 5
     assert kept_out >= 5, "some were excluded by what this window itself charged"

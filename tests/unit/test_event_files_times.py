@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.core.event_ids import MISSING, WRONG_TYPE
 from dp_transforms.logs import times
+from dp_transforms.logs.event_ids import MISSING, WRONG_TYPE
 from dp_transforms.logs.times import BAD_TIME, parse_times
 from tests.helpers.event_files_oracle import oracle_micros
 

@@ -9,18 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.core.event_batch import EventBatch, concatenate
-from dp_transforms.core.event_ids import (
-    EMPTY,
-    MAX_ID_BYTES,
-    MISSING,
-    BadIdError,
-    are_ids,
-    fault_reason,
-    id_of_value,
-    ids_of_values,
-)
+from dp_transforms.core.event_batch import MAX_ID_BYTES, EventBatch, are_ids, concatenate
 from dp_transforms.core.randomness import IdHasher
+from dp_transforms.logs.event_ids import EMPTY, MISSING, BadIdError, fault_reason, id_of_value, ids_of_values
 
 GOOD_TEXTS = [b"u", b" ", b"\0", b"\n", b"007", "\N{SNOWMAN}".encode(), b"x" * MAX_ID_BYTES]
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.core.event_batch import concatenate
-from dp_transforms.core.event_ids import MAX_ID_BYTES, BadIdError, escaped, joined_label, joined_labels, label_getter
+from dp_transforms.core.event_batch import MAX_ID_BYTES, concatenate
 from dp_transforms.local.replay_table import read_table
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
+from dp_transforms.logs.event_ids import BadIdError, escaped, joined_label, joined_labels, label_getter
 from dp_transforms.logs.streams.json_records import RecordDecoder
 
 FIELDS = EventFields(item=["kind", "item"])

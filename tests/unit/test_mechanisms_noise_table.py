@@ -14,7 +14,6 @@ import pytest
 from dp_transforms.accounting import discrete_laplace_law
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.noise_table import (
-    DiscreteLaplace,
     NoiseBounds,
     NoiseTable,
     discrete_laplace,
@@ -151,7 +150,7 @@ def test_floats_of_the_distribution_agree_with_the_table():
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 33.0, 1e-5])
 def test_epsilons_that_cannot_be_sampled_are_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon per query must lie in"):
-        DiscreteLaplace(epsilon)
+        discrete_laplace(epsilon)
 
 
 def test_two_stages_together_are_within_two_units_of_the_exact_weights():
@@ -235,15 +234,23 @@ def test_each_draw_is_that_of_the_table(law):
 
 
 @pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
+def test_tables_are_log_concave_but_for_rounding(law):
+    """What the prices of contributions need of a law; each mass is off by at most two units."""
+    tails = [*law.upper_tail_integers(), 0]
+    masses = [ONE - 2 * tails[0], *(high - low for high, low in itertools.pairwise(tails))]
+    assert min(masses) >= 0
+    for before, mass, after in zip([masses[1], *masses], masses, masses[1:], strict=False):
+        assert (mass + 2) ** 2 >= max(0, before - 2) * max(0, after - 2)
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
 def test_bounds_hold_and_are_sorted(law):
     bounds, tails = NoiseBounds(law), law.upper_tail_integers()
     last = len(bounds._low) // 2
     of_table = [*reversed(tails[:last]), *(ONE - tail for tail in tails[:last])]
     for low, tail, high in zip(bounds._low.tolist(), of_table, bounds._high.tolist(), strict=True):
         assert int(low * 2.0**128) < tail < int(high * 2.0**128)
-    for low_word, tail, high_word in zip(bounds._low_words, of_table, bounds._high_words, strict=True):
-        assert int(low_word) <= tail >> 64 <= int(high_word)
-    for column in (bounds._low, bounds._high, bounds._low_words, bounds._high_words):
+    for column in (bounds._low, bounds._high):
         assert (column[1:] >= column[:-1]).all()
 
 
@@ -269,7 +276,7 @@ def test_hardly_any_draw_needs_the_table():
 
 
 def test_far_margins_never_need_the_table():
-    """Items with very many users, and with hardly any: whatever their sums, a word decides."""
+    """Items with very many users, and with hardly any: whatever their sums, a float decides."""
     bounds = Watched(LAWS_WITH_BOUNDS[-1])
     rows = uniforms(10_000)
     assert bounds.passes(rows, np.full(len(rows), -(10**9))).all()

@@ -218,7 +218,7 @@ CASES = {
     ),
     "zero items": (lambda keys: keys.empty_item_uniforms()(rows(FIRST)), ("zero items", *RUN), (FIRST,)),
     "looks": (
-        lambda keys: keys.look_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        lambda keys: keys.window_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
         ("looks", *RUN),
         (9 << 64, *PAIR),
     ),
@@ -233,7 +233,7 @@ CASES = {
         (9 << 64, *PAIR),
     ),
     "look order": (
-        lambda keys: keys.look_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
+        lambda keys: keys.payment_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
         ("look order", "stream"),
         ((USER << 64) + 9, FIRST),
     ),

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core import heavy_hitter_monitor
-from dp_transforms.core.contribution_counters import ContributionCounters, Hits
+from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
@@ -170,11 +169,11 @@ def assert_paid(budgets, expected):
 
 
 def restored(chunks):
-    return ContributionCounters(map(Hits.from_bytes, chunks))
+    return ContributionCounters(map(HitEntries.from_bytes, chunks))
 
 
 def charge_users(budgets, users, hits):
-    budgets.add(Hits(users, budgets.hits(users) + hits))
+    budgets.add(HitEntries(users, budgets.hits(users) + hits))
 
 
 @given(charges_strategy)
@@ -281,12 +280,11 @@ def one_by_one(chosen, keys, parts):
     return outcome(reports, state)
 
 
-def test_what_is_yielded_is_in_the_state(monkeypatch):
+def test_what_is_yielded_is_in_the_state():
     """Whoever stops in between has a state that says at least what was published."""
     chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     parts = parts_of(3, keys)
-    monkeypatch.setattr(heavy_hitter_monitor, "_ROWS_AT_ONCE", 100)
     state = MonitorState()
     closed = HeavyHitterMonitor(chosen, keys).close_windows(iter(parts), state)
     window, _ = next(closed)

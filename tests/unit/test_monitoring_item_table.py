@@ -1,4 +1,4 @@
-"""Rows sorted together with their places, tables of items, and items that nobody holds."""
+"""Tables of items, items that nobody holds, and rows sorted together."""
 
 import itertools
 
@@ -8,21 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core import equal_rows, item_table
-from dp_transforms.core.empty_items import EmptyItemDraws, EmptyItems
-from dp_transforms.core.equal_rows import (
-    are_ascending,
-    distinct_hashes,
-    group_slices,
-    group_starts,
-    hash_order,
-    order_in_groups,
-    ranks_in_groups,
-    sort_rows,
-)
+from dp_transforms.core import columns as packed_columns
+from dp_transforms.core import item_table
+from dp_transforms.core.columns import are_ascending, group_slices, group_starts, order_in_groups, sort_distinct
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.public_items import EmptyItemDraws, EmptyItems, PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
@@ -175,28 +166,22 @@ def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(sh
     assert list(never.by_window(9)) == []
 
 
-@pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])
-@given(rows=st.lists(st.integers(0, 9) | st.integers(0, 2**62 - 1), max_size=40))
-def test_rows_come_ascending_with_their_places_and_equal_ones_in_order(limit, rows):
+@pytest.mark.parametrize("limit", [2**62, 2], ids=["as one integer", "column by column"])
+@given(
+    parts=st.lists(st.lists(st.tuples(st.integers(0, 2**30), st.integers(0, 4)), max_size=20), min_size=1, max_size=3)
+)
+def test_distinct_rows_of_several_tables_are_in_order(limit, parts):
+    columns = [np.array(rows, dtype=np.int64).reshape(-1, 2).T for rows in parts]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)
-        ascending, order = sort_rows(np.array(rows, dtype=np.int64))
-    expected = sorted(range(len(rows)), key=lambda place: (rows[place], place))
-    assert order.tolist() == expected
-    assert ascending.tolist() == [rows[place] for place in expected]
+        patch.setattr(packed_columns, "_SORT_KEY_LIMIT", limit)
+        found = sort_distinct(columns, [10, 5])
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == sorted(set(itertools.chain(*parts)))
 
 
 SPREAD = st.integers(0, 2**64 - 1)
 ALIKE = st.integers(0, 63).map(
     lambda last: (1 << 63) + last
 )  # apart in the last bits alone, where a position takes place
-
-
-@given(hashes=st.lists(SPREAD | ALIKE, max_size=40))
-def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hashes):
-    order = hash_order(np.array(hashes, dtype=np.uint64))
-    assert order.tolist() == sorted(range(len(hashes)), key=lambda place: (hashes[place], place))
-    assert order.dtype == np.int64
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 5) | st.integers(0, 2**40), SPREAD | ALIKE, SPREAD), max_size=40))
@@ -206,14 +191,6 @@ def test_rows_are_ordered_by_code_then_hash_also_where_hashes_begin_alike(rows):
     assert order_in_groups(codes, hashes.__getitem__).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
 
-@given(hashes=st.lists(SPREAD | ALIKE, max_size=40).flatmap(lambda few: st.lists(st.sampled_from(few or [7]))))
-def test_distinct_hashes_and_where_each_one_is(hashes):
-    found, places = distinct_hashes(np.array(hashes, dtype=np.uint64))
-    assert found.tolist() == sorted(set(hashes))
-    assert [found[place] for place in places] == hashes
-    assert (found.dtype, places.dtype) == (np.uint64, np.int64)
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
 @settings(deadline=None)
 def test_groups_of_equal_rows(rows):
@@ -221,8 +198,5 @@ def test_groups_of_equal_rows(rows):
     slices = group_slices(columns[:, 0], columns[:, 1])
     assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
     assert group_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
-    assert ranks_in_groups(columns[:, 0], columns[:, 1]).tolist() == [
-        place for part in slices for place in range(part.stop - part.start)
-    ]
     assert are_ascending(columns[:, 0], columns[:, 1]) == (rows == sorted(set(rows)))
     assert are_ascending(columns[:, 1]) == all(one[1] < other[1] for one, other in itertools.pairwise(rows))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.contributions import contributions_of_events
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.user_budgets import ENTRY_BYTES, MOST_TESTS, BudgetEntries, BudgetPacing, UserBudgets
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule

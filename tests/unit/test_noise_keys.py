@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.core import randomness
-from dp_transforms.core.randomness import BlockFunction, LookOrder, LookUniforms, StreamKeys
+from dp_transforms.core.randomness import BlockFunction, ContributionOrder, ItemUniforms, StreamKeys
 
 CONTEXTS = {
     "run_id": ("run", "run 2"),
@@ -20,7 +20,7 @@ CONTEXTS = {
 }
 SECRETS = (bytes(32), bytes(range(32)))
 NUMBERS = (0, 1, 5, 2**40)  # of windows, rounds and uniforms; some are texts of the context, too
-CHOICES = ("contribution_order", "look_order")  # which depend on neither run nor part, so that budgets carry over
+CHOICES = ("contribution_order", "payment_order")  # which depend on neither run nor part, so that budgets carry over
 
 
 def keyed_functions() -> dict[str, int]:
@@ -28,7 +28,8 @@ def keyed_functions() -> dict[str, int]:
     found = {}
     for name, method in inspect.getmembers(StreamKeys, inspect.isfunction):
         signature = inspect.signature(method, eval_str=True)
-        if signature.return_annotation in (BlockFunction, LookUniforms, LookOrder):
+        kinds = (BlockFunction, ItemUniforms, ContributionOrder)
+        if not name.startswith("_") and signature.return_annotation in kinds:
             found[name] = len(signature.parameters) - 1
     return found
 
@@ -56,7 +57,7 @@ def derived(monkeypatch: pytest.MonkeyPatch, names: dict[str, int]) -> dict[tupl
 
 def test_no_two_draws_have_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {name: count for name, count in keyed_functions().items() if name not in CHOICES}
-    assert {"pass_uniforms", "look_uniforms", "round_uniforms", "block_uniforms"} <= names.keys()
+    assert {"pass_uniforms", "window_uniforms", "round_uniforms", "block_uniforms"} <= names.keys()
     keys = derived(monkeypatch, names)
     assert len(set(keys.values())) == len(keys) > 3_000
 

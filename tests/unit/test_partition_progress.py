@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals

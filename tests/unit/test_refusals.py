@@ -14,7 +14,6 @@ from dp_transforms.accounting.paid_tests import choose_tests
 from dp_transforms.accounting.price_bounds import check_spacing
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.noise_table import NoiseTable
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.mixed_charging import (
@@ -63,7 +62,6 @@ from tests.helpers.refusals import (
     name_of,
 )
 
-ONE = 1 << 128
 NOISE_1000 = ExponentialPower(2.0, 1000)  # standard deviation 707
 LAST = BUDGET_UNITS
 PRICES = {
@@ -85,16 +83,6 @@ CASES = [
     # Noise and purses.
     (ExponentialPower, {"shape": 2.0, "scale": 10}, {"shape": [0.99, 4.01, NAN, True], "scale": [0, 100_001, 1.5]}),
     (ExponentialPower(2.0, 10).smallest_margin, {"probability": 0.5}, {"probability": [1.0]}),
-    (
-        NoiseTable,
-        {"upper_tails": [ONE // 3, ONE // 9]},
-        {
-            "upper_tails": [
-                *([], [ONE // 2 + 1], [100, 200], [ONE // 2, ONE // 4, ONE // 4, ONE // 8]),  # the last one has a gap
-                [ONE // 4, ONE // 8, ONE // 9],  # and this one a lump at its end
-            ]
-        },
-    ),
     (functools.partial(check_spacing, NOISE_1000), {"weight": 10, "spacing": 4000}, {"spacing": [1414, 10**11]}),
     (
         PriceList,

@@ -11,8 +11,9 @@ import random
 import fastavro
 import pytest
 
-from dp_transforms.core.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, decode_report, encode_report, report_format
+from dp_transforms.reports.avro import WINDOW_REPORT_AVRO_SCHEMA
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_records import HEADER_KEY, MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
 from tests.fuzz.avro_mutators import PACK

@@ -5,9 +5,6 @@ That all ways to run it publish what the slow reference says is in tests/conform
 
 import dataclasses
 import itertools
-import json
-import math
-import pathlib
 from collections import Counter
 from typing import NamedTuple
 
@@ -15,18 +12,18 @@ import numpy as np
 import pytest
 
 from dp_transforms import WindowSchedule
-from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core.contributions import Contributions, contributions_of_events
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import NamedItems, levels_and_sizes
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.pack_contributions import contributions_of_events
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
 from dp_transforms.core.steps import NameRound, WeighRound, block_reports
-from dp_transforms.core.user_budgets import BudgetEntries, BudgetPacing
+from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.reports.report_records import checked_report
@@ -34,82 +31,21 @@ from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.runs.stored_part import StoredPart
 from tests.helpers.core_runs import START
-from tests.helpers.exact_prices import look_price
 from tests.helpers.modes import units_of_shares
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.rounds_runs import (
-    SCHEDULE,
     WINDOWS,
     at,
     busy_log,
     calibrated,
     cells_of,
+    left_out_of,
     named_in_blocks,
     trial_with_rounds,
 )
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
-from tests.helpers.trials import looks_trial
-
-REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
-
-
-def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
-    """Weights by the code that runs. Two rounds, the second at what the first one did not name."""
-    setting, game = REFERENCES["game"]["setting"], REFERENCES["game_of_sub_purses"]
-    noise, order = ExponentialPower(setting["shape"], setting["scale"]), setting["order"]
-    prices = {int(weight): price for weight, price in REFERENCES["game"]["price_of_weight"].items()}
-    assert all(look_price(noise, order, weight) == pytest.approx(price, rel=1e-4) for weight, price in prices.items())
-    payable = {weight: price for weight, price in prices.items() if price <= setting["purse"]}
-    trial = looks_trial(
-        schedule=SCHEDULE,
-        weights=tuple(payable),
-        units=tuple(math.ceil(price * BUDGET_UNITS) for price in payable.values()),
-        noise=noise,
-        spacing=1000,
-        threshold=90,
-        followed_threshold=60,
-    )
-
-    def weight(items, purse):
-        left, none = np.array([int(purse * BUDGET_UNITS)]), np.zeros(1, dtype=np.int64)
-        return int(BudgetPacing(trial).choose(np.array([[items]]), left, none, none, SCHEDULE.horizon - 1)[0][0, 0])
-
-    first, both, one = weight(2, 0.25), weight(2, 0.75), weight(1, 0.75)
-    assert (first, both, one) == tuple(game[name] for name in list(game)[:3])
-    there, back = divergences(noise, order, first, both, one)
-    assert (there, back) == pytest.approx((game["renyi_exact"], game["renyi_exact_back"]), rel=1e-4)
-    assert max(there, back) <= 2 * prices[first] + max(2 * prices[both], prices[one]) <= setting["purse"]
-    twice = divergences(noise, order, weight(2, 1.0), weight(2, 1.0), weight(1, 1.0))[0]
-    assert twice == pytest.approx(REFERENCES["broken"]["round 2 spends the full purse again"]["renyi_exact"], rel=1e-4)
-    assert twice > setting["purse"]
-    lone = REFERENCES["broken"]["known cells drawn only while held"]
-    threshold = noise.smallest_margin(0.5 / 1000)
-    assert threshold == lone["known_threshold_for_1000_cells"]
-    assert noise.upper_tail(threshold - weight(1, 1.0)) == pytest.approx(lone["delta_of_one_look"], rel=1e-4)
-
-
-def divergences(noise, order, first, both, one):
-    """Of what both rounds publish, with the user from without and back."""
-
-    def log_moments(weight):
-        """Of the outcomes, named or not, one row for each threshold."""
-        margins = np.arange(-8 * noise.scale, 8 * noise.scale)
-        with_user, without = (noise.log_upper_tail(margins - added) for added in (weight, 0))
-        not_with, not_without = (noise.log_upper_tail(1 - margins + added) for added in (weight, 0))
-        p, q = np.stack([with_user, not_with], axis=1), np.stack([without, not_without], axis=1)
-        return order * p + (1 - order) * q, order * q + (1 - order) * p
-
-    found = []
-    for direction in (0, 1):
-        of_both, of_one = (np.logaddexp.reduce(log_moments(w)[direction], axis=1).max() for w in (both, one))
-        named, left = log_moments(first)[direction].T
-        # Items named in round 1: both, one of the two, none. The worst thresholds are found over all pairs of them.
-        total = np.logaddexp(named[:, None] + named, left[:, None] + left + 2 * of_both)
-        total = np.logaddexp(total, np.logaddexp(named[:, None] + left, left[:, None] + named) + of_one)
-        found.append(float(total.max()) / (order - 1))
-    return found[0], found[1]
 
 
 @pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (3, 120, 1), (7, 30, 3)])
@@ -206,7 +142,7 @@ def test_each_round_has_noise_of_its_own():
     """Also with the same holders and weights, and where the number of a block is that of a window."""
     keys = trial_with_rounds().stream_keys(SECRET)
     cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
-    drawn = [keys.block_uniforms(), *(keys.round_uniforms(number) for number in range(4)), keys.look_uniforms()]
+    drawn = [keys.block_uniforms(), *(keys.round_uniforms(number) for number in range(4)), keys.window_uniforms()]
     assert len({uniforms(*cells).tobytes() for uniforms in drawn}) == len(drawn)
 
 
@@ -219,7 +155,7 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not():
     for of_round in run.rounds[1:]:
         assert len(of_round.found.without_left_out()) == pytest.approx(of_round.drawn / 100, rel=0.4)
     assert run.rounds[1].drawn == 2000 * 4
-    left_out = len(run.rounds[2].found.left_out()[0])
+    left_out = len(left_out_of(run.rounds[2].found)[0])
     assert run.rounds[3].drawn == run.rounds[2].drawn - left_out - len(run.rounds[2].found.without_left_out())
     noise = trial.looks.noise
     share = 1 - noise.upper_tail(noise.smallest_margin(0.01) - trial.looks.spacing)
@@ -315,12 +251,8 @@ def test_all_parts_together_spend_one_purse_of_each_round(tmp_path, ends):
 
 def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path):
     trial = trial_with_rounds()
-    entries = BudgetEntries(
-        np.array([1], dtype=np.uint64),
-        np.array([trial.rounds.units[2]]),
-        np.array([1], dtype=np.uint32),
-        np.array([0], dtype=np.uint32),
-    )
+    one, none = np.array([1], dtype=np.uint32), np.array([0], dtype=np.uint32)
+    entries = BudgetEntries(one.astype(np.uint64), np.array([trial.rounds.units[2]]), one, none)
     for number, is_sound in enumerate((True, False, True, True)):
         part = state_of(tmp_path / str(number), [(Kind.budgets_of_round(number), entries.to_bytes())], 4, WINDOWS)
         weigh = WeighRound(trial, trial.stream_keys(SECRET), None, number)
@@ -336,21 +268,8 @@ def pairs_of(log, trial, part=None):
     if not log:
         return Contributions.none()
     keys, batch, part = trial.stream_keys(SECRET), batch_of(list(log)), part or RunPart.whole(trial.schedule)
-    firsts = np.full(len(batch), part.first)
-    return Contributions.merge(
-        [
-            pairs
-            for *_, pairs in contributions_of_events(
-                batch,
-                trial.schedule,
-                keys,
-                windows_per_range=WINDOWS,
-                shards=1,
-                first_open=firsts,
-                end=part.end,
-            )
-        ]
-    )
+    cut = {"windows_per_range": WINDOWS, "shards": 1, "first_open": np.full(len(batch), part.first), "end": part.end}
+    return Contributions.merge([pairs for *_, pairs in contributions_of_events(batch, trial.schedule, keys, **cut)])
 
 
 def span(shard=0, shards=1, *, windows=range(WINDOWS)):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -16,14 +17,16 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
+from dp_transforms.core.user_budgets import BudgetPacing
 from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import terms_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
+from tests.helpers.exact_prices import look_price
 from tests.helpers.modes import units_of_shares
-from tests.helpers.rounds_runs import SCHEDULE, calibrated, trial_with_rounds
+from tests.helpers.rounds_runs import SCHEDULE, calibrated, left_out_of, trial_with_rounds
 from tests.helpers.small_runs import SECRET
-from tests.helpers.trials import trial_of
+from tests.helpers.trials import looks_trial, trial_of
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
@@ -230,7 +233,7 @@ def test_what_is_left_out_is_told_and_read_again(windows, share):
     assert _drawn(after) == everything - left_out
     assert after.drawn == len(everything) - len(left_out)
     joined = NamedItems.merge(told)
-    assert _named(joined.table, *joined.left_out()) == left_out
+    assert _named(joined.table, *left_out_of(joined)) == left_out
     assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
 
 
@@ -279,3 +282,60 @@ def test_all_parts_together_have_the_false_names_of_one_run():
         assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
         assert night.likely_noise > whole.likely_noise
         assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
+
+
+def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():
+    """Weights by the code that runs. Two rounds, the second at what the first one did not name."""
+    setting, game = REFERENCES["game"]["setting"], REFERENCES["game_of_sub_purses"]
+    noise, order = ExponentialPower(setting["shape"], setting["scale"]), setting["order"]
+    prices = {int(weight): price for weight, price in REFERENCES["game"]["price_of_weight"].items()}
+    assert all(look_price(noise, order, weight) == pytest.approx(price, rel=1e-4) for weight, price in prices.items())
+    payable = {weight: price for weight, price in prices.items() if price <= setting["purse"]}
+    trial = looks_trial(
+        schedule=SCHEDULE,
+        weights=tuple(payable),
+        units=tuple(math.ceil(price * BUDGET_UNITS) for price in payable.values()),
+        noise=noise,
+        spacing=1000,
+        threshold=90,
+        followed_threshold=60,
+    )
+
+    def weight(items, purse):
+        left, none = np.array([int(purse * BUDGET_UNITS)]), np.zeros(1, dtype=np.int64)
+        return int(BudgetPacing(trial).choose(np.array([[items]]), left, none, none, SCHEDULE.horizon - 1)[0][0, 0])
+
+    first, both, one = weight(2, 0.25), weight(2, 0.75), weight(1, 0.75)
+    assert (first, both, one) == tuple(game[name] for name in list(game)[:3])
+    there, back = divergences(noise, order, first, both, one)
+    assert (there, back) == pytest.approx((game["renyi_exact"], game["renyi_exact_back"]), rel=1e-4)
+    assert max(there, back) <= 2 * prices[first] + max(2 * prices[both], prices[one]) <= setting["purse"]
+    twice = divergences(noise, order, weight(2, 1.0), weight(2, 1.0), weight(1, 1.0))[0]
+    assert twice == pytest.approx(REFERENCES["broken"]["round 2 spends the full purse again"]["renyi_exact"], rel=1e-4)
+    assert twice > setting["purse"]
+    lone = REFERENCES["broken"]["known cells drawn only while held"]
+    threshold = noise.smallest_margin(0.5 / 1000)
+    assert threshold == lone["known_threshold_for_1000_cells"]
+    assert noise.upper_tail(threshold - weight(1, 1.0)) == pytest.approx(lone["delta_of_one_look"], rel=1e-4)
+
+
+def divergences(noise, order, first, both, one):
+    """Of what both rounds publish, with the user from without and back."""
+
+    def log_moments(weight):
+        """Of the outcomes, named or not, one row for each threshold."""
+        margins = np.arange(-8 * noise.scale, 8 * noise.scale)
+        with_user, without = (noise.log_upper_tail(margins - added) for added in (weight, 0))
+        not_with, not_without = (noise.log_upper_tail(1 - margins + added) for added in (weight, 0))
+        p, q = np.stack([with_user, not_with], axis=1), np.stack([without, not_without], axis=1)
+        return order * p + (1 - order) * q, order * q + (1 - order) * p
+
+    found = []
+    for direction in (0, 1):
+        of_both, of_one = (np.logaddexp.reduce(log_moments(w)[direction], axis=1).max() for w in (both, one))
+        named, left = log_moments(first)[direction].T
+        # Items named in round 1: both, one of the two, none. The worst thresholds are found over all pairs of them.
+        total = np.logaddexp(named[:, None] + named, left[:, None] + left + 2 * of_both)
+        total = np.logaddexp(total, np.logaddexp(named[:, None] + left, left[:, None] + named) + of_one)
+        found.append(float(total.max()) / (order - 1))
+    return found[0], found[1]

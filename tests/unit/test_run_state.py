@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from dp_transforms.core import state_chunks
-from dp_transforms.core.contribution_counters import Hits
-from dp_transforms.core.followed_items import FollowedItems
+from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.run_part import RunPart
+from dp_transforms.core.named_items import FollowedItems
+from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,
@@ -65,7 +64,7 @@ def written(path, header=HEADER):
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), followed_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
-        *((Kind.HITS, *cell) for cell in chunks_by_bucket(Hits(entries.users, entries.tests))),
+        *((Kind.HITS, *cell) for cell in chunks_by_bucket(HitEntries(entries.users, entries.tests))),
         (Kind.HIT_BOUND, 0, hit_bound_chunk(7)),
         *((Kind.FOLLOWED, *cell) for cell in chunks_by_bucket(known)),
         *((Kind.USER_BUDGETS, *cell) for cell in chunks_by_bucket(entries)),
@@ -91,7 +90,7 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
         found = BudgetEntries.merge(part.entries(Kind.USER_BUDGETS, shard, shards))
         assert found.users.tolist() == entries.users[held].tolist()
         assert found.left.tolist() == entries.left[held].tolist()
-        stored = Hits.merge(part.entries(Kind.HITS, shard, shards))
+        stored = HitEntries.merge(part.entries(Kind.HITS, shard, shards))
         assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.tests[held].tolist())
     found = [FollowedItems.merge(part.entries(Kind.FOLLOWED, shard, shards)) for shard in range(shards)]
     labels = {
@@ -245,7 +244,7 @@ def purses_of(part):
 
 def hits_of(part):
     users = np.array(sorted(part), dtype=np.uint64)
-    return Hits(users, np.array([part[int(user)] for user in users], dtype=np.uint32))
+    return HitEntries(users, np.array([part[int(user)] for user in users], dtype=np.uint32))
 
 
 JOINS = {  # how entries are made of numbers by user or item, which number stays, and how they are read
@@ -298,20 +297,11 @@ def test_a_cell_travels_with_its_kind_and_bucket():
         assert unpack_chunk(data) == (kind, BUCKETS - 1, b"cell")
 
 
-def test_cells_stay_below_ten_megabytes():
-    users = np.arange(0, 64 * 700_000, 64, dtype=np.uint64)
-    size = len(users)
-    entries = BudgetEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
-    cells = [cell for _, cell in chunks_by_bucket(entries)]
-    assert len(cells) > 1
-    assert max(map(len, cells)) < state_chunks.MOST_CHUNK_BYTES
-
-
 def test_a_chunk_of_another_bucket_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
     known = followed_of(["a", "b"], [1, 2])
-    chunks = {Kind.USER_BUDGETS: entries, Kind.HITS: Hits(entries.users, entries.tests), Kind.FOLLOWED: known}
+    chunks = {Kind.USER_BUDGETS: entries, Kind.HITS: HitEntries(entries.users, entries.tests), Kind.FOLLOWED: known}
     for kind, table in chunks.items():
         bucket, chunk = next(chunks_by_bucket(table))
         for place in (bucket, (bucket + 1) % BUCKETS):

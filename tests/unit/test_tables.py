@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.contribution_counters import Hits
+from dp_transforms.core.columns import pack_arrays, unpack_arrays
+from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.followed_items import FollowedItems
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.messages import pack_arrays, unpack_arrays
-from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.tables import Table
 from dp_transforms.core.user_budgets import BudgetEntries
@@ -173,7 +172,9 @@ CASES = {
     "hits": Case(
         user,
         word,
-        lambda rows: Hits(numbers(sorted(rows), "uint64"), numbers((rows[user] for user in sorted(rows)), "uint32")),
+        lambda rows: HitEntries(
+            numbers(sorted(rows), "uint64"), numbers((rows[user] for user in sorted(rows)), "uint32")
+        ),
         lambda hits: dict(zip(hits.users.tolist(), hits.hits.tolist(), strict=True)),
         max,
     ),

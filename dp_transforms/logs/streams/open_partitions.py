@@ -14,9 +14,9 @@ import os
 import time
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.contributions import IdKeys
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.randomness import IdKeys
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock

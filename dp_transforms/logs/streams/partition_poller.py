@@ -1,7 +1,7 @@
 """One step of one partition: read some records, or act on an intent, or close windows; and what to send.
 
 Messages to a shard of users hold packed pairs of a window. The last one that a partition sends there for a window
-announces how many there were (`core.messages`). Where the state of the run is handed over, the last one of
+announces how many there were (`core.stage`). Where the state of the run is handed over, the last one of
 all says that the part ends before its window.
 """
 
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dp_transforms.core.contributions import IdKeys, contributions_of_events
-from dp_transforms.core.messages import Message
+from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.randomness import IdKeys
+from dp_transforms.core.stage import Message
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_progress import (

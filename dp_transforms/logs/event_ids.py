@@ -1,7 +1,5 @@
-"""What an id of a user or an item is: one rule for all readers, and one reason for each value that is not an id.
-
-An id is UTF-8 text of 1 to 16,384 bytes, kept as it is spelled. A whole number is the text of its digits: the integer 7
-and the text ``7`` are the same id, ``007`` is another. A UUID is its text in lower case.
+"""Values of a log -> ids (`core.event_batch` says what an id is): one rule for all readers, and one reason for each
+value that is not an id. And the label of an item that is named by several fields.
 
 A value that is not an id has one reason, the first of these that applies: it is missing (there is no value), it has the
 wrong type, it is too long, it is not UTF-8, it is empty. "Too long" comes before "not UTF-8" because readers may pass
@@ -21,8 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MAX_ID_BYTES = 16_384  # one longer label would be copied with each of its windows, and no report needs it
-ID_RULE = f"UTF-8 text of 1 to {MAX_ID_BYTES:,} bytes"
+from dp_transforms.core.event_batch import MAX_ID_BYTES, is_uuid_type, uuid_texts
 
 # Faults of a value, uint8; 0 is none. Rejected rows are reported in the order of these numbers; 5 is a bad time.
 MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, TOO_LONG = 1, 2, 3, 4, 6
@@ -33,7 +30,6 @@ _REASONS = {
     NOT_UTF8: "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)",
     EMPTY: "empty {0}",
 }
-_DIGITS_OF_UUID = [place for place in range(36) if place not in (8, 13, 18, 23)]  # others are dashes
 _MOST_BITS = 4 * MAX_ID_BYTES  # a whole number of more bits has more digits than an id may have bytes
 
 
@@ -112,59 +108,6 @@ def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint
     is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
     faults[is_empty & (faults == 0)] = EMPTY
     return text, faults
-
-
-def is_uuid_type(column_type: pa.DataType) -> bool:
-    return isinstance(column_type, pa.UuidType)
-
-
-def uuid_texts(column: pa.Array) -> pa.StringArray:
-    """UUIDs as text, as Python and DuckDB spell them."""
-    count, storage = len(column), column.storage
-    cells = memoryview(storage.buffers()[1] or b"")[16 * storage.offset : 16 * (storage.offset + count)]
-    digits = cells.hex().encode()
-    texts = np.full((count, 36), ord("-"), np.uint8)
-    texts[:, _DIGITS_OF_UUID] = np.frombuffer(digits, np.uint8).reshape(count, 32)
-    ends = np.arange(count + 1, dtype=np.int32) * 36
-    found = pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(texts))
-    return pc.if_else(storage.is_valid(), found, None) if storage.null_count else found
-
-
-def are_ids(texts: pa.StringArray) -> bool:
-    """Whether all of them are ids."""
-    lengths = pc.binary_length(texts)
-    if len(texts) and not 0 < pc.min(lengths).as_py() <= pc.max(lengths).as_py() <= MAX_ID_BYTES:
-        return False
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
-    """Texts, whole numbers or UUIDs as ids. Raises ValueError for columns of other types; the texts are not checked."""
-    try:
-        array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
-        array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        if is_uuid_type(array.type):
-            array = uuid_texts(array)
-        kinds = (
-            *(pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-            pa.types.is_null,  # of no rows, or of rows without a value
-        )
-        if any(is_kind(array.type) for is_kind in kinds):
-            return array.cast(pa.string()).dictionary_encode()
-    except (pa.ArrowException, TypeError):
-        raise ValueError(f"{name} must be one column of text or of whole numbers. Cast it to text.") from None
-    raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
 
 
 def as_binary(array: pa.Array) -> pa.BinaryArray:
