@@ -6,8 +6,7 @@
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_run: its
   runs, on this machine. replay_on_runner: the same by a runner of Beam.
 - show: ``shh show``, its pages. explain: ``shh explain``. What is shown: `dp_transforms.views`.
-- doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
-  may be the user, and in words.
+- doctor: ``shh doctor``, a look at a log. log_sample: some rows of it. log_fields: which field may be user, item, time.
 - ledger: ``shh ledger``. simulate: ``shh simulate``.
 - stream: ``shh stream``: runs its pipeline, and watches it.
 

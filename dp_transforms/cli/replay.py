@@ -30,7 +30,7 @@ from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
 from dp_transforms.local.pool import start_fork_server
-from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs import find_log_chunks, unit_hint
 from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -150,14 +150,12 @@ def _say_what_would_be_done(options: ReplayOptions) -> None:
 def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[str]:
     """What a replay would read, find, need and charge. charged: by the ledger; None without one. Raises EventFileError,
     as the replay would."""
-    from dp_transforms.cli.glance_words import FOR_THE_OPERATOR
+    from dp_transforms.cli.doctor import FOR_THE_OPERATOR
     from dp_transforms.logs import estimate_log
 
     yield FOR_THE_OPERATOR
     events = estimate_log(request.chunks, request.fields).events
     yield f"Reads about {counted(events, 'row')} of {counted(len({chunk.path for chunk in request.chunks}), 'file')}."
-    if request.hint:
-        yield f"Look at this: {request.hint}"
     yield _range_words(request)
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
     number = request.spread.number
@@ -174,14 +172,11 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
 
 def _range_words(request: ReplayRequest) -> str:
     """The declared range, beside the times that were looked at."""
-    from dp_transforms.cli.field_roles import ROLES
-    from dp_transforms.cli.log_glance import glance_at
-    from dp_transforms.logs.estimate import sample_log
+    from dp_transforms.cli.doctor import ROLES, look_at
 
-    schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
+    schedule, fields = request.plan.schedule, request.fields
     start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    sample = sample_log(request.options.logs, reading.separator)
-    glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
+    glance = look_at(request.options.logs, dict(zip(ROLES, fields.names, strict=False)), fields)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
         return f"{declared} No time was found in the rows that were looked at."
@@ -193,12 +188,11 @@ def _range_words(request: ReplayRequest) -> str:
 def _propose(options: ReplayOptions) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
-    from dp_transforms.cli.doctor import show_glance
-    from dp_transforms.cli.field_roles import ROLES
+    from dp_transforms.cli.doctor import ROLES, show_glance
 
-    fields, names = options.fields, given_names()
-    given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(options.logs, given, fields.reading, tell, Console(stderr=True), fields.items[1:])
+    fields, names = options.fields.fields(), given_names()
+    given = {role: name for role, name in zip(ROLES, fields.names, strict=False) if f"{role}_field" in names}
+    show_glance(options.logs, given, fields, tell, Console(stderr=True), fields.items[1:])
     tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
@@ -231,7 +225,6 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         options,
         chunks=chunks,
         fields=fields,
-        hint=hint_of_log(chunks, fields),
         plan=plan,
         output=output,
         run_id=run_id,

@@ -225,7 +225,7 @@ REPLAY_RULES = (
 class ReplayRequest:
     """All that a replay needs: what was asked for, and what that comes to.
 
-    chunks: of the logs. hint: for the operator, why most rows may be unreadable (`hint_of_log`).
+    chunks: of the logs.
     shards: into how many parts users and items are cut; None for the number that suits this machine. Results do not
         depend on it.
     state: of the part that is taken; None for all of a run at once.
@@ -237,7 +237,6 @@ class ReplayRequest:
     plan: Plan
     output: str
     run_id: str
-    hint: str | None = None
     shards: int | None = None
     state: StateOptions | None = None
 

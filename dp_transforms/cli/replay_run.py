@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from dp_transforms.cli.operator_log import operator_console, operator_progress, tell
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
 from dp_transforms.cli.output_file import check_output, output_draft_file, publish_output
@@ -136,9 +134,6 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
 
 
 def _run(request: ReplayRequest, runner: Sequence[str] = (), part: StatePart | None = None) -> ReplaySummary:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
-        console.print(request.hint, style="bold", markup=False)
     if runner:
         from dp_transforms.cli.replay_on_runner import run_on_runner  # loads Beam
 
@@ -316,7 +311,7 @@ def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, ha
         else:
             where = "see where and why with --dead-letter FILE; shh doctor LOG shows how it is read"
         unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
-        hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
+        hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than the"
             f" {allowed:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}.{hint}"

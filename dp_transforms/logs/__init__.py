@@ -3,13 +3,10 @@
     log_chunk      what is read (EventFields, LogChunk), how it is opened, what comes out (ReadBlock); EventFileError
     discovery      find_log_chunks: files, folders and globs, checked and split; cut_chunks: large chunks in parts, for
                    many workers; spread_chunks: that, and small ones together; read_joined: blocks of many events
-    estimate       estimate_log: about how many events, and how much text, for the memory check; hint_of_log, unit_hint;
-                   sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
-    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk, sample
+    estimate       estimate_log: about how many events, and how much text, for the memory check; unit_hint
+    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk
     avro_schema    the Avro schemas that are read, and the Arrow types of their fields
-    csv_rows       which lines of a CSV file are rows
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
-    record_spans   many records decoded in one call; where some are broken, in smaller and smaller spans
     event_ids      values -> ids, and why a value is none; one label of several fields
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator
@@ -33,7 +30,7 @@ Nothing here imports Beam.
 from __future__ import annotations
 
 from dp_transforms.logs.discovery import JoinedChunks, ending_of_log, find_log_chunks, read_joined, spread_chunks
-from dp_transforms.logs.estimate import count_unless_inside, estimate_log, hint_of_log, most_label_bytes, unit_hint
+from dp_transforms.logs.estimate import count_unless_inside, estimate_log, most_label_bytes, unit_hint
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, check_unchanged
 
 __all__ = [
@@ -46,7 +43,6 @@ __all__ = [
     "ending_of_log",
     "estimate_log",
     "find_log_chunks",
-    "hint_of_log",
     "most_label_bytes",
     "read_joined",
     "spread_chunks",

@@ -8,9 +8,11 @@ logical types, text as bytes (its UTF-8 is checked later, cell by cell), every r
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 
 from dp_transforms.core.event_batch import uuid_texts
@@ -32,8 +34,8 @@ _PRIMITIVES = {
     "bytes": ("bytes", 1),
     "string": ("bytes", 1),
 }
+_KINDS = (*_PRIMITIVES, "record", "enum", "array", "map", "fixed")
 _TEXT, _WHOLE = frozenset({"string", "bytes"}), frozenset({"int", "long"})
-_ID_KINDS = _TEXT | _WHOLE
 _TICKS = {
     f"{local}timestamp-{name}": pa.timestamp(unit, None if local else "UTC")
     for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
@@ -61,6 +63,11 @@ class RecordSchema:
     min_record_bytes: int
     has_repeats: bool
 
+    @functools.cached_property
+    def array(self) -> Any:
+        """Of records, parsed."""
+        return fastavro.parse_schema({"type": "array", "items": self.record})
+
 
 @dataclasses.dataclass(frozen=True)
 class EventSchema:
@@ -74,14 +81,11 @@ class EventSchema:
 def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     """Raises EventFileError unless events can be read with the schema of this JSON text."""
     records = record_schema(path, text, fields)
-    branches = [records.branches[name] for name in fields.names]
-    are_times = [name == fields.time for name in fields.names]
-    types = [time_type(each) if is_time else id_type(each) for is_time, each in zip(are_times, branches, strict=True)]
-    shown = [
-        _shown_time(each) if is_time else _shown(each, _ID_KINDS)
-        for is_time, each in zip(are_times, branches, strict=True)
-    ]
-    id_columns.check_event_types(path, types, shown, fields)
+    found = [(name == fields.time, records.branches[name]) for name in fields.names]
+    types = [time_type(branches) if is_time else id_type(branches) for is_time, branches in found]
+    id_columns.check_event_types(
+        path, types, [_shown(branches, is_time=is_time) for is_time, branches in found], fields
+    )
     return EventSchema(records, tuple(records.keys[name] for name in fields.names), tuple(types))
 
 
@@ -91,9 +95,13 @@ def id_type(branches: list[Branch]) -> pa.DataType | None:
         return pa.null()
     if branches == [_UUID]:
         return pa.uuid()
-    if any(kind not in _ID_KINDS or logical == "decimal" for kind, logical in branches):
+    if not all(map(_may_be_id, branches)):
         return None
     return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
+
+
+def _may_be_id(branch: Branch) -> bool:
+    return branch[0] in _TEXT | _WHOLE and branch[1] != "decimal"
 
 
 def time_type(branches: list[Branch]) -> pa.DataType | None:
@@ -109,6 +117,15 @@ def time_type(branches: list[Branch]) -> pa.DataType | None:
     return pa.binary() if kind in _TEXT else pa.float64() if kind in ("float", "double") else None
 
 
+def _shown(branches: list[Branch], *, is_time: bool) -> str:
+    """The type of a field for an error: of an id the first of its types that no id has."""
+    if is_time and len(branches) > 1:
+        return f"a union of {len(branches)} types"
+    odd = [branch for branch in branches if is_time or not _may_be_id(branch)]
+    kind, logical = odd[0] if odd else ("null", None)
+    return (kind if kind in _KINDS else "of a named type") + (" (decimal)" if logical == "decimal" else "")
+
+
 def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     """Values of a field, as fastavro returns them. arrow_type: of `id_type` or `time_type`."""
     if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
@@ -117,8 +134,6 @@ def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
         return pa.nulls(len(values), pa.binary())
     if arrow_type == pa.uuid():
         return uuid_texts(pa.array(values, arrow_type))
-    if not pa.types.is_binary(arrow_type):
-        return pa.array(values, arrow_type)
     try:
         return pa.array(values, arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
@@ -133,28 +148,18 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
         raise damaged_error(path, "Avro") from None
     if not (isinstance(schema, dict) and schema.get("type") == "record"):
         raise EventFileError(path, "its records have no fields. Write one record per event.")
-    field_list = schema.get("fields")
-    if not (isinstance(field_list, list) and all(_is_field(field) for field in field_list)):
-        raise damaged_error(path, "Avro")
+    builder = _Builder(path)
+    field_list = builder.fields_of(schema)
     names = [field["name"] for field in field_list]
     if fields is not None:
         check_fields_present(path, names, fields, has_schema=True)
-    builder = _Builder(path)
     record, size = builder.build(schema, 0)
-    return RecordSchema(
-        record=record,
-        keys=dict(zip(names, (field["name"] for field in record["fields"]), strict=True)),
-        branches={
-            field["name"]: [branch for branch in builder.branches(field["type"]) if branch[0] != "null"]
-            for field in field_list
-        },
-        min_record_bytes=max(1, size),
-        has_repeats=builder.has_repeats,
-    )
-
-
-def _is_field(field: Any) -> bool:
-    return isinstance(field, dict) and isinstance(field.get("name"), str) and "type" in field
+    branches = {
+        field["name"]: [branch for branch in builder.branches(field["type"]) if branch[0] != "null"]
+        for field in field_list
+    }
+    keys = dict(zip(names, (field["name"] for field in record["fields"]), strict=True))
+    return RecordSchema(record, keys, branches, max(1, size), builder.has_repeats)
 
 
 class _Builder:
@@ -173,12 +178,9 @@ class _Builder:
         if depth > _MAX_DEPTH or self._types > _MAX_TYPES:
             raise self._unsupported("is nested too deeply or too large")
         if isinstance(schema, str):
-            if schema in _PRIMITIVES:
-                return _PRIMITIVES[schema]
-            return self._build_named(_full_name(schema, namespace), depth)
-        if isinstance(schema, list):
-            if any(isinstance(branch, list) for branch in schema) or not schema:
-                raise damaged_error(self._path, "Avro")
+            known = _PRIMITIVES.get(schema)
+            return known or self._build_named(_full_name(schema, namespace), depth)
+        if isinstance(schema, list) and schema and not any(isinstance(branch, list) for branch in schema):
             branches = [self.build(branch, depth + 1, namespace) for branch in schema]
             return [branch for branch, _ in branches], 1 + min(size for _, size in branches)
         if not isinstance(schema, dict):
@@ -192,10 +194,11 @@ class _Builder:
             return self._build_named(name, depth)
         if kind in ("array", "map"):
             self.has_repeats = True
-            items, size = self.build(schema.get("items" if kind == "array" else "values"), depth + 1, namespace)
+            of_each = "items" if kind == "array" else "values"
+            items, size = self.build(schema.get(of_each), depth + 1, namespace)
             if kind == "array" and size == 0:
                 raise self._unsupported("has arrays of values without bytes")
-            return {"type": kind, "items" if kind == "array" else "values": items}, 1
+            return {"type": kind, of_each: items}, 1
         return self.build(kind, depth + 1, namespace)
 
     def _build_named(self, name: str, depth: int) -> tuple[Any, int]:
@@ -211,48 +214,40 @@ class _Builder:
             return {"type": "fixed", "name": f"fixed{self._types}", "size": size}, size
         if name in self._open:
             raise self._unsupported("has a record that contains itself")
-        field_list = schema.get("fields")
-        if not (isinstance(field_list, list) and all(_is_field(field) for field in field_list)):
-            raise damaged_error(self._path, "Avro")
         self._open.add(name)
         own_name, namespace = f"record{self._types}", name.rpartition(".")[0]
-        built = [self.build(field["type"], depth + 1, namespace) for field in field_list]
+        built = [self.build(field["type"], depth + 1, namespace) for field in self.fields_of(schema)]
         self._open.remove(name)
         # No name of the file is kept, so names that Avro forbids do no harm.
         parts = [{"name": f"field{index}", "type": part} for index, (part, _) in enumerate(built)]
         return {"type": "record", "name": own_name, "fields": parts}, sum(size for _, size in built)
 
+    def fields_of(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        found = record.get("fields")
+        is_good = isinstance(found, list) and all(
+            isinstance(field, dict) and isinstance(field.get("name"), str) and "type" in field for field in found
+        )
+        if not is_good:
+            raise damaged_error(self._path, "Avro")
+        return found  # type: ignore[return-value]
+
     def branches(self, schema: Any) -> list[Branch]:
         """(type, logical type) of each branch of a field that `build` has accepted."""
         if isinstance(schema, list):
             return [kind for branch in schema for kind in self.branches(branch)]
-        if isinstance(schema, dict) and isinstance(schema.get("type"), (dict, list)):
+        if not isinstance(schema, dict):
+            return [(str(schema), None)]
+        if isinstance(schema.get("type"), (dict, list)):
             return self.branches(schema["type"])
-        if isinstance(schema, dict):
-            logical = schema.get("logicalType")
-            if (schema.get("type"), logical) == _UUID and schema.get("size") != 16:
-                logical = None
-            return [(str(schema.get("type")), logical if isinstance(logical, str) else None)]
-        return [(str(schema), None)]
+        kind, logical = str(schema.get("type")), schema.get("logicalType")
+        if not isinstance(logical, str) or ((kind, logical) == _UUID and schema.get("size") != 16):
+            logical = None
+        return [(kind, logical)]
 
     def _unsupported(self, what: str) -> EventFileError:
-        return EventFileError(
-            self._path, f"its schema {what}, which is not supported. Write the file without that field."
-        )
+        problem = f"its schema {what}, which is not supported. Write the file without that field."
+        return EventFileError(self._path, problem)
 
 
 def _full_name(name: str, namespace: Any) -> str:
     return name if "." in name or not isinstance(namespace, str) or not namespace else f"{namespace}.{name}"
-
-
-def _shown(branches: list[Branch], good: frozenset[str] = frozenset()) -> str:
-    """The first of the types that is not good."""
-    for kind, logical in branches:
-        if kind not in good or logical == "decimal":
-            shown = kind if kind in (*_PRIMITIVES, "record", "enum", "array", "map", "fixed") else "of a named type"
-            return f"{shown} (decimal)" if logical == "decimal" else shown
-    return "null"
-
-
-def _shown_time(branches: list[Branch]) -> str:
-    return _shown(branches) if len(branches) == 1 else f"a union of {len(branches)} types"

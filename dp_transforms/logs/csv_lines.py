@@ -1,26 +1,32 @@
-"""CSV logs: a header, then one event per row; every cell is text, so ``007`` stays ``007``.
+"""CSV logs: a header, then one event per line; every cell is text, so ``007`` stays ``007``.
 
-A row is a line (`csv_rows`). Positions are numbers of lines; the header is the first line that is not blank. A header
-that cannot be used is an error, because the writer of the file made it. A row that cannot be used is only rejected.
+The rules are those of RFC 4180, but that a row is a line, and no cell holds a line end: a quote opens where it is the
+first character of a cell; inside, two quotes are one; the next single one closes it, and ends the cell. A line is
+rejected if a quote is left open in it, if a closing one does not end its cell, or if a carriage return is anywhere
+except at its end. So one user's open quote swallows no row of another one. Arrow's parser lets an open quote run over
+line ends whatever its options are, and takes what follows a closing one for plain text: a quote behind a backslash, as
+Spark writes it, would make another label. So the lines are checked before it sees them.
+
+Positions are numbers of lines; the header is the first line that is not blank. A header that cannot be used is an
+error, because the writer of the file made it. A row that cannot be used is only rejected.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
 from dp_transforms.core.event_batch import one_chunk
-from dp_transforms.logs import id_columns, text_files, times
-from dp_transforms.logs.csv_rows import BEHIND_QUOTE, RowBlock, row_of_each_line
-from dp_transforms.logs.estimate import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
+from dp_transforms.logs import id_columns, text_files
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -30,7 +36,7 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import Reasons, Rows
+from dp_transforms.logs.rejected_events import RejectedEvents, Rows, reject, rows_beside
 from dp_transforms.logs.text_files import (
     BLANKS,
     HEAD_BYTES,
@@ -38,19 +44,21 @@ from dp_transforms.logs.text_files import (
     UTF8_MARK,
     UTF16_TEXT,
     LineBlock,
-    count_not_utf8,
     is_utf8,
     line_blocks,
     read_head,
-    read_tail,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
-_LOOKED_AT_ROWS = 100
-_SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+OPEN_QUOTE = "quote that is not closed in its line"
+CARRIAGE_RETURN = "carriage return inside a line"
+BEHIND_QUOTE = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
 
+_SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
+_QUOTE, _FEED, _RETURN = ord('"'), ord("\n"), ord("\r")
+_Bytes = npt.NDArray[np.uint8]
 
 
 class CsvHeader(NamedTuple):
@@ -61,31 +69,27 @@ class CsvHeader(NamedTuple):
     lines: int
     is_utf8: bool
 
-    def names_all(self, fields: EventFields) -> bool:
-        return set(fields.names) <= set(self.names)
-
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk; none for a blank file. Raises EventFileError if the header cannot be used."""
-    try:
-        header = read_header(path, fields, stored)
-    except (pa.ArrowException, OSError):
-        raise damaged_error(path, "CSV") from None
+    header = read_header(path, fields, stored)
     return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
 
 
-def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """At ends of lines, unless the file is packed."""
-    del fields
     return text_files.cut_chunk(chunk, parts)
 
 
 def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
-    """None: the file is blank. Raises EventFileError unless it names the three fields."""
-    delimiter = delimiter_of(path, fields.csv_separator)
-    header = read_names(path, *read_head(path, stored), delimiter)
+    """None: the file is blank. Raises EventFileError unless it names the fields of events."""
+    try:
+        head, is_whole = read_head(path, stored)
+    except (pa.ArrowException, OSError):
+        raise damaged_error(path, "CSV") from None
+    header = read_names(path, head, is_whole, delimiter_of(path, fields.csv_separator))
     if header is not None:
-        if not header.is_utf8 and not header.names_all(fields):
+        if not header.is_utf8 and not set(fields.names) <= set(header.names):
             raise EventFileError(path, f"its header does not name the fields, and {NOT_UTF8_TEXT}")
         check_fields_present(path, header.names, fields, has_schema=False)
     return header
@@ -95,9 +99,8 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHea
     """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, f"it is {UTF16_TEXT}")
-    mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
-    blank = _BLANK_BEGIN.match(head, mark)
-    begin = blank.end() if blank else mark
+    blank = _BLANK_BEGIN.match(head, len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0)
+    begin = blank.end() if blank else 0
     if not head[begin:].strip():
         if is_whole:
             return None
@@ -107,7 +110,11 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHea
         problem = f"its header is too long (it may have {HEAD_BYTES >> 20} MB)"
         raise EventFileError(path, f"{problem}. Write it with a shorter header.")
     text = found.group()
-    _check_header_line(path, text, delimiter)
+    for rejected in RowBlock.of_lines(path, LineBlock(text), delimiter.encode()).rejected:
+        remedy = (
+            "" if rejected.reason == BEHIND_QUOTE else " Write one row per line, and names and cells without line ends."
+        )
+        raise EventFileError(path, f"its header has {'' if not remedy else 'a '}{rejected.reason}.{remedy}")
     try:
         names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter))
     except csv.Error:
@@ -122,33 +129,6 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHea
     return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), is_utf8(text))
 
 
-def likely_separator(path: str, head: bytes) -> str | None:
-    """The one by which most of the first lines have as many cells as the header, and not only one; None: the usual one
-    of its ending is as good. For the operator."""
-    lines = [line for line in _text(head).splitlines() if line.strip()][: 1 + _LOOKED_AT_ROWS]
-    usual = delimiter_of(path, None)
-
-    def score(separator: str) -> tuple[int, int]:
-        try:
-            widths = [len(row) for row in csv.reader(lines, delimiter=separator)]
-        except csv.Error:
-            widths = []
-        return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
-
-    best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
-    return None if best == usual else best
-
-
-def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
-    for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
-        if rejected.reason == BEHIND_QUOTE:
-            raise EventFileError(path, f"its header has {rejected.reason}.")
-        raise EventFileError(
-            path,
-            f"its header has a {rejected.reason}. Write one row per line, and names and cells without line ends.",
-        )
-
-
 def _text(data: bytes) -> str:
     """For Python's reader, which is used for names and hints only."""
     return data.decode("utf-8", "replace").replace("\0", "?")
@@ -156,39 +136,7 @@ def _text(data: bytes) -> str:
 
 def delimiter_of(path: str, separator: str | None) -> str:
     """separator: the one that was declared."""
-    if separator is not None:
-        return separator
-    return "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
-
-
-def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The rows, in blocks of about 4 MB of text."""
-    path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator)
-    try:
-        header = read_header(path, fields, chunk.stored)
-    except (pa.ArrowException, OSError):
-        header = None
-    if header is None:
-        raise damaged_error(path, "CSV")  # it had a header when it was found
-    used = [header.names.index(name) for name in fields.names]
-    parser = RowParser(path, len(header.names), used, delimiter)
-    skipped = header if chunk.span is None or not chunk.span[0] else None
-    yield from text_files.read_text(
-        chunk,
-        "CSV",
-        lambda stream: _row_blocks(path, stream, skipped, delimiter.encode()),
-        lambda rows, byte_share: _read_block(path, rows, parser, fields, byte_share),
-    )
-
-
-def _row_blocks(path: str, stream: Any, header: CsvHeader | None, delimiter: bytes) -> Iterator[RowBlock]:
-    """header: None: the stream begins behind it."""
-    first_line = 1
-    if header is not None:
-        stream.read(header.size)
-        first_line += header.lines
-    for block in line_blocks(stream, first_line, _blanks(delimiter)):
-        yield row_of_each_line(path, block, delimiter)
+    return separator or ("\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ",")
 
 
 def _blanks(delimiter: bytes) -> bytes:
@@ -196,68 +144,113 @@ def _blanks(delimiter: bytes) -> bytes:
     return BLANKS.replace(delimiter, b"")
 
 
-def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventFields, byte_share: int) -> ReadBlock:
-    arrays, kept = parser.read(rows)
-    reasons = Reasons(rows.count)
-    reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
-    columns = id_columns.event_columns(arrays, fields)
-    return id_columns.block_of(
-        path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
-    )
+def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The rows, in blocks of about 4 MB of text."""
+    path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator).encode()
+    header = read_header(path, fields, chunk.stored)
+    if header is None:
+        raise damaged_error(path, "CSV")  # it had a header when it was found
+    used = [header.names.index(name) for name in fields.names]
+
+    def blocks_of(stream: Any) -> Iterator[RowBlock]:
+        first_line = 1
+        if chunk.span is None or not chunk.span[0]:
+            stream.read(header.size)
+            first_line += header.lines
+        for block in line_blocks(stream, first_line, _blanks(delimiter)):
+            yield RowBlock.of_lines(path, block, delimiter)
+
+    def read(rows: RowBlock, byte_share: int) -> ReadBlock:
+        arrays, kept = rows.cells(path, len(header.names), used, delimiter)
+        broken = {id_columns.WRONG_NUMBER_OF_CELLS: rows_beside(kept, rows.count)}
+        columns = id_columns.event_columns(arrays, fields)
+        return id_columns.block_of(
+            path, columns, kept, broken, lambda found: rows.numbers()[found], byte_share, rows.rejected
+        )
+
+    return text_files.read_text(chunk, "CSV", blocks_of, read)
 
 
-class RowParser:
-    """Arrow's parser, for blocks of whole rows.
+@dataclasses.dataclass(frozen=True)
+class RowBlock:
+    """Some rows of a file.
 
-    width: of a row, in cells. used: the numbers of the columns to read, from 0.
+    text: for the parser, without blank rows and without rejected ones. count: how many rows it has.
+    numbers: returns the number of the line of each of them.
     """
 
-    def __init__(self, path: str, width: int, used: Sequence[int], delimiter: str) -> None:
-        self._path, self._delimiter = path, delimiter
-        # Columns are numbered: names may be any text, and unused ones may occur twice.
-        self._columns, self._used = [str(number) for number in range(width)], [str(number) for number in used]
+    text: bytes
+    count: int
+    numbers: Callable[[], Rows]
+    rejected: tuple[RejectedEvents, ...] = ()
 
-    def read(self, rows: RowBlock) -> tuple[list[pa.Array], Rows]:
-        """The columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells."""
+    @classmethod
+    def of_lines(cls, path: str, block: LineBlock, delimiter: bytes) -> RowBlock:
+        """Each line is a row, or is rejected."""
+        text, numbers, rejected = block.filled_text(), block.numbers, block.rejected(path)
+        codes = np.frombuffer(text, np.uint8)
+        feeds = np.flatnonzero(codes == _FEED)
+        odd, behind = {}, np.zeros(0, np.int64)
+        if b'"' in text:
+            odd[OPEN_QUOTE], behind = _wrong_lines(text, codes, feeds, delimiter)
+        if b"\r" in text:
+            odd[CARRIAGE_RETURN] = np.searchsorted(feeds, _lone_returns(codes))
+        odd[BEHIND_QUOTE] = behind
+        if not any(map(len, odd.values())):
+            return cls(text, len(feeds), numbers, rejected)
+        wrong, kept = reject(path, len(feeds), odd, lambda found: numbers()[found])
+        keep = np.zeros(len(feeds), np.bool_)
+        keep[kept] = True
+        left = codes[np.repeat(keep, np.diff(feeds, prepend=-1))].tobytes()
+        return cls(left, len(kept), lambda: numbers()[kept], (*rejected, *wrong))
+
+    def cells(self, path: str, width: int, used: Sequence[int], delimiter: bytes) -> tuple[list[pa.Array], Rows]:
+        """Columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells.
+
+        width: that number. used: the numbers of the columns, from 0.
+        """
         # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
         # is not UTF-8 and has a wrong number of cells.
-        is_valid = is_utf8(rows.text)
-        columns, invalid = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode())
-        if len(columns[0]) + len(invalid) != rows.count:
-            raise EventFileError(
-                self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
-            )
-        kept = np.arange(rows.count)
-        kept = np.delete(kept, invalid) if invalid else kept
-        return columns if is_valid else [_of_latin1(column) for column in columns], kept
+        is_valid = is_utf8(self.text)
+        text = self.text if is_valid else self.text.decode("latin1").encode()
+        columns, invalid = _parse(text, width, used, delimiter)
+        if len(columns[0]) + len(invalid) != self.count:
+            raise EventFileError(path, "its rows cannot be separated. Leave the file out, and report this as a bug.")
+        kept = np.delete(np.arange(self.count), np.array(invalid, np.int64))
+        return columns if is_valid else list(map(_of_latin1, columns)), kept
 
-    def _parse(self, text: bytes) -> tuple[list[pa.BinaryArray], list[int]]:
-        """The columns, and the numbers, from 0, of the rows with a wrong number of cells."""
-        if not text:
-            return [pa.array([], pa.binary()) for _ in self._used], []
-        invalid: list[int] = []
 
-        def skip(row: Any) -> str:
-            invalid.append(row.number - 1)
-            return "skip"
+def _parse(text: bytes, width: int, used: Sequence[int], delimiter: bytes) -> tuple[list[pa.BinaryArray], list[int]]:
+    """The columns, and the numbers, from 0, of the rows with a wrong number of cells."""
+    if not text:
+        return [pa.array([], pa.binary()) for _ in used], []
+    invalid: list[int] = []
 
-        # The parser drops a byte order mark at the beginning of its text; here it would belong to an ordinary row.
-        text = b"\n" + text if text.startswith(UTF8_MARK) else text
-        table = pa.csv.read_csv(
-            pa.BufferReader(text),
-            # With threads the parser does not number the rows; a row must not be longer than its block.
-            read_options=pa.csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=self._columns),
-            parse_options=pa.csv.ParseOptions(
-                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=skip
-            ),
-            convert_options=pa.csv.ConvertOptions(
-                check_utf8=False,
-                strings_can_be_null=False,
-                include_columns=self._used,
-                column_types=dict.fromkeys(self._used, pa.binary()),
-            ),
-        )
-        return [one_chunk(column) for column in table.columns], invalid
+    def skip(row: Any) -> str:
+        invalid.append(row.number - 1)
+        return "skip"
+
+    # The parser drops a byte order mark at the beginning of its text; here it would belong to an ordinary row.
+    text = b"\n" + text if text.startswith(UTF8_MARK) else text
+    # Columns are numbered: names may be any text, and unused ones may occur twice.
+    numbers = [str(number) for number in used]
+    table = pa.csv.read_csv(
+        pa.BufferReader(text),
+        # With threads the parser does not number the rows; a row must not be longer than its block.
+        read_options=pa.csv.ReadOptions(
+            use_threads=False, block_size=len(text) + 1, column_names=[str(number) for number in range(width)]
+        ),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=delimiter.decode(), newlines_in_values=True, invalid_row_handler=skip
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            check_utf8=False,
+            strings_can_be_null=False,
+            include_columns=numbers,
+            column_types=dict.fromkeys(numbers, pa.binary()),
+        ),
+    )
+    return [one_chunk(column) for column in table.columns], invalid
 
 
 def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
@@ -267,46 +260,48 @@ def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(values, pa.binary()), safe=False)
 
 
-def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.estimate`."""
-    head, is_whole = read_head(path, stored)
-    separator = fields.csv_separator or likely_separator(path, head)
-    delimiter = delimiter_of(path, separator)
-    header = read_names(path, head, is_whole, delimiter)
-    if header is None:
-        return FileSample(path, "csv", (), 0, 0, Counter(), True)
-    is_time = times.parse_values(header.names, None).faults == 0
-    if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
-        raise EventFileError(
-            path,
-            "its first line looks like an event. Let it begin with the names of its fields:"
-            " (echo user,item,timestamp; cat OLD) > NEW",
-        )
-    names, broken = header.names[:MOST_FIELDS], Counter[str]()
-    parser = RowParser(path, len(header.names), range(len(names)), delimiter)
+def _lone_returns(codes: _Bytes) -> Rows:
+    """Carriage returns that are not followed by a line end. The text ends in a line feed."""
+    returns: Rows = np.flatnonzero(codes == _RETURN)
+    behind = codes[returns + 1]
+    return returns[(behind != _RETURN) & (behind != _FEED)]  # type: ignore[no-any-return]
 
-    def read(text: bytes) -> pa.Table:
-        """Whole rows. Counts what is broken."""
-        rows = row_of_each_line(path, LineBlock(text, blanks=_blanks(delimiter.encode())), delimiter.encode())
-        columns, kept = parser.read(rows)
-        for rejected in rows.rejected:
-            broken[rejected.reason] += len(rejected.positions)
-        broken[id_columns.WRONG_NUMBER_OF_CELLS] += rows.count - len(kept)
-        return pa.Table.from_arrays([column.cast(pa.binary()) for column in columns], names)
 
-    body = LineBlock(head[header.size :]).raw if is_whole else head[header.size : head.rfind(b"\n") + 1]
-    rows = read(body)
-    is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
-    if not is_all:
-        last = rows
-        if not is_whole:
-            tail = read_tail(path, stored)
-            last = read(tail)
-        rows = pa.concat_tables([rows[:SAMPLE_ROWS], last[-SAMPLE_ROWS:]])
-    found = [FieldSample(name, TEXT, one_chunk(rows.column(at))) for at, name in enumerate(names)]
-    looked_at, not_utf8 = (
-        len(rows) + broken.total(),
-        count_not_utf8(body.split(b"\n")) + count_not_utf8(tail.split(b"\n")),
-    )
-    known, sees_end = looked_at if is_all else None, is_whole or bool(tail)
-    return FileSample(path, "csv", tuple(found), known, looked_at, +broken, is_all, separator, not_utf8, sees_end)
+def _wrong_lines(text: bytes, codes: _Bytes, feeds: Rows, delimiter: bytes) -> tuple[Rows, Rows]:
+    """The numbers of the lines in which a quote is left open, and of those in which one closes before its cell ends."""
+    quotes = np.flatnonzero(codes == _QUOTE)
+    # Nearly always each line has an even number of quotes, and the first, third, ... begins a cell or doubles the quote
+    # before it. Then every second one closes, and none is left open; and nearly always a cell ends behind it.
+    is_even = not (np.searchsorted(quotes, feeds) % 2).any()
+    if is_even and _begin_cells(codes, quotes[::2], delimiter) and _end_cells(codes, quotes[1::2], delimiter):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    lines, patterns = b"\n" + text, (_open_line(delimiter), _line_behind_quote(delimiter))
+    # Each match ends in its line, or at the line feed behind it.
+    found = [np.array([match.end() - 1 for match in pattern.finditer(lines)], np.int64) for pattern in patterns]
+    left_open, behind = (np.searchsorted(feeds, ends - back) for ends, back in zip(found, (0, 1), strict=True))
+    return left_open, behind
+
+
+def _begin_cells(codes: _Bytes, quotes: Rows, delimiter: bytes) -> bool:
+    """Whether a delimiter, a line feed, a quote or nothing is before each quote."""
+    before = codes[np.maximum(quotes - 1, 0)]
+    return bool(((before == delimiter[0]) | (before == _FEED) | (before == _QUOTE) | (quotes == 0)).all())
+
+
+def _end_cells(codes: _Bytes, quotes: Rows, delimiter: bytes) -> bool:
+    """Whether a delimiter, a line end or a quote is behind each quote. The text ends in a line feed."""
+    return bool(np.isin(codes[quotes + 1], (delimiter[0], _RETURN, _FEED, _QUOTE)).all())
+
+
+def _open_line(delimiter: bytes) -> re.Pattern[bytes]:
+    """Matches only lines in which a quote is left open, up to their ends. It never backtracks."""
+    cell = rb'"(?:[^"\n]++|"")*+"[^D\n]*+|[^"D\n][^D\n]*+|'
+    return re.compile(rb'\n(?:(?:C)D)*+"(?:[^"\n]++|"")*+(?=\n)'.replace(b"C", cell).replace(b"D", delimiter))
+
+
+def _line_behind_quote(delimiter: bytes) -> re.Pattern[bytes]:
+    """Matches only lines in which a closing quote is followed by text of its cell, up to the first such text. It never
+    backtracks."""
+    quoted = rb'"(?:[^"\n]++|"")*+"'
+    line = rb'\n(?:(?:Q\r*+|[^"D\n][^D\n]*+|)D)*+Q[^D\r\n]'
+    return re.compile(line.replace(b"Q", quoted).replace(b"D", delimiter))

@@ -40,14 +40,9 @@ _FORMAT_OF_ENDING = {
     ".ndjson.gz": "json",
     ".json.gz": "json",
 }
-# Of nginx and Apache: address, -, user, [time], "method path protocol". With -f, zcat reads plain files too.
-_ACCESS_LOG = (
-    "Make CSV of it. If it is an access log of nginx or Apache: (echo address,time,path; zcat -f {0} | sed -nE"
-    r""" 's/^([^ ]+) [^[]+\[([^]]+)\] "[A-Z]+ ([^ "]+).*/\1,\2,"\3"/p') > access.csv"""
-)
 _CONVERTED = {
-    ".log": _ACCESS_LOG,
-    ".log.gz": _ACCESS_LOG,
+    ".log": "Make CSV of it; of an access log, shh doctor {0} says how.",
+    ".log.gz": "Make CSV of it; of an access log, shh doctor {0} says how.",
     ".zip": "Unpack it: unzip {0}",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
@@ -236,7 +231,7 @@ def _no_log_in_it(source: str) -> EventFileError:
     return EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
 
 
-def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[LogChunk]:
+def cut_chunks(chunks: Sequence[LogChunk], workers: int) -> list[LogChunk]:
     """The same rows, with the same positions, in chunks for so many workers at once; the same ones each time.
 
     A chunk is cut if it is more than a quarter of a worker's share: row groups of more than a million rows, Avro files
@@ -246,15 +241,15 @@ def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) ->
     if workers < 2:
         return list(chunks)
     share = max(1, sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers))
-    return [part for chunk in chunks for part in _cut(chunk, fields, -(-chunk.bytes // share), workers)]
+    return [part for chunk in chunks for part in _cut(chunk, -(-chunk.bytes // share), workers)]
 
 
-def _cut(chunk: LogChunk, fields: EventFields, parts: int, workers: int) -> list[LogChunk]:
+def _cut(chunk: LogChunk, parts: int, workers: int) -> list[LogChunk]:
     if chunk.groups is not None:
         parts = min(parts, workers)  # each part of a row group skips what is before it
     if parts < 2 or chunk.span is not None:
         return [chunk]
-    cut: list[LogChunk] = module_of_format(chunk.format).cut_chunk(chunk, fields, parts)
+    cut: list[LogChunk] = module_of_format(chunk.format).cut_chunk(chunk, parts)
     return cut
 
 
@@ -275,7 +270,7 @@ def spread_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int)
     joined: list[JoinedChunks] = []
     some: list[LogChunk] = []
     rows = size = 0
-    for chunk in cut_chunks(chunks, fields, workers):
+    for chunk in cut_chunks(chunks, workers):
         rows, size = rows + _rows(chunk), size + chunk.bytes
         if some and (rows > JOINED_ROWS or (share is not None and size > share)):
             joined.append(JoinedChunks(tuple(some)))

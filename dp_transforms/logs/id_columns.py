@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +21,11 @@ from dp_transforms.logs import times
 from dp_transforms.logs.event_ids import MISSING, as_binary, escaped, fault_reason, ids_of_values, joined_labels
 from dp_transforms.logs.log_chunk import (
     EventFields,
+    EventFileError,
     ReadBlock,
-    id_type_error,
-    time_type_error,
     time_unit_error,
 )
-from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
+from dp_transforms.logs.rejected_events import RejectedEvents, Rows, reject
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 
 _LOOKED_AT_ROWS = 1 << 14
@@ -85,16 +84,18 @@ class Columns(NamedTuple):
 
 def is_id_type(column_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can hold ids."""
-    if pa.types.is_dictionary(column_type):
-        column_type = column_type.value_type
+    column_type = of_values(column_type)
     return bool(pa.types.is_integer(column_type)) or is_text_type(column_type) or is_uuid_type(column_type)
 
 
 def is_null_type(column_type: pa.DataType) -> bool:
     """Whether no cell of this Arrow type has a value: writers give it to a column in which they have found none."""
-    if pa.types.is_dictionary(column_type):
-        column_type = column_type.value_type
-    return bool(pa.types.is_null(column_type))
+    return bool(pa.types.is_null(of_values(column_type)))
+
+
+def of_values(column_type: pa.DataType) -> pa.DataType:
+    """The type of the values, where they are in a dictionary."""
+    return column_type.value_type if pa.types.is_dictionary(column_type) else column_type
 
 
 def check_event_types(
@@ -107,15 +108,18 @@ def check_event_types(
     """
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
         if name != fields.time and (column_type is None or not (is_id_type(column_type) or is_null_type(column_type))):
-            raise id_type_error(path, name, words)
-    time_type = types[_TIME]
-    if time_type is not None and pa.types.is_dictionary(time_type):
-        time_type = time_type.value_type
+            problem = f"the field {name!r} has type {words}; an id must be text or a whole number. Convert it."
+            raise EventFileError(path, problem)
+    time_type = None if types[_TIME] is None else of_values(types[_TIME])
     if time_type is not None and times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
             raise time_unit_error(path, fields)
     elif time_type is None or not any(is_kind(time_type) for is_kind in (times.is_typed, is_text_type, is_null_type)):
-        raise time_type_error(path, fields.time, shown[_TIME])
+        raise EventFileError(
+            path,
+            f"the field {fields.time!r} has type {shown[_TIME]}; a time must be a timestamp, a date, ISO 8601 text or a"
+            " number. Name another field with --time-field.",
+        )
 
 
 def is_text_type(column_type: pa.DataType) -> bool:
@@ -204,40 +208,45 @@ class Events(NamedTuple):
 
 
 def events_of(
-    source: str, columns: Columns, rows: Rows, reasons: Reasons, positions_of: Callable[[Rows], Rows]
+    source: str,
+    columns: Columns,
+    rows: Rows,
+    broken: Mapping[str, Rows],
+    positions_of: Callable[[Rows], Rows],
 ) -> Events:
     """The good records as a batch, the others by reason. A record with several faults is reported for the first one.
 
-    columns: of the records that could be decoded. rows: their numbers. reasons: of all n records, with those of the
-    records that could not be decoded. positions_of: numbers of records -> their positions in the source.
+    columns: of the records that could be decoded. rows: their numbers. broken: by reason, the numbers of the others.
+    positions_of: numbers of records -> their positions in the source.
     """
     user, item, time, more_items = columns
     item = join_items(item, more_items)
-    named = (("user", user), ("item", item), ("time", time))
-    faulty = [(name, column.faults) for name, column in named if column.faults.any()]
-    for name, faults in faulty:
-        for fault in np.unique(faults[faults != 0]).tolist():
-            text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
-            reasons.add(text, rows[faults == fault])
+    reasons = {reason: others for reason, others in broken.items() if len(others)}
+    for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
+        for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
+            reasons[f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)] = rows[faults == fault]
     users, items, micros = user.indices, item.indices, time.micros
-    if faulty:
-        good = np.flatnonzero(np.bitwise_or.reduce([faults for _, faults in faulty]) == 0)
-        users, items, micros, rows = users[good], items[good], micros[good], rows[good]
+    rejected: tuple[RejectedEvents, ...] = ()
+    if reasons:
+        count = len(rows) + sum(map(len, broken.values()))
+        rejected, left = reject(source, count, reasons, positions_of)
+        good = np.searchsorted(rows, left)
+        users, items, micros, rows = users[good], items[good], micros[good], left
     batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
-    return Events(batch, rows, reasons.report(source, positions_of))
+    return Events(batch, rows, rejected)
 
 
 def block_of(
     source: str,
     columns: Columns,
     rows: Rows,
-    reasons: Reasons,
+    broken: Mapping[str, Rows],
     positions_of: Callable[[Rows], Rows],
     byte_share: int,
     left_out: Sequence[RejectedEvents] = (),
 ) -> ReadBlock:
     """`events_of`, as a block of a log. left_out: what was rejected before records were decoded."""
-    events = events_of(source, columns, rows, reasons, positions_of)
+    events = events_of(source, columns, rows, broken, positions_of)
     rejected = (*left_out, *events.rejected)
     count = len(events.batch) + sum(len(part.positions) for part in rejected)
     return ReadBlock(events.batch, rejected, count, byte_share)
@@ -247,28 +256,7 @@ def blocks_of_rows(path: str, columns: Columns, first_row: int, byte_share: int)
     """Of a format whose records are numbered, and can all be decoded. first_row: the number of the first one."""
     for before, piece in columns.pieces():
         count, share = len(piece.time.faults), 0 if before else byte_share
-        yield block_of(
-            path, piece, np.arange(count), Reasons(count), functools.partial(np.add, first_row + before), share
-        )
-
-
-def join_columns(parts: Sequence[Columns]) -> Columns:
-    """The columns of all parts, in order; at least one part."""
-    if len(parts) == 1:
-        return parts[0]
-    users, items, moments, more_items = zip(*parts, strict=True)
-    times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
-    return Columns(_join_ids(users), _join_ids(items), times, tuple(map(_join_ids, zip(*more_items, strict=True))))
-
-
-def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:
-    begins = np.cumsum([0, *(len(part.values) for part in parts)], dtype=np.int32)
-    indices = np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)])
-    values = pa.concat_arrays([part.values for part in parts]).dictionary_encode()
-    faults = np.concatenate([part.faults for part in parts])
-    if len(values):  # else each row has a fault; and indices of such rows may be too large
-        indices = values.indices.to_numpy().take(indices, mode="clip")
-    return IdColumn(values.dictionary, indices, faults)
+        yield block_of(path, piece, np.arange(count), {}, functools.partial(np.add, first_row + before), share)
 
 
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:

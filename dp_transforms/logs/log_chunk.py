@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
@@ -237,20 +236,6 @@ def check_fields_present(path: str, available: Iterable[str], fields: EventField
             raise EventFileError(path, f"it has {names.count(name)} fields called {name!r}. Rename all but one.")
 
 
-def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
-    return EventFileError(
-        path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it."
-    )
-
-
-def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
-    return EventFileError(
-        path,
-        f"the field {name!r} has type {type_name}; a time must be a timestamp, a date, ISO 8601 text or a number."
-        " Name another field with --time-field.",
-    )
-
-
 def time_unit_error(path: str, fields: EventFields) -> EventFileError:
     """Of times that are numbers, where no unit of them is declared."""
     if fields.time_format is not None:
@@ -300,16 +285,3 @@ def faults_of_store(path: str, file: object) -> Iterator[None]:
         if isinstance(fault, RemoteFileError):
             raise EventFileError(path, f"it cannot be read: {fault.strerror}.") from None
         raise error
-
-
-@contextlib.contextmanager
-def paused_collection() -> Iterator[None]:
-    """While the block runs, Python does not search for garbage: where much is made that no cycle holds, it would look
-    again and again. Afterwards it is as before."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

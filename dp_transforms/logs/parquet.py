@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,21 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.core.event_batch import is_uuid_type, uuid_texts
+from dp_transforms.core.event_batch import is_uuid_type
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.estimate import (
-    AHEAD_BYTES,
-    DATE,
-    MOST_FIELDS,
-    NUMBER,
-    OTHER,
-    SAMPLE_ROWS,
-    TIMESTAMP,
-    WHOLE,
-    FieldSample,
-    FileSample,
-    kind_of,
-)
 from dp_transforms.logs.log_chunk import (
     MAX_BLOCK_ROWS,
     EventFields,
@@ -101,10 +87,9 @@ def _joined_groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[range]
         yield range(first, len(rows))
 
 
-def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """A row group of more than a million rows in at most ``parts`` parts, and not more than 4; they take about the same
     time. In 4 parts all rows are read once, and 1.4 times skipped."""
-    del fields
     rows = chunk.events or 0
     parts = min(parts, _MOST_PARTS)
     if rows <= _LEAST_ROWS_TO_CUT:
@@ -126,20 +111,21 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The row groups, or a part of one, in slices of at most MAX_BLOCK_ROWS rows and about 16 MB."""
     assert chunk.groups is not None
-    rows_read = 0
+    rows_read, of_rows = 0, chunk.events or 1
     try:
         source = open_columns(chunk.path, chunk.stored)
         with faults_of_store(chunk.path, source):
             metadata = _metadata(chunk.path, chunk.stored)
-            read = _batches_of_one if len(chunk.groups) == 1 else _batches_of_many
-            batches = read(source, metadata, chunk.groups, fields)
+            batches = _batches(source, metadata, chunk.groups, fields)
             if chunk.span is not None:
                 begin, end = chunk.span
                 is_last = end == metadata.row_group(chunk.groups[0]).num_rows
                 batches = _rows_of(batches, begin, None if is_last else end)
             for batch in batches:
-                yield from _blocks(chunk, batch, rows_read, fields)
-                rows_read += len(batch)
+                before, rows_read = rows_read, rows_read + len(batch)
+                share = chunk.bytes * rows_read // of_rows - chunk.bytes * before // of_rows
+                columns = id_columns.event_columns([batch.column(name) for name in fields.names], fields)
+                yield from id_columns.blocks_of_rows(chunk.path, columns, chunk.first_row + before + 1, share)
         if rows_read != chunk.events:
             raise ValueError("not the number of rows in the footer")
     except EventFileError:
@@ -160,25 +146,28 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
             return
 
 
-def _batches_of_one(
-    source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
-) -> Iterator[pa.RecordBatch]:
+def _batches(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> Iterator[pa.RecordBatch]:
+    if len(groups) == 1:
+        at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
+    else:  # a dictionary may hold one long text for all of its rows: so few at once that they are not large even then
+        longest = max(metadata.row_group(group).total_byte_size for group in groups)
+        at_once, as_dictionary = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest))), []
     schema = _schema_of(metadata)
-    at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
-    with _open(source, metadata, as_dictionary) as file:
-        for batch in file.iter_batches(at_once, row_groups=groups, columns=[*fields.names]):
-            yield _with_uuids(batch, schema)
+    for batch in _read(source, metadata, groups, fields.names, at_once, as_dictionary):
+        yield _with_uuids(batch, schema)
+    # After all are read: if the metadata of a column contradict the schema, Arrow ends the process when they are looked
+    # up, but raises an error when it reads.
+    _check_columns(metadata, groups, fields.names)
 
 
 def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> tuple[int, list[str]]:
     """Fewer rows where they are wide; and the columns that are read as dictionaries.
 
-    The first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
-    process when they are looked up, but raises an error when it reads. Then whole dictionaries come with it: their
-    longest text may be that of every row. Texts that are stored by their differences have no dictionary: of these the
-    first row must do."""
+    The first row is read before the metadata of a column is used, as in `_batches`. Then whole dictionaries come with
+    it: their longest text may be that of every row. Texts that are stored by their differences have no dictionary: of
+    these the first row must do."""
     schema, names = metadata.schema.to_arrow_schema(), fields.names
-    heads = _first_row(source, metadata, groups, names, [])
+    heads = list(itertools.islice(_read(source, metadata, groups, names, 1, []), 1))
     _check_columns(metadata, groups, names)
     columns = {name: _column(metadata, groups[0], name) for name in names}
     size: int = sum(column.total_uncompressed_size for column in columns.values())
@@ -188,34 +177,36 @@ def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields:
     for head, name in itertools.product(heads, shared):
         at_once = min(at_once, _UNPACKED_BYTES // (head.column(name).nbytes or 1))
     texts = [name for name in texts if name not in shared]  # Arrow makes no dictionary of the others
-    for head, name in itertools.product(_first_row(source, metadata, groups, names, texts), texts):
-        values = head.column(name).dictionary
-        if name != fields.time and _is_dictionary_encoded(columns[name], values):
+    heads = list(itertools.islice(_read(source, metadata, groups, names, 1, texts), 1))
+    for head, name in itertools.product(heads, texts):
+        values, column = head.column(name).dictionary, columns[name]
+        # Most of a column may be in its dictionary or not, since writers give up on large ones.
+        of_rows = column.total_uncompressed_size - values.nbytes
+        if name != fields.time and of_rows < _DICTIONARY_BYTES_PER_ROW * column.num_values:
             as_dictionary.append(name)
         else:
             at_once = min(at_once, _UNPACKED_BYTES // (pc.max(pc.binary_length(values)).as_py() or 1))
     return max(1, min(MAX_BLOCK_ROWS, at_once)), as_dictionary
 
 
-def _first_row(
-    source: Any, metadata: pq.FileMetaData, groups: range, names: Sequence[str], as_dictionary: list[str]
-) -> list[pa.RecordBatch]:
-    with _open(source, metadata, as_dictionary) as file:
-        return list(itertools.islice(file.iter_batches(1, row_groups=groups, columns=[*names]), 1))
-
-
-def _batches_of_many(
-    source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
+def _read(
+    source: Any,
+    metadata: pq.FileMetaData,
+    groups: Sequence[int],
+    names: Sequence[str],
+    at_once: int,
+    as_dictionary: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """All are read before the metadata of a column is used, as above. A dictionary may hold one long text for all of
-    its rows: so few at once that they are not large even then."""
-    longest = max(metadata.row_group(group).total_byte_size for group in groups)
-    at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
-    schema = _schema_of(metadata)
-    with _open(source, metadata, []) as file:
-        for batch in file.iter_batches(at_once, row_groups=groups, columns=[*fields.names]):
-            yield _with_uuids(batch, schema)
-    _check_columns(metadata, groups, fields.names)
+    with pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=[*as_dictionary],
+        buffer_size=_BUFFER_BYTES,
+        pre_buffer=False,
+        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
+        page_checksum_verification=True,
+    ) as file:
+        yield from file.iter_batches(at_once, row_groups=groups, columns=[*names])
 
 
 def _schema_of(metadata: pq.FileMetaData) -> pa.Schema:
@@ -239,26 +230,6 @@ def _with_uuids(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, batch.schema.names) if uuids else batch
 
 
-def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
-    return pq.ParquetFile(
-        source,
-        metadata=metadata,
-        read_dictionary=as_dictionary,
-        buffer_size=_BUFFER_BYTES,
-        pre_buffer=False,
-        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
-        page_checksum_verification=True,
-    )
-
-
-def _blocks(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> Iterator[ReadBlock]:
-    first_row = chunk.first_row + rows_before + 1
-    share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
-    share -= chunk.bytes * rows_before // (chunk.events or 1)
-    columns = id_columns.event_columns([batch.column(name) for name in fields.names], fields)
-    return id_columns.blocks_of_rows(chunk.path, columns, first_row, share)
-
-
 def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str]) -> None:
     """Raises ValueError for row groups whose columns are not as the footer says."""
     for group, name in itertools.product(groups, names):
@@ -271,12 +242,6 @@ def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str
 def _column(metadata: pq.FileMetaData, group: int, name: str) -> pq.ColumnChunkMetaData:
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     return metadata.row_group(group).column(paths.index(name))
-
-
-def _is_dictionary_encoded(column: pq.ColumnChunkMetaData, values: pa.Array) -> bool:
-    """Whether most of a column is in its dictionary, judged by its size without that: writers give up on large ones."""
-    of_rows = column.total_uncompressed_size - values.nbytes
-    return bool(of_rows < _DICTIONARY_BYTES_PER_ROW * column.num_values)
 
 
 def _metadata(path: str, stored: StoredFile | None) -> pq.FileMetaData:
@@ -293,57 +258,3 @@ def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) ->
     source = open_columns(path, stored)
     with faults_of_store(path, source):
         return pq.read_metadata(source)
-
-
-def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
-    """See `logs.estimate`. Of a large file the first rows of the first and of the last row group."""
-    del fields
-    source = open_columns(path, stored)
-    with faults_of_store(path, source):
-        metadata = pq.read_metadata(source)
-        schema = _schema_of(metadata)
-        names = schema.names[:MOST_FIELDS]
-        flat = [name for name in names if schema.names.count(name) == 1 and kind_of(schema.field(name).type) != OTHER]
-        looked_at = flat if stored is None else flat[:_MOST_STORED_FIELDS]
-        filled = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
-        parts = []
-        for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
-            # A buffer: else whole column chunks are fetched for their first rows.
-            file = pq.ParquetFile(source, metadata=metadata, buffer_size=AHEAD_BYTES, pre_buffer=False)
-            batches = file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=looked_at)
-            parts += [_with_uuids(batch, schema) for batch in itertools.islice(batches, 1)]
-        table = pa.Table.from_batches(parts) if parts else schema.empty_table().select(looked_at)
-        bounds = {name: _stated_bounds(metadata, filled, name, schema) for name in flat}
-    found = []
-    for name in names:
-        arrow_type = schema.field(name).type
-        if id_columns.is_null_type(arrow_type):
-            found.append(FieldSample(name, OTHER, pa.nulls(table.num_rows)))
-            continue
-        if name not in looked_at:
-            found.append(FieldSample(name, kind_of(arrow_type) if name in flat else OTHER, None))
-            continue
-        values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
-        values = uuid_texts(values) if is_uuid_type(arrow_type) else values
-        found.append(FieldSample(name, kind_of(arrow_type), values, bounds[name]))
-    rows = int(metadata.num_rows)
-    is_all = rows == table.num_rows
-    return FileSample(
-        path, "parquet", tuple(found), rows, table.num_rows, Counter(), is_all, sees_end=is_all or stored is None
-    )
-
-
-def _stated_bounds(
-    metadata: pq.FileMetaData, groups: Sequence[int], name: str, schema: pa.Schema
-) -> tuple[Any, Any] | None:
-    """Of times and numbers, as Python has them; texts may be cut, and are in the order of their letters."""
-    if kind_of(schema.field(name).type) not in (TIMESTAMP, DATE, WHOLE, NUMBER):
-        return None
-    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    if name not in paths:
-        return None
-    at = paths.index(name)
-    stated = [metadata.row_group(group).column(at).statistics for group in groups]
-    if not stated or not all(each is not None and each.has_min_max for each in stated):
-        return None
-    return min(each.min for each in stated), max(each.max for each in stated)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import array
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,40 +40,26 @@ def as_array(positions: Sequence[int]) -> Rows:
     return np.arange(positions.start, positions.stop) if isinstance(positions, range) else np.asarray(positions, "<i8")
 
 
-class Reasons:
-    """Why each of n rows is rejected: the first reason given for it counts."""
+def rows_beside(rows: Rows, count: int) -> Rows:
+    """Of the numbers 0 to count - 1 those that are not among ``rows``."""
+    return np.delete(np.arange(count), rows) if len(rows) < count else np.zeros(0, np.int64)
 
-    def __init__(self, count: int) -> None:
-        self._codes = np.zeros(count, np.uint8)
-        self._texts: list[str] = []
 
-    def add(self, text: str, rows: Rows) -> None:
-        """rows: their numbers, from 0; some perhaps twice."""
-        new = rows[self._codes[rows] == 0]
-        if not len(new):
-            return
-        if text not in self._texts:
-            self._texts.append(text)
-        self._codes[new] = self._texts.index(text) + 1
+def reject(
+    source: str, count: int, reasons: Mapping[str, Rows], positions_of: Callable[[Rows], Rows]
+) -> tuple[tuple[RejectedEvents, ...], Rows]:
+    """Which of ``count`` rows are rejected, each for the first reason that names it; and the numbers of the others.
 
-    def add_others(self, text: str, rows: Rows) -> None:
-        """Rejects all rows but these, which rise."""
-        if len(rows) == len(self._codes):
-            return
-        is_other = np.ones(len(self._codes), np.bool_)
-        is_other[rows] = False
-        self.add(text, np.flatnonzero(is_other))
-
-    def good(self) -> Rows:
-        """The rows that are not rejected."""
-        return np.flatnonzero(self._codes == 0)
-
-    def report(self, source: str, positions_of: Callable[[Rows], Rows]) -> tuple[RejectedEvents, ...]:
-        """positions_of: numbers of rows -> their positions in the source; asked only for rejected rows."""
-        return tuple(
-            RejectedEvents(source, compact(positions_of(np.flatnonzero(self._codes == code))), text)
-            for code, text in enumerate(self._texts, 1)
-        )
+    reasons: numbers of rows, from 0, some perhaps twice. positions_of: numbers of rows -> their positions in the
+    source; asked only for rejected rows.
+    """
+    is_left, rejected = np.ones(count, np.bool_), []
+    for reason, rows in reasons.items():
+        found = np.unique(rows[is_left[rows]])
+        if len(found):
+            is_left[found] = False
+            rejected.append(RejectedEvents(source, compact(positions_of(found)), reason))
+    return tuple(rejected), np.flatnonzero(is_left)
 
 
 def pack_rejected(rejected: RejectedEvents) -> bytes:
@@ -87,21 +73,15 @@ def write_rejected_lines(handle: IO[bytes], packed: Iterable[bytes]) -> None:
 
     Positions stay int64 until they are written.
     """
-    by_source: dict[str, list[tuple[str, npt.NDArray[np.int64]]]] = {}
+    by_source: dict[str, list[tuple[str, Rows]]] = {}
     for data in packed:
         place, _, positions = data.partition(b"\n")
         source, reason = json.loads(place)
         by_source.setdefault(source, []).append((reason, np.frombuffer(positions, dtype="<i8")))
-    for source in sorted(by_source):
-        reasons = sorted({reason for reason, _ in by_source[source]})
-        position = np.concatenate([positions for _, positions in by_source[source]])
-        reason_index = np.concatenate(
-            [np.full(len(positions), reasons.index(reason), np.int32) for reason, positions in by_source[source]]
-        )
-        for row in np.lexsort((reason_index, position)):
-            fields: dict[str, Any] = {
-                "file": source,
-                "position": int(position[row]),
-                "reason": reasons[reason_index[row]],
-            }
-            handle.write(json.dumps(fields).encode() + b"\n")
+    for source, parts in sorted(by_source.items()):
+        reasons = sorted({reason for reason, _ in parts})
+        position = np.concatenate([positions for _, positions in parts])
+        numbers = np.repeat([reasons.index(reason) for reason, _ in parts], [len(positions) for _, positions in parts])
+        for row in np.lexsort((numbers, position)):
+            line = {"file": source, "position": int(position[row]), "reason": reasons[numbers[row]]}
+            handle.write(json.dumps(line).encode() + b"\n")

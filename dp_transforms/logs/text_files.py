@@ -20,7 +20,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,7 +33,6 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     damaged_error,
     faults_of_store,
-    log_size,
     open_by_arrow,
     open_log,
 )
@@ -52,7 +51,6 @@ NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252
 UTF16_TEXT = "UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
 
 _LINE_FEED = ord("\n")
-_TAIL_BYTES = 256 << 10
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
@@ -143,50 +141,26 @@ def _is_blank(lines: bytes, blanks: bytes) -> bool:
     return not lines[:4096].translate(None, blanks) and not lines.translate(None, blanks)
 
 
-class TextStream:
-    """The lines of a file, or those that begin in a span of a file that is not packed. Use as a context manager.
+@contextlib.contextmanager
+def open_text(
+    path: str, stored: StoredFile | None, span: tuple[int, int] | None = None, ahead: int = SEQUENTIAL_BYTES
+) -> Iterator[tuple[Any, Any]]:
+    """A stream of the lines of a file, or of those that begin in a span of one that is not packed; and the file itself,
+    of which less is read. It is unpacked if it ends in ``.gz``. Raises EventFileError for a fault of the store.
 
-    It is unpacked if it ends in ``.gz``. Raises EventFileError for a fault of the store.
-
-    span: None: from its beginning. ahead: how much of a stored file is fetched at once.
+    ahead: how much of a stored file is fetched at once.
     """
-
-    def __init__(
-        self,
-        path: str,
-        stored: StoredFile | None = None,
-        span: tuple[int, int] | None = None,
-        ahead: int = SEQUENTIAL_BYTES,
-    ) -> None:
-        self._path, self._log, self._begin = path, stored, span[0] if span else 0
-        self._stored = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
-        self._file = open_by_arrow(path) if stored is None else pa.PythonFile(self._stored, mode="r")
-        self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if is_packed(path) else self._file
-        if span:
-            self.stream = _LinesOfSpan(self._file, *span)
-        self._faults = faults_of_store(path, self._stored)
-
-    def __enter__(self) -> TextStream:
-        self._faults.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
+    source = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
+    file = open_by_arrow(path) if source is None else pa.PythonFile(source, mode="r")
+    try:
+        with faults_of_store(path, source):
+            if is_packed(path):
+                yield pa.CompressedInputStream(file, "gzip"), file
+            else:
+                yield _LinesOfSpan(file, *span) if span else file, file
+    finally:
         with contextlib.suppress(OSError, pa.ArrowException):
-            self.stream.close()
-            self._file.close()
-        self._faults.__exit__(*error)
-
-    def bytes_read(self) -> int:
-        """Bytes of the file itself, or of the span, that have been read so far."""
-        return max(0, int(self._file.tell()) - self._begin)
-
-    def number(self, block: ReadBlock) -> ReadBlock:
-        """A block whose rejected lines are counted from the first one of this stream -> from the first of the file."""
-        if not self._begin or not block.rejected:
-            return block
-        before = line_ends_before(self._path, self._log, self.stream.begin)
-        rejected = [part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected]
-        return dataclasses.replace(block, rejected=tuple(rejected))
+            file.close()
 
 
 def read_text(
@@ -196,12 +170,18 @@ def read_text(
     read: Callable[[T, int], ReadBlock],
 ) -> Iterator[ReadBlock]:
     """The lines of a chunk. blocks_of: cuts a stream into blocks; read: a block, and its share of the bytes."""
-    shares, rows_read = ByteShares(chunk.bytes), 0
+    shares, rows_read, begin = ByteShares(chunk.bytes), 0, chunk.span[0] if chunk.span else 0
     try:
-        with TextStream(chunk.path, chunk.stored, chunk.span) as text:
-            for lines in blocks_of(text.stream):
-                block = read(lines, shares.up_to(text.bytes_read()))
-                yield text.number(block)
+        with open_text(chunk.path, chunk.stored, chunk.span) as (stream, file):
+            for lines in blocks_of(stream):
+                block = read(lines, shares.up_to(file.tell() - begin))
+                if begin and block.rejected:  # whose positions are counted from the first line of the span
+                    before = line_ends_before(chunk.path, chunk.stored, stream.begin)
+                    moved = [
+                        part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected
+                    ]
+                    block = dataclasses.replace(block, rejected=tuple(moved))
+                yield block
                 rows_read += block.rows
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, format_name, None if chunk.span else rows_read) from None
@@ -232,20 +212,10 @@ class ByteShares:
 
 def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]:
     """The first HEAD_BYTES bytes, and whether that is the whole file."""
-    with TextStream(path, stored, ahead=HEAD_BYTES + 1) as text:
-        head: bytes = text.stream.read(HEAD_BYTES)
-        is_whole = len(head) < HEAD_BYTES or not text.stream.read(1)
+    with open_text(path, stored, ahead=HEAD_BYTES + 1) as (stream, _):
+        head: bytes = stream.read(HEAD_BYTES)
+        is_whole = len(head) < HEAD_BYTES or not stream.read(1)
     return head, is_whole
-
-
-def read_tail(path: str, stored: StoredFile | None) -> bytes:
-    """Whole lines at the end of a file that is larger than its head; nothing of a compressed one."""
-    if is_packed(path):
-        return b""
-    with open_log(path, stored, _TAIL_BYTES) as file, faults_of_store(path, file):
-        file.seek(max(0, log_size(path, stored) - _TAIL_BYTES), os.SEEK_SET)
-        data = file.read(_TAIL_BYTES)
-    return data[data.find(b"\n") + 1 :]
 
 
 def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
@@ -298,9 +268,6 @@ class _LinesOfSpan:
             at += len(data)
         return self._end
 
-    def close(self) -> None:
-        self._file.close()
-
 
 _counted: dict[tuple[Any, ...], tuple[int, int]] = {}
 """By version of a file: a position, and how many lines end before it."""
@@ -331,8 +298,3 @@ def is_utf8(text: bytes) -> bool:
         return text.isascii() or text.decode() is not None
     except UnicodeDecodeError:
         return False
-
-
-def count_not_utf8(lines: Iterable[bytes]) -> int:
-    """How many of these lines are not UTF-8."""
-    return sum(not is_utf8(line) for line in lines)

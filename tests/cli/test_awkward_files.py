@@ -7,10 +7,10 @@ import zoneinfo
 
 import pytest
 
+from dp_transforms.cli.log_sample import sample_log
 from dp_transforms.cli.replay_run import fingerprint_of_log
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
-from dp_transforms.logs.estimate import sample_log
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
@@ -133,7 +133,7 @@ def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path, ending):
     (tmp_path / f"log.{ending}").rename(odd)
     chunks = find_log_chunks([str(odd)], EventFields())
     assert sum(block.rows for chunk in chunks for block in read_log_chunk(chunk, EventFields())) == 1220
-    assert sample_log([str(odd)])
+    assert sample_log([str(odd)], None)
     if ending in ("csv", "parquet"):
         refused = shh("simulate", "--users", "1", "--output", str(odd), cwd=tmp_path)
         assert refused.stderr.endswith("a name that is not UTF-8 cannot be written. Choose another one.\n")

@@ -1,117 +1,313 @@
-"""``shh doctor LOG`` and ``shh replay LOG`` alone: what a log is like, which command replays it, and what is wrong."""
+"""``shh doctor LOG`` and ``shh replay LOG`` alone: which roles are proposed, what is asked, and what is wrong.
+
+The logs are of forms that other programs write. The printed commands run as they are."""
 
 import csv
+import datetime
 import gzip
 import io
 import json
 import os
-import pathlib
 import re
 import subprocess
+import uuid
 
-import numpy as np
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import estimate
-from dp_transforms.reports import read_report_file
-from tests.cli.printed_commands import command_of
-from tests.helpers.event_files_oracle import write_avro
+from tests.cli.printed_commands import command_of, replayed, roles_of
 from tests.helpers.shh_here import shh
 
-BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--epsilon", "2", "--delta", "1e-9"]
-FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows"
+ROWS = 120
+EPOCH = 1_771_574_400  # 2026-02-20 08:00
+CELLS = {  # of columns whose name does not say what they hold
+    "time": lambda row: moment(row, "%H:%M:%S"),
+    "timestamp": lambda row: EPOCH + row,
+    "clock": lambda row: moment(row, "%H:%M:%S") + f",{row:03}",
+    "event_date": lambda row: moment(row, "%Y%m%d"),
+    "event_timestamp": lambda row: (EPOCH + row) * 10**6,
+    "user_first_touch_timestamp": lambda row: (EPOCH + row // 9) * 10**6,
+    "event_time": lambda row: moment(row, "%Y-%m-%d %H:%M:%S UTC"),
+    "time_local": lambda row: moment(row, "%d/%b/%Y:%H:%M:%S +0000"),
+    "year_first": lambda row: moment(row, "%y/%m/%d %H:%M:%S"),
+    "session_start": lambda row: (EPOCH + row // 4) * 1000,
+    "click_timestamp": lambda row: (EPOCH + row) * 1000,
+    "nanos_at": lambda row: (EPOCH + row) * 10**9,
+    "created_at": lambda row: moment(row),
+    "remote_user": lambda row: "-",
+    "usertype": lambda row: "member" if row % 2 else "casual",
+    "host": lambda row: f"198.51.100.{row % 40}",
+    "hop": lambda row: f"198.51.100.{row % 40}:{row + 4000}",
+    "mail_to": lambda row: f"u{row * 7 % 41}@example.org",
+    "patient_id": lambda row: f"p{row * 7 % 43}",
+    "to_user_id": lambda row: f"u{row * 7 % 43}",
+}
 
 
-def odd_csv(folder):
-    """Names that nobody foresaw, a number of the row, and times of an own zone."""
+def moment(row, form="%Y-%m-%dT%H:%M:%SZ"):
+    return (datetime.datetime(2026, 2, 20, 8) + datetime.timedelta(seconds=61 * row)).strftime(form)
+
+
+def cell(name, row):
+    if name in CELLS:
+        return CELLS[name](row)
+    by_end = {"ip": CELLS["host"](row), "addr": CELLS["host"](row), "date": moment(row, "%Y-%m-%d"), "at": moment(row)}
+    by_end["from"] = f"u{row % 40}@example.org"
+    return by_end.get(re.split("[-_]", name)[-1], f"{name}-{row % (41 if 'id' in name else 7)}")
+
+
+def table(header, separator=","):
+    """CSV of these columns."""
+    names, text = header.split(","), io.StringIO()
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerows([names, *([cell(name, row) for name in names] for row in range(ROWS))])
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("header", "roles"),
+    [
+        ("user,item,timestamp", "user item timestamp --time-unit s"),
+        ("userId,movieId,rating,timestamp", "userId movieId timestamp --time-unit s"),  # MovieLens
+        ("date,timestamp,user,page", "user page timestamp --time-unit s"),
+        ("date,clock,level,page", "? page date"),
+        (  # Kaggle
+            "event_time,event_type,product_id,category_id,brand,price,user_id,user_session",
+            "user_id product_id event_time --time-format '%Y-%m-%d %H:%M:%S %z'",
+        ),
+        ("timestamp,visitorid,event,itemid,transactionid", "visitorid itemid timestamp --time-unit s"),
+        (
+            "user_id,session_id,session_start,click_article_id,click_timestamp",
+            "user_id click_article_id click_timestamp --time-unit ms",
+        ),
+        (  # Google Analytics
+            "event_date,event_timestamp,event_name,user_pseudo_id,user_first_touch_timestamp,page_location",
+            "user_pseudo_id page_location event_timestamp --time-unit us",
+        ),
+        (  # nginx
+            "remote_addr,remote_user,time_local,request,status,user_agent",
+            "remote_addr request time_local --time-format '%d/%b/%Y:%H:%M:%S %z'",
+        ),
+        ("date,time,s-ip,cs-method,cs-uri-stem,cs-username,c-ip", "cs-username cs-uri-stem date"),  # IIS
+        ("host,at,method,url,status", "host url at"),
+        ("usertype,start_station,at", "? ? at"),
+        ("prev,curr,n", "? ? ?"),
+        ("buyer_id,patient_id,product,at", "? product at"),
+        ("mail_from,mail_to,at", "? ? at"),
+        ("from_user_id,to_user_id,at", "? ? at"),
+        ("user_id,to_user_id,at", "user_id ? at"),
+        ("session_id,page,at", "session_id page at"),
+        ("hop,page,at", "hop page at"),
+        ("hop,host,page,at", "host page at"),
+        ("a,b,at", "? ? at"),
+        ("user,email,at", "user ? at"),
+        ("user_id,created_at,updated_at,page", "user_id page created_at"),
+        ("user_id,seen_at,logged_at,page", "user_id page seen_at"),  # the same times
+        ("user_id,year_first,page", "user_id page year_first --time-format ?"),
+        ("user_id,year_first,seen_at,page", "user_id page seen_at"),
+        ("user_id,nanos_at,page", "user_id page nanos_at --time-unit ns"),
+    ],
+)
+def test_roles_are_proposed_by_type_and_name_or_asked_for(tmp_path, header, roles):
+    (tmp_path / "log.csv").write_text(table(header))
+    looked = shh("doctor", "log.csv", cwd=tmp_path)
+    assert roles_of(looked.stdout) == roles, looked.stdout
+    assert looked.returncode == ("?" in command_of(looked.stdout) or "nanos" in roles)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (table("session_id,page,at"), "session_id seems to be a session: each session"),
+        (table("client_ip,page,at"), "client_ip seems to be an address of the network"),
+        (table("hop,page,at"), "hop holds addresses with ports: each connection would be a user of its own"),
+        (table("user_pseudo_id,page,at"), "user_pseudo_id seems to be a device"),
+        (table("user_id,session_id,page,at"), "besides user_id the user could be session_id"),
+        (table("date,clock,level,page"), "date holds days, and the clock is in clock: join both"),
+        (table("user_id,year_first,page"), "must be said: '%d/%m/%y %H:%M:%S' or '%y/%m/%d %H:%M:%S'"),
+        (table("a,b,at"), "--user-field ?   (the one that a person keeps; weighed: a, b)"),
+        (table("user_id,seen_at,page"), "seen_at   (text with a zone)"),
+        (table("user_id,nanos_at,page"), "nanos_at seems to count nanoseconds"),
+        (table("user,item,at", ";"), "--csv-separator ';'"),
+        ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "(echo field1,field2,timestamp; cat log.csv) > named.csv"),
+        ("0;2014-04-07T10:00:00Z;21;0\n", "(echo 'field1;timestamp;field3;field4'; cat log.csv) > named.csv"),
+        ("196\t242\t3\t881250949\n", r"(printf 'field1\tfield2\tfield3\tfield4\n'; cat log.csv) > named.csv"),
+        ("user,item,timestamp\ru,i,2026-01-01\r", r"carriage returns alone: cat log.csv | tr '\r' '\n' > NEW"),
+        ("user,item,time\nu,i,01.03.2026 12:00\n", "--time-format '%d.%m.%Y %H:%M'   (text without a zone"),
+        ("user,item,time\nu,i,12h on 3 May 2026\n", "weighed: time"),
+        ("user,item,at\nu,i,03/04/2026\n", "--time-format ?   (the order of day, month and year must be said"),
+        ("user,item,at\nu,i,03/04/2026\nu,i,13/04/2026\n", "--time-format %d/%m/%Y   (text without a zone"),
+        ("user,item,at\nu,i,02/25/26\n", "must be said: %m/%d/%y)"),
+        ("user,item\nu,i\n", "time   --time-field ?   (when the event was; weighed: none)"),
+        ("user,item,timestamp\nu,i,2026-01-01\nu,i,2026-01-02\n", "--window 1d"),
+        ('user,item,timestamp\nu,"say \\"hi\\"",2026-01-01\nu,i,2026-01-01\n', ": quote that is open, or"),
+        ("user,item,timestamp\nu,i\nu,i,2026-01-01\n", "1 of 2 rows that were looked at: wrong number of cells"),
+        ("user,item,timestamp\nu,i,1970-01-01\nu,i,2026-01-01\n", "1 rows have times before 1990 or after 2100"),
+        ("user,item,timestamp\n" + "".join(f"u{n},i,2026-01-01\n" for n in range(60)), "is it the id of a row?"),
+        ("user,friend,at\n" + "".join(f"u{n},u{n + 1},2026-01-01\n" for n in range(9)), "weighed: friend"),
+        ("user,item,timestamp\n,i,2026-01-01\nu,i,2026-01-01\n", "user: 1 of 2 rows have no user"),
+        ("user,item,timestamp,\x1b]0;owned\x07\nu,i,2026-01-01,1\n", r"\x1b]0;owned\x07"),
+        ("", "There is no row in them"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, text, said):
+    (tmp_path / "log.csv").write_bytes(text.encode())
+    looked = shh("doctor", "log.csv", cwd=tmp_path)
+    assert said in looked.stdout + looked.stderr
+    assert "\x1b" not in looked.stdout
+    is_ready = "shh replay" in looked.stdout and "?" not in command_of(looked.stdout) and "nanos" not in text
+    assert looked.returncode == (0 if is_ready else 1)
+
+
+def json_lines(make):
+    return "".join(json.dumps(make(row)) + "\n" for row in range(ROWS))
+
+
+def traefik(row):
+    return {
+        "ClientAddr": f"203.0.113.{row % 40}:{50000 + row}",
+        "ClientHost": f"203.0.113.{row % 40}",
+        **{"ClientUsername": "-", "RequestCount": row, "RequestHost": "shop.example", "RequestPath": f"/p{row % 8}"},
+        **{"ServiceAddr": "10.0.0.2:80", "StartUTC": moment(row), "time": moment(row)},
+    }
+
+
+def caddy(row):
+    request = {"remote_ip": f"203.0.113.{row % 40}", "remote_port": str(row), "method": "GET", "uri": f"/p{row % 8}"}
+    return {"level": "info", "ts": EPOCH + row + 0.25, "request": request, "user_id": "", "status": 200}
+
+
+def github(row):
+    actor = {"id": row % 40, "login": f"dev{row % 40}", "url": "https://api.example/u"}
+    repo = {"id": row % 7, "name": f"org/r{row % 7}", "url": "https://api.example/r"}
+    return {"id": str(2489651045 + row), "type": "PushEvent", "actor": actor, "repo": repo, "created_at": moment(row)}
+
+
+@pytest.mark.parametrize(
+    ("make", "roles", "flatten"),
+    [
+        (traefik, "ClientHost RequestPath StartUTC", None),
+        (lambda row: {f"u{row}": 1, "user": row % 9, "page": "p", "at": moment(row)}, "user page at", None),
+        (
+            caddy,
+            "request.remote_ip request.uri ts --time-unit s",
+            "{user: .request.remote_ip, item: .request.uri, timestamp: .ts}",
+        ),
+        (
+            github,
+            "actor.login repo.name created_at",
+            "{user: .actor.login, item: .repo.name, timestamp: .created_at}",
+        ),
+        (
+            lambda row: {"x": {"user-id": row % 9}, "page": "p", "at": moment(row)},
+            "x.user-id page at",
+            '{user: .x["user-id"], item: .page, timestamp: .at}',
+        ),
+    ],
+)
+def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flattens_them(tmp_path, make, roles, flatten):
+    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(json_lines(make).encode()))
+    looked = shh("doctor", "log.jsonl.gz", cwd=tmp_path)
+    assert roles_of(looked.stdout) == roles
+    assert looked.returncode == (0 if flatten is None else 1)
+    if flatten is not None:
+        (line,) = re.findall(r"^  (gzip -cdf .*)$", looked.stdout, re.MULTILINE)
+        assert flatten in line
+        subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+        replayed(tmp_path, looked.stdout)
+
+
+def test_parquet_and_avro_with_objects_name_the_path_too(tmp_path):
+    rows = [github(row) for row in range(ROWS)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    record = {"type": "record", "name": "actor", "fields": [{"name": "login", "type": "string"}]}
+    kinds = {"actor": record, "page": "string", "at": "string", "item": {"type": "enum", "name": "i", "symbols": ["A"]}}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    with open(tmp_path / "log.avro", "wb") as file:
+        more = {"page": "p", "item": "A"}
+        made = [{"actor": {"login": row["actor"]["login"]}, "at": row["created_at"], **more} for row in rows]
+        fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, made)
+    said = {name: shh("doctor", name, cwd=tmp_path).stdout for name in ("log.parquet", "log.avro")}
+    assert """SELECT "actor"."login" AS "user", "repo"."name" AS "item",""" in said["log.parquet"]
+    assert "fastavro log.avro | jq -c '{user: .actor.login, item: .page, timestamp: .at}'" in said["log.avro"]
+
+
+def test_a_log_with_odd_names_is_understood_and_the_command_runs_as_printed(tmp_path):
     lines = ["Nr;x,Leser-Nr,Seite,Zeitpunkt,Dauer"]
     for n in range(4000):
         at = f"2026-03-02T{n // 200:02}:{n % 60:02}:05+01:00"
         lines.append(f"{n},L{n % 900},/artikel/{0 if n % 3 else n % 50},{at},{n % 7}.5")
-    (folder / "besuche.csv").write_text("\n".join(lines) + "\n")
-
-
-def test_a_log_with_odd_names_is_understood_and_the_command_runs_as_printed(tmp_path):
-    odd_csv(tmp_path)
+    (tmp_path / "besuche.csv").write_text("\n".join(lines) + "\n")
     looked = shh("doctor", "besuche.csv", cwd=tmp_path)
     assert (looked.returncode, looked.stderr) == (0, "")
-    assert looked.stdout.startswith(FOR_THE_OPERATOR)
+    assert looked.stdout.startswith("For you, the operator: no privacy covers what follows")
     assert re.search(r"^  time   --time-field Zeitpunkt   \(text with a zone\)$", looked.stdout, re.MULTILINE)
     assert "from 2026-03-01 23:00 to 2026-03-02 18:59 UTC" in looked.stdout
     assert "Why the range must be declared" in looked.stdout
-    words = command_of(looked.stdout)
-    assert words == [
+    assert command_of(looked.stdout) == [
         *("replay", "besuche.csv", "--user-field", "Leser-Nr", "--item-field", "Seite", "--time-field", "Zeitpunkt"),
         *("--start", "2026-03-01T00:00:00Z", "--end", "2026-03-03T00:00:00Z", "--window", "1h"),
         *("--epsilon", "2", "--delta", "1e-9", "--output", "report.avro"),
     ]
-    ended = shh(*words, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert "0 outside --start .. --end skipped" in ended.stderr
-    _, reports = read_report_file(str(tmp_path / "report.avro"))
-    assert {found.item for report in reports for found in report.heavy_hitters} == {"/artikel/0"}
+    assert replayed(tmp_path, looked.stdout) == {"/artikel/0"}
+    alone = shh("replay", "besuche.csv", "--item-field", "Dauer", cwd=tmp_path)
+    assert (alone.returncode, alone.stdout) == (2, ""), "what a replay prints on stdout may be published"
+    assert alone.stderr.startswith("For you, the operator")
+    assert alone.stderr.endswith("\nNothing was run: the options of a budget are missing.\n")
+    assert "--item-field Dauer" in " ".join(command_of(alone.stderr))
+    assert sorted(os.listdir(tmp_path)) == ["besuche.csv", "report.avro"]
+    for words in (["--epsilon", "2"], ["--output", "r.avro"], ["--plan", "plan.json"], ["--state", "s"]):
+        assert "operator" not in shh("replay", "besuche.csv", *words, cwd=tmp_path).stderr, words
 
 
-def test_a_replay_without_a_budget_looks_prints_the_command_and_runs_nothing(tmp_path):
-    """On stderr: what `shh replay` prints on stdout may be published."""
-    odd_csv(tmp_path)
-    looked = shh("replay", "besuche.csv", "--item-field", "Dauer", cwd=tmp_path)
-    assert (looked.returncode, looked.stdout) == (2, "")
-    assert looked.stderr.startswith(FOR_THE_OPERATOR)
-    assert looked.stderr.endswith("\nNothing was run: the options of a budget are missing.\n")
-    assert "--item-field" in command_of(looked.stderr)
-    assert command_of(looked.stderr)[command_of(looked.stderr).index("--item-field") + 1] == "Dauer"
-    assert os.listdir(tmp_path) == ["besuche.csv"]
-    for words in (["--epsilon", "2"], ["--output", "report.avro"], ["--plan", "plan.json"], ["--state", "s"]):
-        ended = shh("replay", "besuche.csv", *words, cwd=tmp_path)
-        assert "operator" not in ended.stderr, words
-
-
-@pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "csv.gz", "jsonl"])
-def test_every_format_is_understood(tmp_path, ending):
-    source = "log.parquet" if ending == "parquet" else "log.csv"
-    made = shh("simulate", "--users", 300, "--output", source, cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    if ending == "csv.gz":
-        os.system(f"gzip {tmp_path / 'log.csv'}")
-    elif ending in ("avro", "jsonl"):
-        rows = list(csv.DictReader(io.StringIO((tmp_path / "log.csv").read_text())))
-        if ending == "jsonl":
-            (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        else:
-            write_avro(tmp_path / "log.avro", [tuple(row.values()) for row in rows], ["string"] * 3)
-    looked = shh("doctor", f"log.{ending}", cwd=tmp_path)
-    assert looked.returncode == 0, looked.stderr
-    assert command_of(looked.stdout)[:8] == [
-        *("replay", f"log.{ending}", "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-05T00:00:00Z"),
-        *("--window", "1h"),
-    ]
-    assert "Look at this" not in looked.stdout
-
-
-@pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 10**3), ("us", 10**6), (None, 10**9)])
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
-def test_the_unit_of_numbers_is_found(tmp_path, ending, unit, factor):
-    """By the years that they would mean. Nanoseconds have no unit, and are named."""
-    rows = [{"visitor": n % 9, "sku": n % 4, "at": (1_767_225_600 + 60 * n) * factor} for n in range(60)]
-    path = tmp_path / f"log.{ending}"
-    if ending == "jsonl":
+@pytest.mark.parametrize("ending", ["parquet", "csv", "csv.gz", "jsonl", "avro"])
+def test_every_format_is_understood_and_its_end_is_seen(tmp_path, ending):
+    """But for packed text, where that is said: 3,000 rows over four days, of which half are looked at."""
+    rows = [{"user": f"u{n % 900}", "sku": n % 4, "at": EPOCH + 115 * n, "tags": None} for n in range(3000)]
+    path, wide = tmp_path / f"log.{ending}", "x" * 400
+    lines = ["user,sku,at,x", *(f"u{n % 9},{n % 4},{EPOCH + 115 * n},{wide}" for n in range(3000))]
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=1500)
+    elif ending == "jsonl":
         path.write_text("\n".join(map(json.dumps, rows)))
-    elif ending == "csv":
-        path.write_text("visitor,sku,at\n" + "\n".join(",".join(map(str, row.values())) for row in rows))
+    elif ending == "avro":
+        names = {"user": "string", "sku": "long", "at": "long"}
+        fields = [{"name": name, "type": kind} for name, kind in names.items()]
+        with open(path, "wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, rows, sync_interval=500)
     else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        text = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(text) if ending == "csv.gz" else text)
     looked = shh("doctor", path.name, cwd=tmp_path)
-    if unit is None:
-        assert looked.returncode == 1
-        assert "at seems to count nanoseconds" in looked.stdout
-        assert "shh replay" not in looked.stdout
-    else:
-        assert looked.returncode == 0, looked.stdout
-        fields = ["--user-field", "visitor", "--item-field", "sku", "--time-field", "at", "--time-unit", unit]
-        assert command_of(looked.stdout)[2:10] == fields
+    assert looked.returncode == 0, looked.stdout
+    assert roles_of(looked.stdout) == "user sku at --time-unit s"
+    end = command_of(looked.stdout)[command_of(looked.stdout).index("--end") + 1]
+    assert ("its end was not seen" in looked.stdout) == (end != "2026-02-25T00:00:00Z") == (ending == "csv.gz")
+
+
+def test_types_of_parquet_are_told_and_its_footer_says_when_the_events_end(tmp_path):
+    """Of UUIDs the text; of times that Python's calendar has not, nothing."""
+    nanos = [*(EPOCH * 10**9 + n * 10**10 for n in range(5000)), None]
+    columns = {
+        "user": pa.array([uuid.UUID(int=(n % 40) << 90).bytes for n in range(5001)], pa.uuid()),
+        "item": pa.array([f"p{n % 3}" for n in range(5001)]).dictionary_encode(),
+        "timestamp": pa.array(nanos, pa.timestamp("ns")),
+        "expires": pa.array([*range(5000), 2**62], pa.timestamp("us", "UTC")),
+        "score": pa.array([0.5] * 5001),
+        "tags": pa.array([["a"]] * 5001),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    looked = shh("doctor", "log.parquet", cwd=tmp_path)
+    assert roles_of(looked.stdout) == "user item timestamp"
+    kinds = dict(re.findall(r"^  (\w+) +([a-z ,]+?)  ", looked.stdout, re.MULTILINE))
+    assert (kinds["user"], kinds["item"], kinds["timestamp"], kinds["score"]) == ("text", "text", "timestamp", "number")
+    assert kinds["tags"] == "lists, objects or several kinds of values"
+    assert "to 2026-02-20 21:53 UTC" in looked.stdout
+    other = shh("doctor", "log.parquet", "--user-field", "score", "--time-field", "expires", cwd=tmp_path).stdout
+    assert "score holds number;" in other
+    assert "--time-field expires   (timestamp with a zone)" in other
 
 
 def test_days_are_those_of_the_zone_that_is_given(tmp_path):
@@ -124,80 +320,10 @@ def test_days_are_those_of_the_zone_that_is_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "(echo user,item,timestamp; cat OLD) > NEW"),
-        ("user;item;timestamp\nu;i;2026-01-01\n", "--csv-separator ';'"),
-        ("user,item,time\nu,i,01.03.2026 12:00\n", "--time-format '%d.%m.%Y %H:%M'   (text without a zone"),
-        ("user,item,time\nu,i,12h on 3 May 2026\n", "time cannot be read as times"),
-        ("user,item,time\nu,i,3:15:09\n", "time looks like times, but not in a form that is known here. Say it with"),
-        ("user,item,at\nu,i,03/04/2026\n", "If it is not --time-format %d/%m/%Y, it is %m/%d/%Y"),
-        ("user,item,date,time\nu,i,2026-01-01,10:00:00\n", "the clock is in another field"),
-        ("user,item\nu,i\n", "time   none was found: name it with --time-field"),
-        ("user,item,timestamp\nu,i,2026-01-01\nu,i,2026-01-02\n", "--window 1d"),
-        ("user,item,timestamp\n" + 'u,"i,2026-01-01\n' * 3 + "u,i,2026-01-01\n", "3 of 4 rows that were looked at"),
-        ("user,item,timestamp\nu,i,1970-01-01\nu,i,2026-01-01\n", "1 rows have times before 1990 or after 2100"),
-        ("user,item,timestamp\n" + "".join(f"u{n},i,2026-01-01\n" for n in range(60)), "is it the id of a row?"),
-        ("", "There is no row in them"),
-    ],
-)
-def test_what_is_wrong_is_said(tmp_path, text, said):
-    (tmp_path / "log.csv").write_text(text)
-    looked = shh("doctor", "log.csv", cwd=tmp_path)
-    assert said in looked.stdout + looked.stderr
-    assert looked.returncode == (0 if "shh replay" in looked.stdout else 1)
-
-
-NO_PERSON = "no field looks like a person"
-NO_ITEM = "item   no field looks like an item: name it with --item-field; items are published"
-NGINX = "User-Agent,remote_addr,request,time_local"
-
-
-@pytest.mark.parametrize(
-    ("header", "user", "item", "said"),
-    [
-        ("user_id,session_id,page,at", "user_id", "page", ["besides user_id the user could be session_id"]),
-        ("session_id,device_id,ip,account,page,at", "account", "page", ["could be device_id, ip, session_id"]),
-        ("session_id,page,at", "session_id", "page", [NO_PERSON, "session_id seems to be a session: each"]),
-        ("client_ip,page,at", "client_ip", "page", [NO_PERSON, "client_ip seems to be an address of the network"]),
-        (NGINX, "remote_addr", "request", [NO_PERSON, "remote_addr seems to be an address"]),
-        ("remote_addr,remote_user,request,status,bytes_sent,time_local", "remote_user", "request", ["remote_addr"]),
-        ("date,c-ip,cs-method,cs(Host),cs-uri-stem,sc-status,cs(User-Agent),cs-uri-query", "c-ip", "cs-uri-stem", []),
-        ("http_user_agent,url,at", None, "url", [NO_PERSON, "user   none was found: name it with --user-field"]),
-        ("user,email,at", "user", None, [NO_ITEM]),
-        ("user,session_token,at", "user", None, []),
-        ("a,b,at", "a", None, [NO_PERSON, NO_ITEM]),
-        ("recipient,sender,ts", "sender", None, [NO_ITEM]),
-        ("follower_id,contact_code,receiver,at", "follower_id", None, [NO_ITEM]),
-        ("user,to_page,from_station,valid_to,at", "user", "to_page", []),
-        ("user,item,at", "user", "item", []),
-    ],
-)
-def test_the_user_is_a_person_first_and_what_is_private_never_the_item(tmp_path, header, user, item, said):
-    names = header.split(",")
-    rows = [[_cell(name, n, len(names) - at) for at, name in enumerate(names)] for n in range(400)]
-    (tmp_path / "log.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
-    looked = shh("doctor", "log.csv", cwd=tmp_path)
-    assert looked.returncode == (0 if user and item else 1), looked.stdout
-    roles = dict(re.findall(r"^  (user|item)   --\S+ (\S+)", looked.stdout, re.MULTILINE))
-    assert roles == {role: name for role, name in (("user", user), ("item", item)) if name}
-    for words in said:
-        assert words in looked.stdout
-    if header == "user,item,at":
-        assert "Look at this" not in looked.stdout
-
-
-def _cell(name, row, spread):
-    """Fields that come first differ more."""
-    if name in ("at", "ts", "time_local", "timestamp", "date"):
-        return f"2026-01-{1 + row % 9:02}T0{row % 7}:00:00Z"
-    return f"{name} {row * 7919 % (30 * spread)}"
-
-
-@pytest.mark.parametrize(
     ("values", "what"),
     [
         ([f"10.1.{n % 200}.{n % 7}" for n in range(300)], "addresses of the network"),
+        ([f"10.1.0.{n % 7}:{n + 1024}" for n in range(300)], "addresses with ports"),
         ([f"2001:db8::{n:x}" for n in range(300)], "addresses of the network"),
         ([f"{n % 256:02x}:00:00:aa:bb:{n // 256:02x}" for n in range(300)], "addresses of the network"),
         ([f"a{n % 90}@example.com" for n in range(300)], "e-mail addresses"),
@@ -209,139 +335,32 @@ def _cell(name, row, spread):
 def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(tmp_path, values, what):
     rows = [f"u{n % 100},{value},y{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
     (tmp_path / "log.csv").write_text("\n".join(["user,page,topic_name,at", *rows]) + "\n")
-    looked = shh("doctor", "log.csv", cwd=tmp_path)
-    words = command_of(looked.stdout)
+    words = command_of(shh("doctor", "log.csv", cwd=tmp_path).stdout)
     assert words[words.index("--item-field") + 1] == ("topic_name" if what else "page")
     chosen = shh("doctor", "log.csv", "--item-field", "page", cwd=tmp_path)
     assert (f"page holds {what}: items are published" in chosen.stdout) == (what is not None)
+    other = shh("doctor", "log.csv", "--user-field", "page", "--item-field", "user", cwd=tmp_path).stdout
+    assert "user is named like a user: items are published" in other
 
 
-@pytest.mark.parametrize(
-    ("field", "cells", "said"),
-    [
-        ("contact", [f"ann{n}@example.com" for n in range(9)], None),
-        ("friend", [f"u{n}" for n in range(9)], "friend is named like an address, a token or a person"),
-        ("code", [f"u{n}" for n in range(9)], "9 values of code are also values of user: if both are people"),
-        ("code", ["u0", *[f"c{n}" for n in range(8)]], None),
-    ],
-)
-def test_people_as_items_are_named_and_not_proposed(tmp_path, field, cells, said):
-    rows = [f"u{n % 20},{cells[n % 9]},2026-01-01T00:00:00Z" for n in range(180)]
-    (tmp_path / "log.csv").write_text("\n".join([f"user,{field},when", *rows]) + "\n")
-    looked = shh("doctor", "log.csv", cwd=tmp_path)
-    assert (looked.returncode, "shh replay" in looked.stdout) == ((0, True) if field == "code" else (1, False))
-    chosen = shh("doctor", "log.csv", "--item-field", field, cwd=tmp_path).stdout
-    assert ("are also values of" in chosen) == (cells[1] == "u1")
-    assert said is None or said in chosen
-
-
-def test_a_user_that_is_the_same_in_most_rows_is_not_proposed_before_an_address(tmp_path):
-    """nginx writes - for nobody."""
-    rows = [f"{'-' if n % 9 else 'ann'},10.0.0.{n % 99},/p{n % 7},2026-01-01T00:00:00Z" for n in range(300)]
-    (tmp_path / "log.csv").write_text("\n".join(["remote_user,remote_addr,uri,at", *rows]) + "\n")
-    words = command_of(shh("doctor", "log.csv", cwd=tmp_path).stdout)
-    assert words[words.index("--user-field") + 1] == "remote_addr"
-
-
-def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path):
-    for name, content, said in [
-        ("a.csv", b"user,item,timestamp\nM\xfcller,i,2026-01-01\nu,i,2026-01-01\n", "iconv -f latin1 -t utf-8"),
-        ("b.jsonl", b'{"user": "M\xfc", "item": "i", "timestamp": "2026-01-01"}\n', "iconv -f latin1 -t utf-8"),
-        ("c.json", b'[{"user": "u", "item": "i", "timestamp": "2026-01-01"}]', "jq -c '.[]'"),
-    ]:
-        (tmp_path / name).write_bytes(content)
-        looked = shh("doctor", name, cwd=tmp_path)
-        assert said in looked.stdout + looked.stderr, name
-    words = ["replay", "a.csv", *BUDGET, "--output", "r.jsonl", "--dead-letter", "bad.jsonl"]
-    refused = shh(*words, "--max-bad-fraction", "0", cwd=tmp_path)
-    assert "Perhaps: a.csv: it is not UTF-8 text; if it is Latin-1" in refused.stderr
-    (tmp_path / "bad.jsonl").unlink()
-    assert shh(*words, cwd=tmp_path).returncode == 0
-    assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
-
-
-def test_the_line_that_makes_csv_of_an_access_log_does(tmp_path):
-    line = '10.0.0.{} - {} [01/Mar/2026:10:{:02}:00 +0100] "GET /a,{} HTTP/1.1" 200 5 "-" "M"\n'
-    scan = '10.0.0.1 - - [01/Mar/2026:10:59:00 +0100] "\\x16\\x03" 400 0 "-" "-"\n'
-    log = "".join(line.format(n % 9, "anna" if n % 2 else "-", n, n % 3) for n in range(40)) + scan
-    (tmp_path / "site.log").write_text(log)
-    (tmp_path / "old one.log.gz").write_bytes(gzip.compress(log.encode()))
-    for name in ("site.log", "old one.log.gz"):
-        said = shh("doctor", name, cwd=tmp_path).stderr
-        subprocess.run(["bash", "-c", said[said.index("(echo") :]], cwd=tmp_path, check=True)
-        looked = shh("doctor", "access.csv", cwd=tmp_path)
-        assert (looked.returncode, "40 rows" in looked.stdout) == (0, True), looked.stdout
-        assert "address seems to be an address of the network" in looked.stdout
-        assert "--item-field path --time-field time --time-format '%d/%b/%Y:%H:%M:%S %z'" in looked.stdout
-
-
-def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path):
-    lines = [f"u{n % 500},i,2026-01-0{1 + n // 20_000}T00:{n % 60:02}:00Z" for n in range(80_000)]
-    text = "\n".join(["user,item,timestamp", *lines]) + "\n"
-    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "log.csv").write_text(text)
-    (tmp_path / "short.csv.gz").write_bytes(gzip.compress("\n".join(text.splitlines()[:9000]).encode()))
-    packed, plain, short = (
-        shh("doctor", name, cwd=tmp_path).stdout for name in ("log.csv.gz", "log.csv", "short.csv.gz")
-    )
-    assert "not seen of" not in short
-    assert "(at its beginning and end)" in short
-    assert "hold what was seen.\nThe end was not seen of log.csv.gz: if its events go on after 2026-01-01" in packed
-    assert "not seen of" not in plain
-    assert "2026-01-05T00:00:00Z" in plain
-
-
-def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path):
+def test_files_that_differ_or_are_damaged_are_named(tmp_path):
     for day in ("01", "02", "03", "04"):
         folder = tmp_path / "logs" / f"date=2026-01-{day}"
         folder.mkdir(parents=True)
         (folder / "part.jsonl").write_text(f'{{"user": "u", "item": "i", "timestamp": "2026-01-{day}"}}\n')
-    (tmp_path / "logs" / "date=2026-01-02" / "part.jsonl").write_text('{"user": "u", "page": "i", "timestamp": 7}\n')
+    (tmp_path / "logs" / "date=2026-01-02" / "part.jsonl").write_text('{"user": "u", "page": "i", "timestamp": "7"}\n')
     looked = shh("doctor", "logs", cwd=tmp_path)
     assert looked.returncode == 0, looked.stderr
-    assert "Their folders are partitions by date: that is part of the path" in looked.stdout
-    assert "date=2026-01-02/part.jsonl: it has other fields than the first file" in looked.stdout
+    assert "date=2026-01-02/part.jsonl: it has other fields than most files" in looked.stdout
     (tmp_path / "logs" / "broken.parquet").write_bytes(b"PAR1")
     broken = shh("doctor", "logs", cwd=tmp_path)
     assert broken.returncode == 1
     assert "broken.parquet: it is damaged, or not in Parquet format" in broken.stdout
+    assert "no field 'usr'. Do you mean user?" in shh("doctor", "logs", "--user-field", "usr", cwd=tmp_path).stderr
 
 
-def test_names_of_fields_reach_a_terminal_escaped(tmp_path):
-    (tmp_path / "log.csv").write_text("user,item,timestamp,\x1b]0;owned\x07\nu,i,2026-01-01,1\n")
-    looked = shh("doctor", "log.csv", cwd=tmp_path)
+def test_no_secret_of_a_path_is_said(tmp_path):
+    (tmp_path / "token=s3cret.csv").write_text("user,item,timestamp\nu,i,2026-01-01\n")
+    looked = shh("doctor", "token=s3cret.csv", cwd=tmp_path)
     assert looked.returncode == 0, looked.stderr
-    assert "\x1b" not in looked.stdout
-    assert r"\x1b" in looked.stdout
-
-
-def test_a_look_reads_little_of_a_large_log(tmp_path):
-    """Of a Parquet file of one large row group, whose footer has the times of all of it, and of a text file."""
-    rows = 400_000
-    numbers = np.arange(rows)
-    columns = {
-        "user": numbers % 77_777,
-        "item": pa.array(np.char.add("a long label of an item ", (numbers % 9999).astype(str))),
-        "timestamp": pa.array(1_767_225_600_000 + numbers * 1000, pa.timestamp("ms", "UTC")),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "log.parquet", row_group_size=rows, use_dictionary=False)
-    line = b"user-%07d,item,2026-01-01T00:00:00Z\n"
-    (tmp_path / "log.csv").write_bytes(b"user,item,timestamp\n" + b"".join(line % n for n in range(rows)))
-    (tmp_path / "other.parquet").write_bytes((tmp_path / "log.parquet").read_bytes())
-    estimate.sample_file(str(tmp_path / "other.parquet"))  # what is imported first is read from files too
-    for name in ("log.parquet", "log.csv"):
-        before = _bytes_read()
-        sample = estimate.sample_file(str(tmp_path / name))
-        assert _bytes_read() - before < min(6 << 20, (tmp_path / name).stat().st_size // 2), name
-        assert 1000 <= sample.looked_at <= 2000
-    (time,) = [
-        field for field in estimate.sample_file(str(tmp_path / "log.parquet")).fields if field.name == "timestamp"
-    ]
-    assert time.bounds is not None
-    assert (time.bounds[1] - time.bounds[0]).total_seconds() == rows - 1
-
-
-def _bytes_read():
-    """Of this process, from files, by the kernel's count."""
-    (count,) = re.findall(r"^rchar: (\d+)$", pathlib.Path("/proc/self/io").read_text(), re.MULTILINE)
-    return int(count)
+    assert "s3cret" not in looked.stdout

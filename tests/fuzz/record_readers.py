@@ -10,7 +10,7 @@ import numpy as np
 
 from dp_transforms.core.window_report import RunEnded
 from dp_transforms.logs import EventFileError
-from dp_transforms.logs.avro import BlockDecoder, to_arrow
+from dp_transforms.logs.avro import records_of, to_arrow
 from dp_transforms.logs.avro_schema import check_schema
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.reports import ReportFileError
@@ -74,10 +74,11 @@ def _read_schema(sample: Sample, data: bytes) -> Any:
     """A schema that is accepted decodes any bytes without harm."""
     fields, record = sample.context
     schema = check_schema("log.avro", data, fields)
-    decoder, found = BlockDecoder(schema.records), []
+    found = []
     for value in (b"", bytes(20), b"\x0cQZX-QZX" * 4, b"\xff" * 30, record):
         try:
-            found.append([column.to_pylist() for column in to_arrow(decoder.decode(1, value), schema)])
+            (records,) = records_of(value, 1, schema.records)
+            found.append([column.to_pylist() for column in to_arrow(records, schema)])
         except Exception:  # as readers take it: the block is damaged
             found.append([])
     return repr(found)

@@ -9,7 +9,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 import zlib
 
 import numpy as np
@@ -17,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, text_files
 from dp_transforms.logs.discovery import cut_chunks
-from dp_transforms.logs.estimate import sample_file
 from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact, pack_rejected, write_rejected_lines
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_csv
 
@@ -68,21 +66,6 @@ def test_other_columns_order_delimiter_mark_and_compression(tmp_path):
         read_all(str(tmp_path / "cut.csv.gz"))
 
 
-def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_path):
-    numbers = [("u", "i", "1506826800")] * 120
-    for rows, words in (
-        (numbers, "'timestamp' holds numbers without a unit. Give the unit with --time-unit"),
-        ([*numbers, ROWS[0]], "--time-unit"),
-        ([ROWS[0], *numbers], "--time-unit"),
-        (ROWS, None),
-    ):
-        path = write_csv(tmp_path / "numbers.csv", rows)
-        hint = hint_of_log(find_log_chunks([path], EventFields()), EventFields())
-        assert (hint is None) if words is None else (hint is not None and words in hint)
-        assert read_all(path) == expected(rows, first=2)
-        assert hint_of_log(find_log_chunks([path], EventFields(time_unit="s")), EventFields(time_unit="s")) is None
-
-
 @pytest.mark.parametrize("block", [16, 4 << 20])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("separator", ["\t", ",", ";"])
@@ -96,8 +79,7 @@ def test_a_line_of_separators_is_a_row_of_empty_cells(tmp_path, monkeypatch, sep
     events = [("u", "i", MICROS)] * 2
     rejected = {"empty user": [2, 7, *range(11, 20)], "wrong number of cells": [8], "empty item": [9]}
     assert read_all(str(path), fields) == (events, rejected)
-    assert sample_file(str(path), None, fields).looked_at == 15
-    parts = cut_chunks(find_log_chunks([str(path)], fields), fields, 4)
+    parts = cut_chunks(find_log_chunks([str(path)], fields), 4)
     assert read_chunks(parts, fields) == (events, rejected)
 
 
@@ -227,13 +209,12 @@ def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_fee
     ],
 )
 def test_a_quote_behind_a_backslash_makes_no_other_label(tmp_path, cell, why):
-    """As Spark writes it. Lines of others count as they do without it, and the doctor says how many there are."""
+    """As Spark writes it. Lines of others count as they do without it."""
     path, good = tmp_path / "log.csv", f'u,"a ""quoted"" \\ item, with a comma",{TIME}\nu,"C:\\","{TIME}"\n'
     path.write_text(HEADER + good + f'x,"{cell}",{TIME}\n' + good)
     events, rejected = read_all(str(path))
     assert events == [("u", 'a "quoted" \\ item, with a comma', MICROS), ("u", "C:\\", MICROS)] * 2
     assert rejected == {why: [4]}
-    assert sample_file(str(path)).broken == {why: 1}
 
 
 def test_a_header_with_a_quote_behind_a_backslash_is_refused(tmp_path):
@@ -269,56 +250,6 @@ def test_what_the_standard_library_writes_is_read(tmp_path, monkeypatch, rows, q
 
 
 GOOD_JSON = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}\n'
-_LIMIT = 40
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    lines=st.lists(
-        st.text("ab \t\r", max_size=8) | st.integers(_LIMIT - 2, 3 * _LIMIT).map(lambda size: "x" * size), max_size=12
-    ),
-    ends_in_feed=st.booleans(),
-    block=st.integers(1, _LIMIT),
-)
-def test_lines_and_their_numbers_do_not_depend_on_blocks(lines, ends_in_feed, block):
-    data = ("\n".join(lines) + "\n" * ends_in_feed).encode()
-    filled = []
-    too_long = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_files, "MAX_LINE_BYTES", _LIMIT)
-        patch.setattr(text_files, "BLOCK_BYTES", block)
-        for found in text_files.line_blocks(io.BytesIO(data), first_line=5):
-            text = found.filled_text()
-            assert not text or text.endswith(b"\n")
-            filled += zip(found.numbers().tolist(), text.split(b"\n")[:-1], strict=True)
-            too_long += found.too_long
-    numbered = list(enumerate((line.encode() for line in lines), 5))
-    assert too_long == [number for number, line in numbered if len(line) > _LIMIT]
-    assert filled == [(number, line) for number, line in numbered if len(line) <= _LIMIT and line.strip()]
-
-
-@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])
-@pytest.mark.parametrize(("blank", "every"), [(b"\n", None), (b" \r\n", 1 << 22)])
-def test_runs_of_blank_lines_take_little_more_than_to_unpack_them(tmp_path, name, blank, every):
-    """Against the time that Python's own gunzip takes on this machine, here and now. every: bytes between two lines."""
-    line = (GOOD_JSON if "json" in name else "u,i,2017-10-01T03:00:00Z\n").encode()
-    size, step = 32 << 20, every or 32 << 20
-    run = blank * (step // len(blank))
-    packer = zlib.compressobj(1, wbits=31)
-    begin = b"" if "json" in name else b"user,item,timestamp\n"
-    parts = [packer.compress(begin)] + [packer.compress(run + line) for _ in range(size // step)] + [packer.flush()]
-    (tmp_path / name).write_bytes(b"".join(parts))
-    started = time.process_time()
-    with gzip.open(tmp_path / name) as file:
-        while file.read(1 << 24):
-            pass
-    unpacking = time.process_time() - started
-    started = time.process_time()
-    events, rejected = read_all(str(tmp_path / name))
-    reading = time.process_time() - started
-    assert (events, rejected) == ([("u", "i", MICROS)] * (size // step), {})
-    # Measured: 0.5 to 4 times as long; line by line it was 60 times.
-    assert reading < 12 * unpacking + 1
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])

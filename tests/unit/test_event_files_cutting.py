@@ -81,15 +81,15 @@ def write_log(folder, ending):
 @pytest.mark.parametrize("workers", [2, 3, 8])
 def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
     chunks = find_log_chunks([write_log(tmp_path, ending)], FIELDS)
-    cut = cut_chunks(chunks, FIELDS, workers)
+    cut = cut_chunks(chunks, workers)
     assert len(cut) == min(workers, 4) if ending == "parquet" else len(cut) > workers
     found = read_chunks(chunks, FIELDS)
     assert read_chunks(cut, FIELDS) == found
     assert len(found[0]) > 300
     assert sum(chunk.bytes for chunk in cut) == os.path.getsize(chunks[0].path)
-    assert cut_chunks(chunks, FIELDS, workers) == cut, "what was begun ahead is found again"
-    assert cut_chunks(cut, FIELDS, workers) == cut
-    assert cut_chunks(chunks, FIELDS, 1) == chunks
+    assert cut_chunks(chunks, workers) == cut, "what was begun ahead is found again"
+    assert cut_chunks(cut, workers) == cut
+    assert cut_chunks(chunks, 1) == chunks
     middle = read_chunks([cut[len(cut) // 2]], FIELDS)[1]
     assert middle, "a part alone has its positions in the file too"
     assert all(set(positions) < set(found[1][reason]) for reason, positions in middle.items())
@@ -99,7 +99,7 @@ def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
 def test_parts_of_a_row_group_count_on_in_its_file(tmp_path, block_rows, monkeypatch):
     monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", block_rows)
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 250)
-    cut = cut_chunks(find_log_chunks([path], FIELDS), FIELDS, 4)
+    cut = cut_chunks(find_log_chunks([path], FIELDS), 4)
     assert [chunk.groups for chunk in cut] == [range(1)] * 4 + [range(1, 2)] * 4
     row = 0
     for chunk in cut:
@@ -147,7 +147,7 @@ def test_a_line_over_many_parts_is_read_once(tmp_path):
     event = b'{"user": "u1", "item": "i1", "timestamp": 5}\n'
     path.write_bytes(event + b" " * 5000 + event + b"no row")
     chunks = find_log_chunks([str(path)], FIELDS)
-    cut = cut_chunks(chunks, FIELDS, 3)
+    cut = cut_chunks(chunks, 3)
     assert len(cut) > 10
     assert read_chunks(cut, FIELDS) == ([("u1", "i1", 5_000_000)] * 2, {"broken line": [3]})
 
@@ -163,11 +163,11 @@ def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
 def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
     path = pathlib.Path(write_log(tmp_path, "null.avro"))
     content = bytearray(path.read_bytes())
-    span = cut_chunks(find_log_chunks([str(path)], FIELDS), FIELDS, 2)[3].span
+    span = cut_chunks(find_log_chunks([str(path)], FIELDS), 2)[3].span
     assert span is not None
     content[span[1] - 1] ^= 1  # of the sync marker at its end
     path.write_bytes(content)
-    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), FIELDS, 2)
+    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), 2)
     part = cut[3]
     read_chunks([*cut[:3], *cut[4:]], FIELDS)
     with pytest.raises(EventFileError, match="damaged after row") as error:
@@ -179,13 +179,13 @@ def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
 def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path):
     path = pathlib.Path(write_log(tmp_path, "null.avro"))
     chunks = find_log_chunks([str(path)], FIELDS)
-    assert len(avro.cut_chunk(chunks[0], FIELDS, 4)) > 3
+    assert len(avro.cut_chunk(chunks[0], 4)) > 3
     content = path.read_bytes()
     for changed in (content + b"\x02", content[:-1], content[: len(content) // 2], b"", content + content[-20:]):
         path.write_bytes(changed)
-        assert avro.cut_chunk(chunks[0], FIELDS, 4) == chunks
+        assert avro.cut_chunk(chunks[0], 4) == chunks
     path.unlink()
-    assert avro.cut_chunk(chunks[0], FIELDS, 4) == chunks
+    assert avro.cut_chunk(chunks[0], 4) == chunks
 
 
 def test_a_row_group_that_ends_early_is_an_error(tmp_path):

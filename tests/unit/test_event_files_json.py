@@ -1,15 +1,15 @@
-"""JSON lines: both ways of reading agree; a broken line costs only itself."""
+"""JSON lines: values of every kind; a broken line costs only itself."""
 
 import gzip
 import json
 
-import pyarrow as pa
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, find_log_chunks, hint_of_log, id_columns, json_lines, text_files
-from dp_transforms.logs.rejected_events import Reasons
+from dp_transforms.logs import EventFields, id_columns, json_lines, text_files
+from dp_transforms.logs.rejected_events import rows_beside
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
@@ -101,25 +101,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
         assert events == [("u", "i", MICROS)] * count
 
 
-def test_lines_of_very_many_values(tmp_path, monkeypatch):
-    """Each of their values would become hundreds of bytes of Python's memory."""
-    assert json_lines.MAX_VALUES == 500_000
-    monkeypatch.setattr(json_lines, "MAX_VALUES", 5_000)
-    monkeypatch.setattr(json_lines, "_FEW_LINES", 1)
-    for items, is_broken in ((b"0," * 4_996 + b"0", False), (b"0," * 4_999 + b"0", True), (b'"0,0",' * 3_000, True)):
-        odd = GOOD[:-1].encode() + b',"x":[' + items + b"]}"
-        broken = {"broken line": [2]} if is_broken else {}
-        for mark in (b"", b"\xef\xbb\xbf"):  # by both ways of reading
-            found = read_all(_write(tmp_path / "log.jsonl", GOOD, mark + odd, GOOD))
-            assert found == ([("u", "i", MICROS)] * (3 - is_broken), broken)
-
-
-def test_plain_logs_are_read_fast(tmp_path, monkeypatch):
-    def slow(*_):
-        raise AssertionError("line by line")
-
-    monkeypatch.setattr(json_lines, "read_one_by_one", slow)
-    monkeypatch.setattr(json_lines, "_FEW_LINES", 1)  # the last line is a block of its own
+def test_line_ends_marks_and_packing(tmp_path):
     for line_end in ("\n", "\r\n", "\n\n", " \n  "):
         (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + line_end.join([GOOD] * 500).encode())
         assert read_all(str(tmp_path / "log.jsonl")) == ([("u", "i", MICROS)] * 500, {})
@@ -129,25 +111,29 @@ def test_plain_logs_are_read_fast(tmp_path, monkeypatch):
     assert read_all(write_json(tmp_path / "n.ndjson", rows), EventFields(time_unit="s")) == expected(rows, "s")
 
 
+@pytest.mark.parametrize("name", ['a "b"', "a\\b", "a/b", "ü", "\t"])
+def test_a_field_may_have_any_name_and_is_there_once(tmp_path, name):
+    fields, event = EventFields(user=name), {"item": "i", "timestamp": TIME, "x": name}
+    spelled = [json.dumps({name: f"u{at}", **event}, ensure_ascii=at % 2) for at in range(4)]
+    spelled += [spelled[1].replace("/", "\\/"), spelled[1][:-1] + f", {json.dumps(name)}: 1}}", json.dumps(event)]
+    spelled.append(spelled[0][:-1] + f', {json.dumps(name, ensure_ascii=False)}: 1, "\\ud800": "\\ud800"}}')
+    found = read_all(_write(tmp_path / "log.jsonl", *spelled), fields)
+    assert found[0] == [(f"u{at}", "i", MICROS) for at in (0, 1, 2, 3, 1)]
+    assert found[1] == {"broken line": [6, 8], "missing user": [7]}
+
+
 @pytest.mark.parametrize(
-    ("lines", "reason", "words"),
+    ("line", "reason"),
     [
-        (['{"who":1,"item":2,"timestamp":3}'], "missing user", "has a field 'user'. Name it with --user-field"),
-        (['{"user":1,"item":2,"timestamp":3}'], "bad time", "--time-unit s, ms or us"),
-        (["[", "{"], "broken line", "it is a JSON array. Write one object per line: jq -c"),
-        ([f"{SECRET},b,c"], "broken line", "none of 120 lines that were looked at is a JSON object"),
+        ('{"who":1,"item":2,"timestamp":3}', "missing user"),
+        ('{"user":1,"item":2,"timestamp":3}', "bad time"),
+        ("[", "broken line"),
+        (f"{SECRET},b,c", "broken line"),
     ],
 )
-def test_first_lines_of_another_kind_are_hinted_at_and_lines_behind_them_read(tmp_path, lines, reason, words):
-    lines = (lines * 120)[:120]
-    path = _write(tmp_path / "log.jsonl", *lines)
-    chunks = find_log_chunks([path], EventFields())
-    hint = hint_of_log(chunks, EventFields())
-    assert hint is not None
-    assert words in hint
-    assert SECRET not in hint
-    numbers = list(range(1, 121))
-    assert read_all(path) == ([], {reason: numbers})
+def test_first_lines_of_another_kind_judge_no_line_behind_them(tmp_path, line, reason):
+    lines, numbers = [line] * 120, list(range(1, 121))
+    assert read_all(_write(tmp_path / "log.jsonl", *lines)) == ([], {reason: numbers})
     assert read_all(_write(tmp_path / "log.jsonl", *lines, GOOD)) == ([("u", "i", MICROS)], {reason: numbers})
     good_first = _write(tmp_path / "log.jsonl", GOOD, *lines)
     assert read_all(good_first) == ([("u", "i", MICROS)], {reason: [number + 1 for number in numbers]})
@@ -194,12 +180,13 @@ def _blocks(draw):
     return draw(st.sampled_from([b"\n", b"\r\n", b"\n\n "])).join(lines)
 
 
-def _lines(block, fields, schema=None):
+def _lines(lines, fields, first=1):
     """By the number of each line that is not blank its event, or why it is not one."""
-    columns, kept, count = json_lines.JsonDecoder(fields, schema).decode(block)
-    reasons, numbers = Reasons(count), block.numbers()
-    reasons.add_others("broken line", kept)
-    batch, rows, rejected = id_columns.events_of("log", columns, kept, reasons, numbers.take)
+    numbers = np.array([number for number, line in enumerate(lines, first) if line.strip(b" \t\r")], np.int64)
+    filled = [line for line in lines if line.strip(b" \t\r")]
+    columns, kept = json_lines.JsonDecoder(fields).decode(filled)
+    broken = {"broken line": rows_beside(kept, len(filled))}
+    batch, rows, rejected = id_columns.events_of("log", columns, kept, broken, numbers.take)
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
     found = dict(zip(numbers[rows].tolist(), cells, strict=True))
     return found | {number: part.reason for part in rejected for number in part.positions}
@@ -222,8 +209,6 @@ _HOSTILE = [
     b"{}",
     b"[",
 ]
-_MOMENT_TYPES = st.sampled_from([pa.string(), pa.int64(), pa.float64()])
-_EXACT = (None, 0, "us", 0, (pa.int64(), pa.int64(), pa.float64()))
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -232,26 +217,20 @@ _EXACT = (None, 0, "us", 0, (pa.int64(), pa.int64(), pa.float64()))
     hostile=st.none() | st.sampled_from(_HOSTILE),
     at=st.integers(0, 9),
     unit=st.sampled_from([None, "s", "us"]),
-    few=st.sampled_from([0, 1, 3]),
-    known=st.none() | st.tuples(*[st.sampled_from([pa.string(), pa.int64()])] * 2, _MOMENT_TYPES),
+    at_once=st.sampled_from([1, 2, 1024]),
 )
-@example(b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', None, 0, None, 0, None)
-@example(b'{"user":"a"}\n{"user":"b","x":NaN}', None, 0, None, 0, (pa.string(), pa.string(), pa.string()))
-@example(b'{"user":1,"item":2,"timestamp":1.5}\n{"user":1,"item":2,"timestamp":9007199254740993}', *_EXACT)
-def test_each_line_is_what_it_is_alone(block, hostile, at, unit, few, known):
-    """By both ways of reading, and by every mixture of them: one line alone is read the slow way. known: the types that
-    other lines had, which change nothing either."""
+@example(b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', None, 0, None, 1024)
+@example(b'{"user":"a"}\n{"user":"b","x":NaN}', None, 0, None, 1024)
+@example(b'{"user":1,"item":2,"timestamp":1.5}\n{"user":1,"item":2,"timestamp":9007199254740993}', None, 0, "us", 2)
+def test_each_line_is_what_it_is_alone(block, hostile, at, unit, at_once):
     fields, lines = EventFields(time_unit=unit), block.split(b"\n")
     if hostile is not None:
         lines.insert(at, hostile)
-    alone = {line: _lines(text_files.LineBlock(line, 7), fields) for line in lines}
+    alone = {line: _lines([line], fields, 7) for line in lines}
     wanted = {number: found for number, line in enumerate(lines, 1) for found in alone[line].values()}
-    assert wanted.keys() == {number for number, line in enumerate(lines, 1) if line.strip(b" \t\r")}
-    schema = None if known is None else pa.schema(list(zip(fields.names, known, strict=True)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_lines, "_FEW_LINES", few)
-        patch.setattr(json_lines, "_SMALL_SPAN", 1)
-        assert _lines(text_files.LineBlock(b"\n".join(lines)), fields, schema) == wanted
+        patch.setattr(json_lines, "_AT_ONCE", at_once)
+        assert _lines(lines, fields) == wanted
 
 
 def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path):
@@ -297,24 +276,27 @@ NUMBER_TIMES = (
 
 
 def test_values_of_one_kind_mean_the_same_beside_an_odd_line():
-    """So many lines are read in columns, unless one of them is odd."""
     cases = [(None, item, f'"{TIME}"') for item in ITEMS] + [(None, '"i"', f'"{time}"') for time in TEXT_TIMES]
     cases += [("s", '"i"', spelled) for time in NUMBER_TIMES for spelled in (time, f'"{time}"')]
     for unit, item, time in cases:
         fields = EventFields(time_unit=unit)
         lines = [f'{{"user": "u", "item": {item}, "timestamp": {time}}}'.encode()] * 60
-        (alone,) = _lines(text_files.LineBlock(lines[0]), fields).values()
-        for odd in ([], [b"{"], [b'{"user": 7, "item": null, "timestamp": null}'], [b'{"user": "x", "item": 1.5}']):
-            found = _lines(text_files.LineBlock(b"\n".join([*lines, *odd])), fields)
+        (alone,) = _lines(lines[:1], fields).values()
+        for odd in (
+            [],
+            [b"{"],
+            [b'{"user": 7, "item": null, "timestamp": null}'],
+            [b'{"user": "x", "item": 1.5}'],
+            [b'{"user": 1, "item": "x"}'],
+        ):
+            found = _lines([*lines, *odd], fields)
             assert {found[number] for number in range(1, 61)} == {alone}, (item, time, odd)
 
 
-def test_utf16_is_hinted_at(tmp_path):
+def test_utf16_is_no_json(tmp_path):
     path = tmp_path / "log.jsonl"
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
-        hint = hint_of_log(find_log_chunks([str(path)], EventFields()), EventFields())
-        assert hint == f"{path}: it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
         events, rejected = read_all(str(path))
         assert not events
         assert list(rejected) == ["broken line"]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, hint_of_log
+from dp_transforms.cli.log_sample import sample_log
+from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks
 from dp_transforms.logs.discovery import cut_chunks, list_stored_logs, read_log_chunk
-from dp_transforms.logs.estimate import sample_log
 from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.s3_server import S3Server, environment
@@ -99,7 +99,6 @@ def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, nam
     assert len(events) == len(ROWS)
     assert [chunk.groups for chunk in stored] == [chunk.groups for chunk in local]
     assert sum(chunk.bytes for chunk in stored) == len(FORMATS[name])
-    assert hint_of_log(stored, FIELDS) is None
     assert estimate_log(stored, FIELDS).events == pytest.approx(len(ROWS), rel=0.05)
 
 
@@ -127,7 +126,7 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     url = f"{bucket}/log.{ending}"
     remote_files.put_new(url, content)
     whole = find_log_chunks([url], FIELDS)
-    cut = cut_chunks(whole, FIELDS, 2)
+    cut = cut_chunks(whole, 2)
     assert len(cut) == 4
     found, fetched = [], []
     for part in cut:
@@ -168,9 +167,9 @@ def test_a_look_at_a_large_log_fetches_little_of_it(s3, bucket, name):
         content = content + b"\n" + (content.splitlines(keepends=True)[1]) * 200_000 + b'{"cut'
     remote_files.put_new(f"{bucket}/{name}", content)
     s3.forget()
-    (sample,) = sample_log([bucket]).samples
-    assert {"user", "item", "timestamp"} <= {field.name for field in sample.fields}
-    assert 1000 <= sample.looked_at <= 2600
+    (sample,) = sample_log([bucket], None).samples
+    assert {"user", "item", "timestamp"} <= sample.records[0].keys()
+    assert 1000 <= sample.rows <= 2600
     reads = s3.reads()
     assert len(reads) <= 20
     assert sum(read.sent for read in reads) < min(3 << 20, len(content) * 0.7)

@@ -3,12 +3,10 @@
 import json
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, find_log_chunks, json_lines
-from dp_transforms.logs.record_spans import RecordSpans
+from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.streams import json_records
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from tests.helpers.event_files_oracle import SECRET, read_chunks
@@ -63,20 +61,12 @@ hostile = st.one_of(
         ]
     ),
 )
-# How many lines are few, how small parts become, how many may fail: from one by one to one call for each line.
-SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100), (1_000, 100, 100)])
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4), SPANS
-)
-def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_path, monkeypatch, polls, spans):
+@given(st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4))
+def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_path, polls):
     """A record without a value, or of blanks alone, is reported; such a line is not one."""
-    few, smallest, failures = spans
-    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
-    monkeypatch.setattr(json_lines, "_SMALL_SPAN", smallest)
-    monkeypatch.setattr(RecordSpans, "most_failures", failures)
     decoder, path = RecordDecoder(EventFields()), tmp_path / "log.jsonl"
     for values in polls:
         path.write_bytes(b"\n".join(value or b"" for value in values))
@@ -88,36 +78,7 @@ def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_pa
         assert (found, reasons | ({"broken line": broken} if broken else {})) == (events, rejected)
 
 
-def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch):
-    slow_lines = 0
-    read_one_by_one = json_lines.read_one_by_one
-
-    def counted(lines, fields):
-        nonlocal slow_lines
-        slow_lines += len(lines)
-        return read_one_by_one(lines, fields)
-
-    monkeypatch.setattr(json_lines, "read_one_by_one", counted)
-    good = [b'{"user":"%d","item":"i","timestamp":"2017-10-01T03:00:00Z"}' % n for n in range(8_000)]
-    decoder = _decoder()
-    for odd in ({}, {0: SECRET.encode(), 7_777: GOOD[:-1] + b',"x":NaN}'}, {}):  # the first one: among those looked at
-        values = [odd.get(n, value) for n, value in enumerate(good)]
-        events, rejected = _decode(decoder, values)
-        assert events == [(str(n), "i", MICROS) for n in range(8_000) if n not in odd]
-        assert [*rejected.values()] == ([[row + 1 for row in odd]] if odd else [])
-        assert slow_lines <= 128 * len(odd)
-        slow_lines = 0
-    assert _decode(_decoder(), [SECRET.encode(), *good])[1] == {json_records.BROKEN_RECORD: [1]}
-    assert slow_lines <= 128
-    slow_lines = 0
-    half = [value if n % 2 else SECRET.encode() for n, value in enumerate(good)]
-    assert len(_decode(decoder, half)[0]) == 4_000
-    assert slow_lines > 6_000  # where many are odd, the splitting is given up
-
-
-@pytest.mark.parametrize("few", [0, 1_000])
-def test_each_json_value_counts_as_one(monkeypatch, few):
-    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
+def test_each_json_value_counts_as_one(monkeypatch):
     monkeypatch.setattr(json_records, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [

@@ -13,7 +13,7 @@ import numpy as np
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.rejected_events import Reasons
+from dp_transforms.logs.rejected_events import reject
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.stores import kafka_client
@@ -297,11 +297,10 @@ class KafkaReader:
             return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
         offsets = np.fromiter(records.offsets, np.int64, count)
         kinds, millis = np.fromiter(records.timestamps, np.int64, 2 * count).reshape(count, 2).T
-        reasons = Reasons(count)
-        reasons.add(NO_ARRIVAL_TIME, np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS)))
+        reasons = {NO_ARRIVAL_TIME: np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS))}
         if self._topic.append_times_only:
-            reasons.add(PRODUCERS_TIME, np.flatnonzero(kinds == _CREATE_TIME))
-        rejected, arrived = reasons.report(name, offsets.take), reasons.good()
+            reasons[PRODUCERS_TIME] = np.flatnonzero(kinds == _CREATE_TIME)
+        rejected, arrived = reject(name, count, reasons, offsets.take)
         if rejected:
             values = [values[row] for row in arrived.tolist()]
             offsets, millis = offsets[arrived], millis[arrived]

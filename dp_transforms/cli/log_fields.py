@@ -1,0 +1,325 @@
+"""What the fields of a log hold, and which may be user, item and time: by type, a short list of names, and values.
+
+The user is a person before an account, a device, an address of the network and a session: what is protected is one user
+with all of its events. Items are published, so an item is proposed only if its name says that it is one, and never an
+address, an e-mail, a person or a token. Where that does not decide, nothing is proposed: a wrong guess is worse than a
+question.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.cli.log_sample import IP_ADDRESS
+from dp_transforms.logs import time_formats, times
+
+Path = tuple[str, ...]  # the name of a field; of one inside of objects, all names from the outermost on
+Reading = tuple[str | None, str | None, str | None]  # unit, form and zone of times, of `EventFields`
+
+TEXT, WHOLE, NUMBER, MOMENT, DAY, NOTHING = "text", "whole number", "number", "timestamp", "date", "nothing"
+OTHER = "lists, objects or several kinds of values"
+_KINDS = {str: TEXT, uuid.UUID: TEXT, int: WHOLE, float: NUMBER, datetime.datetime: MOMENT, datetime.date: DAY}
+_DEPTH, _MOST_FIELDS = 3, 200
+_LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
+_ENOUGH_ROWS = 50  # to say that a field has the same value in most of them, or another one in each
+
+# Words of names. Of several kinds of users the last one counts: client_ip is an address.
+USERS = {
+    "person": "user|usr|uid|visitor|customer|member|reader|viewer|listener|subscriber|person|player|patient|passenger"
+    "|employee|student|buyer|voter|sender|caller|follower|(?:user|visitor|customer)id|nutzer|benutzer|kunde|leser"
+    "|besucher|utilisateur|usuario|cliente",
+    "account": "account|login|username|household|email|mail|actor|performer|contributor|distinct|konto",
+    "device": "device|cookie|browser|phone|pseudo|anonymous|fingerprint|instance|imei|idfa|gaid|full ?visitor|idvisitor"
+    "|client ?id|anonymousid|domain userid|network userid",
+    "address of the network": "ips?|ipv|addr|address|(?:client|remote|source|user) ?(?:ip|host)|forwarded",
+    "session": "session|sessionid|sid|visit|visitid|idvisit|jsessionid|phpsessid|sitzung",
+}
+_, ACCOUNT, DEVICE, ADDRESS, SESSION = USERS
+_USER_WORDS = "|".join(USERS.values())
+_ITEMS = (  # the first one of these that a log has is proposed
+    "item|itemid|product|productid|produkt|sku|asin|article|artikel|story|news|movie|movieid|film|video|track|song|book"
+    "|repo|page|seite|title|titel|path|uri|url|query|search|keyword|suche|document|content|beitrag|topic|category|tag"
+    "|channel|link|href"
+)
+_ITEM_WORDS = f"{_ITEMS}|request|event"  # request.client_ip is a user
+_TIMES = (
+    "time|timestamp|ts|tstamp|date|datetime|day|at|when|created|occurred|logged|epoch|utc|zeit|zeitpunkt|zeitstempel"
+    "|datum|uhrzeit|heure|fecha|hora"
+)
+_OTHER_TIMES = (  # than that of the event
+    "first|last|previous|prev|signup|birth|birthday|expires|expiry|updated|modified|deleted|end|ended|until|registered"
+    "|released|published|due|joined|etl|sent|received|upload|user|customer|session|visitor|install|load|processed"
+    "|ingest|original|uuid|refr|true|closed"
+)
+_NEITHER = (  # what is said of users, items and servers
+    "type|kind|class|segment|group|role|level|tier|plan|status|state|country|city|region|language|lang|locale|gender|sex"
+    "|age|birth|year|model|os|brand|version|platform|count|total|sum|score|rating|amount|price|quantity|size|length"
+    "|duration|latency|elapsed|bytes|method|port|protocol|referer|referrer|agent|server|service|upstream|backend"
+    "|destination|ssl|flag|is|has|casual|position|rank|depth|width|height|s ip|cs cookie"
+)
+_SHAPES = {
+    "clock times": r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?",
+    "addresses with ports": r"\d{1,3}(?:\.\d{1,3}){3}:\d{1,5}|\[[\da-f:.]+\]:\d{1,5}",
+    "addresses of the network": rf"(?:{IP_ADDRESS})(?:/\d+)?|(?:[\da-f]{{2}}[:-]){{5}}[\da-f]{{2}}",
+    "e-mail addresses": r"[^@\s]+@[^@\s]+\.[^@\s]+",
+    "tokens": r"[\da-f]{8}-?(?:[\da-f]{4}-?){3}[\da-f]{12}|[\da-f]{16,}",
+}
+CLOCKS, WITH_PORTS, ADDRESSES, EMAILS, TOKENS = _SHAPES
+
+EARLIEST, LATEST = 631_152_000_000_000, 4_102_444_800_000_000  # 1990 and 2100
+_UNITS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 0.001}  # microseconds
+_DATES = (
+    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d"),
+    *(mark.join(order) for mark in "./-" for order in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"))),
+    *("%d/%b/%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%a, %d %b %Y"),
+)
+_CLOCK_FORMS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M%S")
+
+
+class Times(NamedTuple):
+    """Values read as times. unit: "ns", which cannot be declared, is not read. micros: of those that can be read.
+    fineness: 0 for days, 1 for minutes, 2 for seconds, 3 for less. has_zone: whether all say it. forms: of texts that
+    are not ISO 8601; several if only the order of day, month and year tells them apart."""
+
+    unit: str | None
+    micros: npt.NDArray[np.int64]
+    fineness: int
+    has_zone: bool
+    forms: tuple[str, ...] = ()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """The order of day, month and two-digit year is never guessed."""
+        return len(self.forms) > 1 or any("%y" in form for form in self.forms)
+
+
+class Field(NamedTuple):
+    """A field of all records. cells: of each record. counts: of its values, but for empty ones; none of OTHER. holds:
+    one of the shapes, that of nearly all values."""
+
+    path: Path
+    kind: str
+    cells: list[Any]
+    counts: Counter[Any]
+    holds: str | None
+    times: Times | None
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def empty(self) -> int:
+        return sum(cell is None or cell == "" for cell in self.cells)
+
+    @property
+    def may_be_id(self) -> bool:
+        return self.kind in (TEXT, WHOLE)
+
+    @property
+    def is_time(self) -> bool:
+        """Numbers of ten digits may be ids: only their name says that they are times."""
+        return self.times is not None and (self.times.unit is None or bool(self.said(_TIMES)))
+
+    @property
+    def differs_in_each(self) -> bool:
+        return len(self.cells) >= _ENOUGH_ROWS and len(self.counts) >= 0.98 * len(self.cells)
+
+    @property
+    def user_kind(self) -> str | None:
+        """One of USERS; None if nothing says that it tells people apart."""
+        if self.said(f"{_NEITHER}|{_ITEMS}"):
+            return None
+        of_values = {WITH_PORTS: ADDRESS, ADDRESSES: ADDRESS, EMAILS: ACCOUNT}.get(self.holds or "")
+        kinds = [kind for kind, words in USERS.items() if self.said(words) or kind == of_values]
+        return kinds[-1] if kinds else None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its values say who somebody is, so that they must not be published."""
+        return self.user_kind is not None or self.holds in (WITH_PORTS, ADDRESSES, EMAILS, TOKENS)
+
+    def said(self, words: str) -> list[str]:
+        """Those of these words that its name has."""
+        split = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
+        return re.findall(rf"\b(?:{words})\b", re.sub(r"[\W\d_]+", " ", split).lower())
+
+    @property
+    def whose(self) -> set[str]:
+        """Its words but for those that user_id and user_name may have."""
+        return {*self.said(r"\w+")} - {"id", "name", "login", "nr", "number", "key", "hash", "display", "cs"}
+
+
+def fields_of(records: Sequence[Mapping[str, Any]], reading: Reading) -> list[Field]:
+    """reading: of times, as far as it is declared."""
+    rows = [dict(_leaves(record)) for record in records]
+    counted = Counter(path for row in rows for path in row)
+    # What only some records have is no field of an event, and may be a cell: objects can be keyed by user.
+    paths = [path for path, count in counted.items() if 2 * count >= len(rows)][:_MOST_FIELDS]
+    return [_field(path, [row.get(path) for row in rows], reading) for path in paths]
+
+
+def _leaves(record: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for name, value in record.items():
+        if isinstance(value, dict) and value and len(above) + 1 < _DEPTH:
+            yield from _leaves(value, (*above, name))
+        else:
+            yield (*above, name), value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _field(path: Path, cells: list[Any], reading: Reading) -> Field:
+    values = [cell for cell in cells if cell is not None and cell != ""]
+    kinds = {_KINDS.get(type(value), OTHER) for value in values} or {NOTHING}
+    kind = kinds.pop() if len(kinds) == 1 else OTHER
+    kind = {frozenset({TEXT, WHOLE}): TEXT, frozenset({NUMBER, WHOLE}): NUMBER}.get(frozenset(kinds), kind)
+    if kind in (OTHER, NOTHING):
+        return Field(path, kind, cells, Counter(), None, None)
+    counts = Counter(values)
+    return Field(path, kind, cells, counts, _shape(counts) if kind == TEXT else None, _times(kind, values, reading))
+
+
+def _shape(counts: Counter[Any]) -> str | None:
+    for shape, pattern in _SHAPES.items():
+        alike = sum(
+            n for text, n in counts.items() if len(str(text)) < _LONG and re.fullmatch(pattern, str(text), re.I)
+        )
+        if alike >= 0.9 * counts.total() and (shape != TOKENS or 2 * len(counts) > counts.total()):
+            return shape  # tokens only if most differ: an article may have a UUID too
+    return None
+
+
+def _times(kind: str, values: list[Any], reading: Reading) -> Times | None:
+    """None unless most values are times."""
+    unit, form, zone = reading
+    if kind in (MOMENT, DAY):
+        return _read(values, None, None, zone)
+    if form is not None or unit is not None:
+        return _read(values, unit, form, zone)
+    if kind == TEXT and (read := _read(values, None, None, zone)):
+        return read
+    numbers = np.array([float(text) for value in values if re.match(times.NUMBER, text := str(value)[:_LONG])])
+    for name, micros in _UNITS.items():
+        if ((numbers * micros >= EARLIEST) & (numbers * micros < LATEST)).sum() >= 0.9 * len(values):
+            return _read(values, name, None, zone) if name != "ns" else Times(name, np.zeros(0, np.int64), 3, True)
+    likely = dict.fromkeys(form for value in values[:3] if kind == TEXT for form in _likely_forms(str(value)[:_LONG]))
+    found = [read for form in likely if (read := _read(values, None, form, zone))]
+    most = max((len(read.micros) for read in found), default=0)
+    different: dict[bytes, Times] = {}  # the short and the long name of May are the same
+    for read in found:
+        if len(read.micros) == most:
+            different.setdefault(read.micros.tobytes(), read)
+    forms = tuple(form for read in different.values() for form in read.forms)
+    return next((read._replace(forms=forms) for read in different.values()), None)
+
+
+def _read(values: list[Any], unit: str | None, form: str | None, zone: str | None) -> Times | None:
+    """By the parser of runs."""
+    if not (times.parse_values(values[:50], unit, form).faults == 0).any():
+        return None
+    wall, here, there = (times.parse_values(values, unit, form, each) for each in (None, zone, "Etc/GMT+12"))
+    micros = here.micros[here.faults == 0]
+    fineness = sum(bool((wall.micros % size).any()) for size in (86_400_000_000, 60_000_000, 1_000_000))
+    has_zone = bool((wall.micros == there.micros).all())
+    return Times(unit, micros, fineness, has_zone, (form,) if form else ()) if 2 * len(micros) > len(values) else None
+
+
+def _likely_forms(text: str) -> Iterator[str]:
+    begin, end = ("[", "]") if text.startswith("[") else ("", "")
+    for date in _DATES:
+        if re.match(time_formats.pattern_of(begin + date)[0].removesuffix("$"), text):
+            for joint, clock, zone in itertools.product((" ", ", ", "T", ":", ""), _CLOCK_FORMS, ("", " %z", "%z")):
+                form = f"{begin}{date}{joint if clock else ''}{clock}{zone}{end}"
+                if re.match(time_formats.pattern_of(form)[0], text):
+                    yield form
+
+
+class Choice(NamedTuple):
+    """The field of a role, None where it must be asked, and the fields that were weighed, the likeliest first."""
+
+    field: Field | None
+    weighed: list[Field]
+
+
+def _choice(
+    found: Sequence[Field], rank: Callable[[Field], Any], are_the_same: Callable[[Field, Field], bool]
+) -> Choice:
+    """The first one by rank, unless another one is as good."""
+    found = sorted(found, key=rank)
+    alike = [field for field in found if rank(field) == rank(found[0])]
+    return Choice(alike[0] if alike and all(are_the_same(alike[0], field) for field in alike) else None, found)
+
+
+def choose_time(fields: Sequence[Field]) -> Choice:
+    """The finest one that is full. What is named for another time than that of the event is the last resort."""
+
+    def rank(field: Field) -> tuple[bool, ...]:
+        assert field.times is not None
+        fineness, is_full = field.times.fineness, 10 * len(field.times.micros) >= 9 * len(field.cells)
+        is_other = bool(field.said(_OTHER_TIMES))
+        return (
+            len(field.path) > 1,
+            not is_full,
+            is_other,
+            not fineness,
+            not field.said(_TIMES),
+            fineness < 2,
+            fineness < 3,
+        )
+
+    choice = _choice([field for field in fields if field.is_time], rank, _are_the_same)
+    odd = [field for field in fields if field.times or field.said(_TIMES)]
+    return choice if choice.weighed else Choice(None, odd)
+
+
+def choose_user(fields: Sequence[Field]) -> Choice:
+    """The best kind, and of it what is named a user. Not what has one value for most rows, which tells nobody apart."""
+
+    def rank(field: Field) -> tuple[int, bool, bool]:
+        kind = list(USERS).index(field.user_kind or SESSION)
+        return kind, field.holds == WITH_PORTS, not field.whose <= {"user", "userid", "uid", "usr"}
+
+    def are_of_one(first: Field, other: Field) -> bool:
+        return first.whose == other.whose or _are_the_same(first, other)
+
+    def tells_apart(field: Field) -> bool:
+        rows = len(field.cells)
+        return rows < _ENOUGH_ROWS or 2 * max(field.empty, *field.counts.values(), 0) < rows
+
+    ids = [field for field in fields if field.may_be_id and field.holds != CLOCKS and not field.is_time]
+    ids.sort(key=lambda field: (len(field.path), -len(field.said(_USER_WORDS)), not field.said("id")))
+    choice = _choice([field for field in ids if field.user_kind and tells_apart(field)], rank, are_of_one)
+    return choice if choice.weighed else Choice(None, [field for field in ids if len(field.counts) > 1])
+
+
+def choose_item(fields: Sequence[Field]) -> Choice:
+    order = _ITEM_WORDS.split("|")
+
+    def rank(field: Field) -> tuple[int, ...]:
+        first = min(map(order.index, field.said(_ITEM_WORDS)))
+        is_name, is_id = (bool(field.said(words)) for words in ("name|title|path|stem", "id"))
+        is_exact = field.name.lower() == order[first]
+        return field.differs_in_each, len(field.path) > 1, first, not is_exact, not is_name, not is_id
+
+    public = [field for field in fields if field.may_be_id and not field.is_private and not field.is_time]
+    public = [field for field in public if field.holds != CLOCKS and not field.said(f"{_NEITHER}|{_USER_WORDS}")]
+    choice = _choice([field for field in public if field.said(_ITEM_WORDS)], rank, lambda *_: True)
+    return choice if choice.weighed else Choice(None, [field for field in public if len(field.counts) > 1])
+
+
+def _are_the_same(one: Field, other: Field) -> bool:
+    """Whether each value of one goes with the same value of the other, as an id does with a name."""
+    pairs = set(zip(one.cells, other.cells, strict=True))
+    is_seen = len(pairs) < 0.98 * len(one.cells) or one.cells == other.cells
+    return is_seen and len(pairs) == len(set(one.cells)) == len(set(other.cells))
+
+
+CHOOSE = {"user": choose_user, "item": choose_item, "time": choose_time}

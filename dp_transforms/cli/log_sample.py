@@ -1,0 +1,300 @@
+"""Some rows of a log, whatever its fields are called: for a look at it before anybody has named them.
+
+Of a file are read its schema and some thousand rows at its beginning and, where that needs nothing between them, at its
+end: a look takes constant memory, and a few ranges of a stored file, however large it is. A sample holds cells. It is
+for the operator's eyes and decides nothing of a run, so libraries read it in place of the readers of runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import glob
+import gzip
+import io
+import itertools
+import os
+import re
+import shlex
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.logs.discovery import find_log_files, format_of_log
+from dp_transforms.logs.id_columns import is_text_type
+from dp_transforms.logs.log_chunk import (
+    EventFileError,
+    damaged_error,
+    faults_of_store,
+    log_size,
+    open_columns,
+    open_log,
+)
+from dp_transforms.logs.times import parse_values
+from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
+
+FORMATS = {"parquet": "Parquet", "avro": "Avro", "csv": "CSV", "json": "JSON lines"}
+IP_ADDRESS = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|(?=[^ ]*::|(?:[^ :]*:){7})[0-9a-fA-F:.]+"
+_NOT_UTF8 = "not UTF-8 text; if it is Latin-1 (or Windows-1252): iconv -f latin1 -t utf-8 OLD > NEW"
+_ROWS = 1000  # at an end
+_HEAD_BYTES, _TAIL_BYTES, _AHEAD_BYTES = 1 << 20, 256 << 10, 64 << 10
+_MOST_FIELDS, _MOST_STORED_FIELDS = 200, 60  # of Parquet: of a stored file each takes requests
+_FILES_AT_AN_END = 8
+_CALENDAR = datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 31)
+
+
+class FileSample(NamedTuple):
+    """records: those that are not broken. rows: how many were looked at. is_whole: whether these are all. sees_end:
+    whether some are at its end. broken: rows by reason. separator: of CSV, None for that of its ending. footer: of
+    Parquet."""
+
+    path: str
+    records: list[dict[str, Any]]
+    rows: int
+    is_whole: bool
+    sees_end: bool
+    broken: Counter[str]
+    separator: str | None = None
+    footer: Any = None
+
+
+class LogSample(NamedTuple):
+    """The first and the last files of a log by name. faults: why some could not be looked at. files, size: of all."""
+
+    samples: list[FileSample]
+    faults: list[EventFileError]
+    files: int
+    size: int
+
+
+def sample_log(sources: Sequence[str], separator: str | None) -> LogSample:
+    """separator: of CSV; None: of each file the likely one. Raises EventFileError if there is no log."""
+    first: list[tuple[str, StoredFile | None]] = []
+    last: deque[tuple[str, StoredFile | None]] = deque(maxlen=_FILES_AT_AN_END)
+    files = size = 0
+    try:
+        for path, stored in find_log_files(sources):
+            files, size = files + 1, size + log_size(path, stored)
+            (first if files <= _FILES_AT_AN_END else last).append((path, stored))
+    except EventFileError:
+        for source in sources:
+            if remedy := as_csv(source):
+                raise EventFileError(source, remedy) from None
+        raise
+    samples, faults = [], []
+    for path, stored in [*first, *last]:
+        try:
+            samples.append(sample_file(path, stored, separator, max(_ROWS // files, _ROWS // _FILES_AT_AN_END)))
+        except EventFileError as error:
+            faults.append(error)
+    return LogSample(samples, faults, files, size)
+
+
+def sample_file(
+    path: str, stored: StoredFile | None = None, separator: str | None = None, most: int = _ROWS
+) -> FileSample:
+    """most: rows at an end. Raises EventFileError if it cannot be read."""
+    log_format = format_of_log(path)
+    try:
+        if log_format == "csv":
+            return _csv(path, stored, most, separator)
+        return {"parquet": _parquet, "avro": _avro, "json": _json}[log_format](path, stored, most)
+    except EventFileError:
+        raise
+    except RemoteFileError as error:
+        raise EventFileError(path, f"it cannot be read: {error.strerror}.") from None
+    except Exception:  # a hostile file may make a library raise anything, and its words may hold a cell
+        raise damaged_error(path, FORMATS[log_format]) from None
+
+
+def _parquet(path: str, stored: StoredFile | None, most: int) -> FileSample:
+    """The first rows of the first and of the last row group; of a stored file of the first one alone."""
+    import pyarrow.parquet as pq
+
+    source = open_columns(path, stored)
+    with faults_of_store(path, source):
+        # A buffer: else whole column chunks are fetched for their first rows.
+        file = pq.ParquetFile(source, buffer_size=_AHEAD_BYTES, pre_buffer=False)
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        unread = {name: () for name, kind in kinds.items() if pa.types.is_nested(kind) and not pa.types.is_struct(kind)}
+        names = [name for name in file.schema_arrow.names if name not in unread]
+        names = names[: _MOST_FIELDS if stored is None else _MOST_STORED_FIELDS]
+        filled = [group for group in range(file.num_row_groups) if file.metadata.row_group(group).num_rows]
+        records: list[dict[str, Any]] = []
+        for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
+            batch = next(file.iter_batches(most, row_groups=[group], columns=names))
+            plain = pa.RecordBatch.from_arrays(list(map(_plain, batch)), batch.schema.names)
+            records += [record | unread for record in plain.to_pylist()]
+    is_whole = len(records) == file.metadata.num_rows
+    return FileSample(
+        path, records, len(records), is_whole, is_whole or stored is None, Counter(), footer=file.metadata
+    )
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """As values that Python can have: texts as bytes, which may be any, and times that are in its calendar."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+        first, last = (pa.scalar(year, micros.type) for year in _CALENDAR)
+        return pc.if_else(pc.and_(pc.greater(micros, first), pc.less(micros, last)), micros, None)
+    return column.cast(pa.binary()) if is_text_type(column.type) else column
+
+
+def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
+    import fastavro
+
+    from dp_transforms.logs.avro import read_avro_header
+    from dp_transforms.logs.avro_schema import record_schema
+
+    with open_log(path, stored, _AHEAD_BYTES) as file, faults_of_store(path, file):
+        # A hostile schema would end fastavro by a signal.
+        fields = record_schema(path, read_avro_header(path, file).schema).branches
+        file.seek(0)
+        reader, end_of_header = fastavro.reader(file), file.tell()
+        records: list[Any] = list(itertools.islice(reader, 2 * most + 1))
+        is_whole, last = len(records) <= 2 * most, b""
+        if not is_whole:
+            file.seek(0)
+            header = file.read(end_of_header)
+            file.seek(max(end_of_header, log_size(path, stored) - _TAIL_BYTES))
+            last = file.read(_TAIL_BYTES).partition(header[-16:])[2]  # behind the mark that ends each block
+            records = [*records[:most], *(deque(fastavro.reader(io.BytesIO(header + last)), most) if last else ())]
+    refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
+    records = [record | refused for record in records]
+    return FileSample(path, records, len(records), is_whole, is_whole or bool(last), Counter())
+
+
+def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:
+    import msgspec
+
+    texts, broken, is_whole, sees_end = _lines(path, stored, most)
+    if texts and re.match(r"\s*\[\s*(?:\{|$)", texts[0]):
+        raise EventFileError(path, "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl")
+    records = []
+    for text in texts:
+        try:
+            record = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            record = None
+        records += [record] if isinstance(record, dict) else []
+    broken["no JSON object. Write one per line"] = len(texts) - len(records)
+    return FileSample(path, records, len(texts), is_whole, sees_end, +broken)
+
+
+def _csv(path: str, stored: StoredFile | None, most: int, separator: str | None) -> FileSample:
+    """Each line is judged by itself, as a run does it: a quote that is left open swallows no row of another user."""
+    texts, broken, is_whole, sees_end = _lines(path, stored, most)
+    usual = "\t" if re.search(r"\.tsv(?:\.gz)?$", path, re.IGNORECASE) else ","
+
+    def score(mark: str) -> tuple[int, int]:
+        """Most lines have as many cells as the header, and not only one."""
+        widths = [len(_cells(text, mark)) for text in texts[:100]]
+        return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
+
+    used = separator or max((usual, ",", ";", "\t", "|"), key=score)  # of equal ones the first
+    rows = [_cells(text, used) for text in texts]
+    names = rows.pop(0) if rows else []
+    if texts and not names:
+        raise EventFileError(path, "its first line has a broken quote. Let it begin with the names of its fields.")
+    is_time = parse_values(names, None).faults == 0
+    if is_time.any() or any(re.fullmatch(r"[+-]?[0-9]+(?:\.[0-9]+)?", name) for name in names):
+        fields = [f"field{number}" for number in range(1, len(names) + 1)]
+        if is_time.sum() == 1:
+            fields[is_time.argmax()] = "timestamp"
+        tabs = "printf '" + r"\t".join(fields) + r"\n'"
+        header = tabs if used == "\t" else f"echo {shlex.quote(used.join(fields))}"
+        raise EventFileError(
+            path,
+            "its first line looks like an event. Let it begin with the names of its fields, such as user and item:"
+            f" ({header}; {unpacked(path)}) > named.csv",
+        )
+    broken["quote that is open, or text behind a closing one (in Spark: .option('escape', '\"'))"] = rows.count([])
+    broken["wrong number of cells"] = sum(len(row) not in (0, len(names)) for row in rows)
+    records = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+    return FileSample(path, records, len(rows), is_whole, sees_end, +broken, None if used == usual else used)
+
+
+def _cells(text: str, separator: str) -> list[str]:
+    """None of a line that is no row."""
+    try:
+        return next(csv.reader([text], delimiter=separator, strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], Counter[str], bool, bool]:
+    """Lines at the beginning and the end that are not blank, what is broken in them, whether these are all, and whether
+    the end is seen. Of a packed file it is not: all before it would have to be unpacked."""
+    with open_log(path, stored, _HEAD_BYTES) as file, faults_of_store(path, file):
+        is_packed, tail = path.lower().endswith(".gz"), b""
+        text: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+        head = text.read(_HEAD_BYTES)
+        is_all = len(head) < _HEAD_BYTES or not text.read(1)
+        if not is_all:
+            if not is_packed:
+                file.seek(max(len(head), log_size(path, stored) - _TAIL_BYTES))
+                tail = file.read(_TAIL_BYTES).partition(b"\n")[2]
+            head = head[: head.rfind(b"\n") + 1]
+    head = head.removeprefix(b"\xef\xbb\xbf")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head) > 0:
+        raise EventFileError(path, "it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW")
+    if b"\r" in head.strip() and b"\n" not in head.strip():
+        raise EventFileError(path, f"its lines end in carriage returns alone: {unpacked(path)} | tr '\\r' '\\n' > NEW")
+    if head.startswith((b"#Version:", b"#Software:", b"#Fields:")) and (remedy := as_csv(path)):
+        raise EventFileError(path, remedy)
+    lines, last = ([line.rstrip(b"\r") for line in part.split(b"\n") if line.strip()] for part in (head, tail))
+    is_whole = is_all and len(lines) <= 2 * most
+    lines = lines if is_whole else lines[:most] + (lines if is_all else last)[-most:]
+    texts = [line.decode("utf-8", "replace") for line in lines]
+    bad = sum(text.encode() != line for text, line in zip(texts, lines, strict=True))
+    return texts, Counter({_NOT_UTF8: bad}), is_whole, is_all or not is_packed
+
+
+def unpacked(*paths: str) -> str:
+    """The command that writes what files hold."""
+    names = shlex.join(f"./{path}" if path.startswith("-") else path for path in paths)
+    return f"{'gzip -cdf' if any(path.lower().endswith('.gz') for path in paths) else 'cat'} {names}"
+
+
+def as_csv(source: str) -> str | None:
+    """How a log of a web server becomes one that can be read, for a shell of any locale, whatever bytes it has; None
+    where that is not known. source: a local file, or a folder or glob of some."""
+    found = [source] if os.path.isfile(source) else sorted([*glob.glob(source), *glob.glob(f"{glob.escape(source)}/*")])
+    path = next(filter(os.path.isfile, found), None)
+    if path is None:
+        return None
+    with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
+        lines = [line for line in file.read(_HEAD_BYTES).decode("latin1").split("\n")[:_ROWS] if line.strip()]
+    if lines and re.match(r'\{\s*"', lines[0]):
+        return f"it is JSON lines. Let its name say so: {unpacked(path)} > access.jsonl"
+    names = next((line.split()[1:] for line in lines if line.startswith("#Fields:")), [])
+    if {"date", "time", "c-ip", "cs-uri-stem"} <= set(names):  # the W3C's form, of IIS and CloudFront
+        day, clock, user, page = (names.index(name) + 1 for name in ("date", "time", "c-ip", "cs-uri-stem"))
+        program = f'!/^#/ {{print ${user}","${day}"T"${clock}"Z,\\""${page}"\\""}}'
+    else:
+        lines = [line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)]  # the request is the first quote
+        words, parts = [re.findall(r"[^ \t]+", line) for line in lines], [re.split(r"[][]", line) for line in lines]
+        clock_shape = r"(?:[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:|[0-9]{4}-[0-9]{2}-[0-9]{2}T)[0-9]{2}:"
+        bracket, word = _place(parts, clock_shape), _place(words, clock_shape)
+        if not bracket and not word:
+            return None
+        user = _place(words, rf"(?:{IP_ADDRESS})(?::[0-9]+)?$") or 1
+        program = (
+            rf'{{split($0, b, /[][]/); split($0, q, "\""); split(q[2], r, " "); a = ${user};'
+            r' if (a ~ /^[0-9.]+:[0-9]+$/) sub(/:.*/, "", a)} r[1] ~ /^[A-Z]+$/ && r[2] != ""'
+            rf' {{print a","{f"b[{bracket}]" if bracket else f"${word}"}",\""r[2]"\""}}'
+        )
+    read = f"gzip -cdf {shlex.quote(path)}"  # with -f also what is not packed
+    return f"make CSV of it: (echo address,time,path; {read} | LC_ALL=C awk {shlex.quote(program)}) > access.csv"
+
+
+def _place(lines: Sequence[Sequence[str]], shape: str) -> int:
+    """The number, from 1, of the part that has this shape in most lines; 0 if there is none."""
+    seen = Counter(at for parts in lines for at, part in enumerate(parts[:30], 1) if re.match(shape, part))
+    best = min(seen, key=lambda at: (-seen[at], at), default=0)
+    return best if 2 * seen[best] > len(lines) else 0
