@@ -179,7 +179,7 @@ OURS = tuple(name for name in METHODS if name.startswith(("contributions", "hits
 
 def _looks_plan(log: LogPairs) -> Plan:
     plan = _plan(log, "looks")
-    assert plan.looks is not None
+    assert plan.contributions is not None
     return plan
 
 

@@ -50,7 +50,7 @@ def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
             found.append(_read_report(log, report))
         windows, items = map(np.concatenate, zip(*found, strict=True))
     reported, of_nobody = found_cells(log, windows, items)
-    if plan.looks is not None:
+    if plan.contributions is not None:
         sums = log.sums(replay_weights(log, plan))
     else:
         sums = log.holders.astype(np.float64)
@@ -58,8 +58,8 @@ def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
 
 
 def replay_weights(log: LogPairs, plan: Plan) -> np.ndarray:
-    """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_looks."""
-    looks = np.minimum(log.looks, plan.paid_contributions.most_looks)
+    """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_tests."""
+    looks = np.minimum(log.looks, plan.paid_contributions.most_tests)
     affordable = np.searchsorted(plan.paid_contributions.units, BUDGET_UNITS // looks, side="right") - 1
     weights = np.array(plan.paid_contributions.weights)[affordable] * (looks / log.looks)
     return weights[log.users]

@@ -14,6 +14,8 @@ import numbers
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from dp_transforms.errors import InputError
+
 _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 _HIDDEN = "***"
@@ -105,10 +107,10 @@ def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_
     """The value as an int. Raises ValueError unless it is a whole number in ``at_least .. at_most``."""
     if not is_whole(value) or not at_least <= value <= at_most:  # type: ignore[operator]
         if at_most < LARGEST_WHOLE:
-            raise ValueError(f"{name} must be a whole number in {at_least} .. {at_most}, got {shown(value)}.")
+            raise InputError(name, f"must be a whole number in {at_least} .. {at_most}, got {shown(value)}.")
         if is_whole(value) and value > at_most:  # type: ignore[operator]
-            raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger number.")
-        raise ValueError(f"{name} must be a whole number >= {at_least}, got {shown(value)}.")
+            raise InputError(name, f"must be at most 2^62 = {LARGEST_WHOLE}, got a larger number.")
+        raise InputError(name, f"must be a whole number >= {at_least}, got {shown(value)}.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -116,7 +118,7 @@ def check_positive(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it is a finite number > 0."""
     number = _as_float(value)
     if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be finite and > 0, got {shown(value)}.")
+        raise InputError(name, f"must be finite and > 0, got {shown(value)}.")
     return number
 
 
@@ -124,7 +126,7 @@ def check_fraction(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it lies strictly between 0 and 1."""
     number = _as_float(value)
     if not 0 < number < 1:
-        raise ValueError(f"{name} must lie strictly between 0 and 1, got {shown(value)}.")
+        raise InputError(name, f"must lie strictly between 0 and 1, got {shown(value)}.")
     return number
 
 
@@ -132,7 +134,7 @@ def check_range(name: str, value: object, at_least: float, at_most: float) -> fl
     """The value as a float. Raises ValueError unless it is a number in ``[at_least, at_most]``."""
     number = _as_float(value)
     if not at_least <= number <= at_most:
-        raise ValueError(f"{name} must lie in [{at_least:g}, {at_most:g}], got {shown(value)}.")
+        raise InputError(name, f"must lie in [{at_least:g}, {at_most:g}], got {shown(value)}.")
     return number
 
 
@@ -143,7 +145,7 @@ def check_names(**names: object) -> None:
     """
     for name, text in names.items():
         if text is not None and not (isinstance(text, str) and text and text.isprintable()):
-            raise ValueError(f"{name} must be printable text and not empty, got {shown(text)}.")
+            raise InputError(name, f"must be printable text and not empty, got {shown(text)}.")
 
 
 def _as_float(value: object) -> float:

@@ -18,15 +18,30 @@ class UserError(Exception):
     exit_code = 1
 
 
+class InputError(UserError, ValueError):
+    """A value that cannot be used. In words of Python; the command has the flag in place of the parameter.
+
+    parameter: its name, or that of several, or what else is meant. problem: what is wrong with it; may hold its value.
+    remedy: what to do.
+    """
+
+    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
+        super().__init__(parameter, problem, remedy)
+        self.parameter, self.problem, self.remedy = parameter, problem, remedy
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.parameter, self.problem, self.remedy)))
+
+
 class MissingLibraryError(UserError, ImportError):
     """A library that only some uses need. The message says which extra of the package brings it."""
 
 
-class StreamError(RuntimeError):
+class StreamError(UserError, RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
 
 
-class PoolError(RuntimeError):
+class PoolError(UserError, RuntimeError):
     """A worker process died or could not be started, or what it makes could not be stored. One line, without a cell."""
 
 

@@ -119,7 +119,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     assert 400 < found["at_least_users"] < 1313
     text = " ".join((ROOT / "docs" / "tutorial.md").read_text().split())
     plan = Plan.from_json((tmp_path / "plan.json").read_text())
-    assert plan.looks is not None
+    assert plan.contributions is not None
     of_one = plan.paid_contributions.weights[-1]
     assert f"reach {plan.threshold / of_one:.1f} users with one contribution" in text
     assert f"a lower threshold, {plan.followed_threshold / of_one:.1f}." in text
@@ -224,7 +224,7 @@ def test_the_table_of_budgets_is_what_plans_say():
             schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600),
             use="stream",
         )
-        assert plan.looks is not None
+        assert plan.contributions is not None
         assert [plan.found_from(pairs) for pairs in (1, 10, 100, 1000)] == [int(users) for users in found]
     assert len(rows) == 3
     schedules = (

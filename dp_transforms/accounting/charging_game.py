@@ -1,4 +1,4 @@
-"""The game accountant: the tight privacy cost of target charging; and what is charged in each mode.
+"""The game accountant: the tight privacy cost of target charging, and how much of it is spent after each hit.
 
 Guarantee: let a data holder be called any number of times, adaptively, each call epsilon_per_query-DP with a q-target
 for one user, and let the user be excluded after `hits` results in the target. Then the whole interaction is
@@ -30,11 +30,10 @@ from dp_transforms.accounting.composition import (
     ROUNDING,
     check_delta,
     check_epsilon,
-    check_epsilon_per_query,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
-from dp_transforms.checks import check_whole, is_number
+from dp_transforms.checks import check_positive, check_whole, is_number
 
 Values = npt.NDArray[np.float64]
 
@@ -44,6 +43,7 @@ _MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is 
 _NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
 _SLOPE = 2e-15  # relative, per step of the lattice
 _LONGEST = 2**20  # entries above loss 0; a lattice that is cut there only raises delta
+_EPSILONS = 32  # at which the running figure is computed; between them it is interpolated
 _STOP = -1  # index of the policy "stop here" among the vertices
 
 
@@ -60,7 +60,7 @@ class _Lattice:
 
 def check_target(epsilon_per_query: float, target_probability: float) -> None:
     """Raises ValueError unless ``0 < q <= 1 / (e^eps + 1)``: beyond it the polygon of (h0, h1) has other vertices."""
-    check_epsilon_per_query(epsilon_per_query)
+    check_positive("epsilon_per_query", epsilon_per_query)
     largest = 1 / (math.exp(epsilon_per_query) + 1) if epsilon_per_query < 700 else 0.0
     if not is_number(target_probability) or not 0 < target_probability <= largest * (1 + 1e-12):
         raise ValueError(
@@ -222,7 +222,7 @@ class GameAccountant:
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user, who is
     excluded after `hits` results in the target. The number of calls is not limited; data and queries may be chosen
-    adaptively. Unit of privacy: one user, with all of its events. An `Accountant`. Source: docs/guarantee.md, "The
+    adaptively. Unit of privacy: one user, with all of its events. Source: docs/guarantee.md, "The
     game", from [CL23] Algorithm 1 and [KOV15].
 
     >>> game = GameAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
@@ -250,3 +250,37 @@ class GameAccountant:
         each = self.epsilon_per_query
         composed = min(calls * each, calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / delta)))
         return smallest_safe_argument(self.delta, delta, guess=0.9 * composed, lowest=0.0, highest=math.inf)
+
+    def epsilon_after_hits(self, epsilon: float, delta: float) -> tuple[float, ...]:
+        """For j = 1 .. hits an epsilon, rounded up but at most `epsilon`, at which the game cut at j hits has this
+        delta (docs/guarantee.md, "Claim (running figure)").
+
+        epsilon: here the game of all hits is known to have at most this delta. One pass of the game gives all j for
+        one epsilon. Between two values of epsilon, delta lies below its chord in e^epsilon: it is a supremum of
+        functions ``P(S) - e^epsilon Q(S)``, hence convex.
+        """
+        solved = (dataclasses.replace(self, hits=cut).epsilon(delta) for cut in (1, self.hits))
+        # At least a thousandth of the total: a generous delta alone may cover the first hits, at epsilon 0.
+        first, last = (min(max(one, epsilon / 1000), epsilon) for one in solved)
+        found = np.full(self.hits, last)
+        before: tuple[float, tuple[float, ...]] = (first, ())
+        done = 0  # entries found; they are found in order, since delta grows with j
+        for at in np.geomspace(first, last, _EPSILONS + 1).tolist():
+            # Also some of the entries that are not safe yet, for the chord to the next value.
+            deltas = charging_game_deltas(self.epsilon_per_query, self.target_probability, self.hits, at, 20 * delta)
+            while done < min(self.hits, len(deltas)) and deltas[done] <= delta:
+                found[done] = min(last, at, _chord(before, (at, deltas), done, delta))
+                done += 1
+            before = (at, deltas)
+        return tuple(np.maximum.accumulate(found).tolist())
+
+
+def _chord(
+    left: tuple[float, tuple[float, ...]], right: tuple[float, tuple[float, ...]], entry: int, delta: float
+) -> float:
+    """Where the chord between two values of epsilon meets delta; the right value if the left has no such entry."""
+    (low, low_deltas), (high, high_deltas) = left, right
+    if entry >= len(low_deltas) or not low_deltas[entry] > delta:
+        return high
+    share = (low_deltas[entry] - delta) / (low_deltas[entry] - high_deltas[entry])
+    return min(high, (low + math.log1p(share * math.expm1(high - low))) * (1 + 1e-9))

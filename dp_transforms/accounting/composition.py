@@ -1,8 +1,9 @@
-"""What every accountant answers; composition of pure mechanisms, basic, advanced and optimal; and the solver of all.
+"""Optimal composition of pure mechanisms; the solver of all accountants; and the shares of delta that noise does not
+need.
 
-`Accountant` is the one question: what does the whole interaction cost? Guarantee of each object with this interface:
-the interaction that it describes is (epsilon, delta(epsilon))-DP for every epsilon, and (epsilon(delta), delta)-DP for
-every delta. Neither number is ever rounded down. Each class says which interaction, and for which unit of privacy.
+An accountant, `GameAccountant` or another, says what a whole interaction costs for one unit of privacy: it is (epsilon,
+delta(epsilon))-DP for every epsilon, and (epsilon(delta), delta)-DP for every delta; epsilon(delta) is infinite where
+nothing is proved. Neither number is ever rounded down.
 
 Guarantee of composition: r adaptive calls to epsilon_per_query-DP mechanisms are (epsilon, delta)-DP, for the delta
 that the functions here return. No function rounds down: a delta is never smaller than the one of its formula beyond the
@@ -13,60 +14,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import empty_items_total_variation
 from dp_transforms.checks import check_positive, check_whole, is_number
+from dp_transforms.errors import InputError
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
 MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 
-@runtime_checkable
-class Accountant(Protocol):
-    """The privacy cost of one interaction, as a curve: delta as a function of epsilon, and its inverse.
-
-    Objects are frozen dataclasses: their fields are the declared numbers of the interaction, checked when they are
-    built. Equal fields mean equal curves.
-    """
-
-    def delta(self, epsilon: float) -> float:
-        """The smallest delta in [0, 1] that is proved at this epsilon. Does not increase with epsilon.
-
-        ValueError: epsilon is negative, infinite or NaN.
-        """
-        ...
-
-    def epsilon(self, delta: float) -> float:
-        """An epsilon >= 0, rounded up, at which the interaction has this delta; infinite if the method proves none.
-
-        ValueError: delta does not lie strictly between 0 and 1.
-        """
-        ...
-
-
-def check_epsilon_per_query(epsilon_per_query: float) -> None:
-    check_positive("epsilon_per_query", epsilon_per_query)
-
-
 def check_delta(delta: float) -> None:
     if not is_number(delta) or not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta!r}. Use a small one, such as 1e-9.")
+        raise InputError(
+            "delta", f"must lie strictly between 0 and 1, got {delta!r}.", "Use a small one, such as 1e-9."
+        )
 
 
 def check_epsilon(epsilon: float) -> None:
     if not is_number(epsilon) or not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and >= 0, got {epsilon!r}.")
-
-
-def check_calls(calls: int, at_least: int = 0) -> None:
-    check_whole("calls", calls, at_least)
-    if calls > MOST_CALLS:
-        raise ValueError(f"calls must be at most {MOST_CALLS:,}, got {calls!r}.")
+        raise InputError("epsilon", f"must be finite and >= 0, got {epsilon!r}.")
 
 
 def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:
@@ -76,8 +46,8 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     is ``epsilon_per_query * (2 K - calls)`` with K ~ Binomial(calls, e^eps / (1 + e^eps)), and
     ``delta = E[(1 - exp(epsilon - loss))_+]``. All terms are positive, so nothing cancels.
     """
-    check_epsilon_per_query(epsilon_per_query)
-    check_calls(calls)
+    check_positive("epsilon_per_query", epsilon_per_query)
+    check_whole("calls", calls, 0, MOST_CALLS)
     check_epsilon(epsilon)
     if epsilon >= epsilon_per_query * calls:
         return 0.0
@@ -198,24 +168,3 @@ def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domai
     if domain_size:
         distance += horizon * empty_items_total_variation(domain_size)
     return (1 + math.exp(epsilon)) * distance
-
-
-def charged_sampling_delta(
-    epsilon: float, queries: int, total_variation: float, horizon: int, domain_size: int
-) -> float:
-    """`sampling_delta` with two draws a query, each within total_variation of its exact distribution."""
-    return sampling_delta(epsilon, 2 * queries * total_variation, horizon, domain_size)
-
-
-def delta_left(delta: float, taken: float, max_users: int) -> float:
-    """What is left for noise and threshold, rounded down. Raises ValueError if nothing is left.
-
-    taken: the shares of hash collisions and sampling.
-    """
-    left = (delta - taken) * (1 - 1e-12)
-    if not left > 0:
-        raise ValueError(
-            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}. "
-            f"Raise delta, or declare fewer users and items (max_users = {max_users})."
-        )
-    return left

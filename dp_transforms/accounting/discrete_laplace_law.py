@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from dp_transforms.checks import check_positive, check_range
+from dp_transforms.checks import check_fraction, check_positive, check_range, check_whole
 
 UNIFORM_BITS = 128
 _GUARD_BITS = 160  # beyond UNIFORM_BITS, so that the error of a million multiplications stays far below one unit
@@ -53,10 +53,20 @@ def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Raises ValueError unless the noise of one query can be sampled exactly at this epsilon."""
-    if not MIN_EPSILON <= epsilon <= MAX_EPSILON:
-        raise ValueError(f"epsilon per query must lie in [{MIN_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
+class WholeNoise:
+    """Noise of whole numbers, by its tail: thresholds and stated sizes, of hits and of contributions, rest on it."""
+
+    def upper_tail(self, margin: int) -> float:
+        """``Pr[noise >= margin]``, rounded up."""
+        raise NotImplementedError
+
+    def smallest_margin(self, probability: float) -> int:
+        """The smallest m with ``Pr[noise >= m] <= probability``. probability: in (0, 1)."""
+        check_fraction("probability", probability)
+        low, high = -1, 1
+        while self.upper_tail(low) <= probability:
+            low, high = 2 * low, low
+        return smallest_whole(lambda margin: self.upper_tail(margin) <= probability, low, high)
 
 
 def upper_tail(epsilon: float, margin: int) -> float:
@@ -89,7 +99,7 @@ def upper_tail_integers(epsilon: float) -> tuple[int, ...]:
     By symmetry ``Pr[Z <= -m]`` takes the same integers, so a uniform 128-bit integer is inverted without error beyond
     one unit of 2^-128 for each threshold.
     """
-    check_epsilon(epsilon)
+    check_range("epsilon per query", epsilon, MIN_EPSILON, MAX_EPSILON)
     a = _ratio_integer(epsilon, 1)
     return tuple(_geometric_integers(a * _ONE // (_ONE + a), a))
 
@@ -171,8 +181,7 @@ def _capped_sum_tail(margin: int, wide_epsilon: float, narrow_epsilon: float, ca
     """
     for epsilon in (wide_epsilon, narrow_epsilon):
         check_range("epsilon of a noise", epsilon, MIN_WIDE_EPSILON, MAX_EPSILON)
-    if cap < 0:
-        raise ValueError(f"cap must be >= 0, got {cap!r}.")
+    check_whole("cap", cap, 0)
     with decimal.localcontext(_TAIL_CONTEXT):
         ln_a, ln_b = decimal.Decimal(-wide_epsilon), decimal.Decimal(-narrow_epsilon)  # the floats, exactly
         wide_share = 1 / (1 + ln_a.exp())

@@ -18,15 +18,14 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS, smallest_whole
-from dp_transforms.checks import check_fraction, check_range, check_whole
+from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS, WholeNoise
+from dp_transforms.checks import check_range, check_whole
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
 MAX_SCALE = 100_000  # a table has up to 89 entries for each unit of scale at shape 1, 9.5 at shape 2
@@ -37,15 +36,13 @@ _BITS = 208  # of fixed-point numbers: 80 beyond the 128 that are kept
 _ONE = 1 << _BITS
 _TERMS = 44  # of each Taylor series: see `_tail_integrals`
 _NEAR = 128  # below scale / 128 the series of exp in powers of (x/s)^p is used
-_BLOCK = 256  # values between two that are computed from the series itself
-_GUARD_BITS = 240
 _DIGITS = decimal.Context(prec=90, Emin=-100_000, Emax=100_000)
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
-class ExponentialPower:
+class ExponentialPower(WholeNoise):
     """The law of Z. shape: in [1, 4]. scale: in integers, 1 .. 100,000. All masses are those of the infinite law.
 
     >>> noise = ExponentialPower(shape=2.0, scale=100)
@@ -81,11 +78,6 @@ class ExponentialPower:
         error = 2 * LOG_TAIL_ERROR * max(1.0, -log_tail)  # twice: for exp too
         return min(1.0, math.nextafter(math.exp(log_tail + error), math.inf))
 
-    def smallest_margin(self, probability: float) -> int:
-        """The smallest m >= 1 with ``Pr[Z >= m] <= probability``. probability: in (0, 1)."""
-        check_fraction("probability", probability)
-        return smallest_whole(lambda margin: self.upper_tail(margin) <= probability, 0, self.scale)
-
     def hazard_bounds(self, margins: Any) -> tuple[Any, Any]:
         """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale; of one
         margin or of an array.
@@ -97,9 +89,12 @@ class ExponentialPower:
         low = self.shape * at ** (self.shape - 1)
         return low * (1 - 1e-12), (low + (self.shape - 1) / at) * (1 + 1e-12)
 
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - a few laws are used in a process
     def upper_tail_integers(self) -> tuple[int, ...]:
         """``floor(2^128 Pr[Z >= m])`` for m = 1, 2, ... until it is 0, which is left out; within one unit of 2^-128."""
-        return _upper_tail_integers(self.shape, self.scale)
+        first, *further = _tail_integrals(self.shape, self.scale)
+        tails = ((integral << UNIFORM_BITS) // (2 * first) for integral in further)
+        return tuple(tail for tail in tails if tail > 0)
 
     @property
     def sampling_total_variation(self) -> float:
@@ -138,14 +133,6 @@ def _log_upper_tail(shape: float, at: Floats) -> Floats:
     return found - math.log(2)
 
 
-@functools.lru_cache(maxsize=4)
-def _upper_tail_integers(shape: float, scale: int) -> tuple[int, ...]:
-    integrals = _tail_integrals(shape, scale)
-    whole = 2 * integrals[0]
-    tails = ((integral << UNIFORM_BITS) // whole for integral in integrals[1:])
-    return tuple(tail for tail in tails if tail > 0)
-
-
 def _tail_integrals(shape: float, scale: int) -> list[int]:
     """The integrals of ``exp(-(x/s)^p) dx/s`` from 0, 1/2, 3/2, 5/2, ... on, in units of 2^-208, until below 2^-150.
 
@@ -166,11 +153,11 @@ def _tail_integrals(shape: float, scale: int) -> list[int]:
         series = _trimmed(_integral_series(shape, centre / scale, half / scale))
         at_upper = _horner(series, _ONE)
         last = max(1, math.ceil(centre - half + Fraction(1, 2)))  # the least margin of this piece
-        step, offset = 1 / half, (centre + Fraction(1, 2)) / half  # v = step * margin - offset
-        values = _values(series, step, step * margin - offset, margin - last + 1)
-        for value in values:
-            integrals[margin] = beyond + at_upper - value
-            margin -= 1
+        # In units of 2^-208: the series is in v = (margin - 1/2 - centre) / half.
+        step, at = (math.floor(v * _ONE) for v in (1 / half, (margin - Fraction(1, 2) - centre) / half))
+        while margin >= last:
+            integrals[margin] = beyond + at_upper - _horner(series, at)
+            margin, at = margin - 1, at - step
         beyond += at_upper - _horner(series, -_ONE)
         upper = centre - half
     at_upper = _integral_from_zero(shape, upper / scale)
@@ -212,37 +199,6 @@ def _integral_series(shape: float, centre: Fraction, half: Fraction) -> list[int
     return [0, *(entry * half.numerator // (half.denominator * (k + 1)) for k, entry in enumerate(density))]
 
 
-def _values(series: list[int], step: Fraction, first: Fraction, count: int) -> Iterator[int]:
-    """The polynomial at v = first, first - step, ..., `count` of them within [-1, 1], in units of 2^-208.
-
-    Many at once by differences: d + 1 neighbours determine a polynomial of degree d, and each further value costs d
-    additions. An error of e in the neighbours grows to at most ``e sum over k <= d of 2^k C(n, k)`` at the n-th value:
-    less than 2^214 e for d = 44 and n = 256. So the neighbours have 240 bits more, and the sums are off by less than
-    one unit.
-    """
-    degree = len(series) - 1
-    for begin in range(0, count, _BLOCK):
-        points = min(_BLOCK, count - begin)
-        few = points <= 2 * degree  # then differences would cost more
-        more_bits = 0 if few else _GUARD_BITS
-        bits = _BITS + more_bits
-        coefficients = [coefficient << more_bits for coefficient in series]
-        step_bits = (step.numerator << bits) // step.denominator
-        at = (first.numerator << bits) // first.denominator - begin * step_bits
-        known = [_horner(coefficients, at - point * step_bits, bits) for point in range(points if few else degree + 1)]
-        if few:
-            yield from known
-            continue
-        differences = []  # of order 0, 1, ..., degree, at the first point
-        while known:
-            differences.append(known[0])
-            known = list(map(operator.sub, known[1:], known))
-        column: Iterable[int] = itertools.repeat(differences[-1], points)
-        for difference in reversed(differences[:-1]):
-            column = itertools.islice(itertools.accumulate(column, initial=difference), points)
-        yield from (value >> more_bits for value in column)
-
-
 def _integral_from_zero(shape: float, upper: Fraction) -> int:
     """The integral of ``exp(-x^p)`` from 0 to upper <= 1/128 or little more, in units of 2^-208."""
     exponent = _fixed(_power(upper, shape))
@@ -256,11 +212,11 @@ def _integral_from_zero(shape: float, upper: Fraction) -> int:
     return total * upper.numerator // upper.denominator
 
 
-def _horner(series: list[int], at: int, bits: int = _BITS) -> int:
-    """All in units of 2^-bits; off by less than one for each coefficient."""
+def _horner(series: list[int], at: int) -> int:
+    """All in units of 2^-208; off by less than one for each coefficient."""
     value = 0
     for coefficient in reversed(series):
-        value = (value * at >> bits) + coefficient
+        value = (value * at >> _BITS) + coefficient
     return value
 
 

@@ -8,7 +8,7 @@ contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user
 adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
 and, for many hits, Theorem 3.8 made explicit; docs/papers_proofs.md, "Theorem of the monitor" proves them there.
 
-With ``g = narrow_epsilon * grid`` the proof needs four inequalities, which `check_monitor_noise` checks, and shows
+With ``g = narrow_epsilon * grid`` the proof needs four inequalities, which are checked, and shows
 
     epsilon = g (75 (k + 1) + 25 ln(1/d)),  delta = 3 d,        for every d in (0, 1), k = hits.
 
@@ -21,6 +21,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+
+import numpy as np
 
 from dp_transforms.accounting.composition import (
     ROUNDING,
@@ -39,12 +41,14 @@ _SMALLEST_DELTA = 1e-290  # a third of it, and shares of that, are still floats
 _LARGEST_SHIFT = 0.5  # of g; [KMS21] leaves such conditions out
 _HITS_PER_EPOCH = (3, 6, 12, 24)  # tried; every number of epochs gives a valid bound
 _MOST_EPOCHS = 10**5  # tried; a monitor that needed more could not be sampled
+_EXACT_HITS = 64  # entries of the running figure up to here are computed one by one
+_GRID = 32
 _LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ThresholdMonitorAccountant:
-    """Guarantee: a monitor with these numbers is (epsilon, delta(epsilon))-DP for one user. An `Accountant`.
+    """Guarantee: a monitor with these numbers is (epsilon, delta(epsilon))-DP for one user.
 
     wide_epsilon, narrow_epsilon, cap: W is discrete Laplace with wide_epsilon, V with narrow_epsilon; what is added is
     ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1.
@@ -53,7 +57,7 @@ class ThresholdMonitorAccountant:
     Source: [KMS21] Theorems 3.2 and 3.8, docs/papers_proofs.md, "Theorem of the monitor".
 
     >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
-    >>> accountant.delta(1.0) <= 1e-6, accountant.cut(10).epsilon(1e-6) < 0.3
+    >>> accountant.delta(1.0) <= 1e-6, accountant.epsilon_after_hits(1.0, 1e-6)[9] < 0.3
     (True, True)
     """
 
@@ -64,29 +68,61 @@ class ThresholdMonitorAccountant:
     grid: int = 1
 
     def __post_init__(self) -> None:
-        check_monitor_noise(
-            wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap, grid=self.grid
-        )
+        """The conditions of the proof: docs/papers_proofs.md, "The monitor"."""
+        check_whole("grid", self.grid, 1)
+        check_whole("cap", self.cap, 1)
         check_whole("hits", self.hits, 1)
+        for name in ("wide_epsilon", "narrow_epsilon"):
+            value = getattr(self, name)
+            if not is_number(value) or not MIN_WIDE_EPSILON <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= {MIN_WIDE_EPSILON}, got {value!r}. Use a coarser grid.")
+        if not self.shift <= _LARGEST_SHIFT:
+            raise ValueError(
+                f"narrow_epsilon * grid must be at most {_LARGEST_SHIFT}, got {self.shift:.6g}. Lower epsilon."
+            )
+        if not self.cap >= math.exp(0.1) * self.grid:
+            least = f"e^0.1 grid = {math.exp(0.1) * self.grid:.1f}"
+            raise ValueError(f"cap must be at least {least} units, got {self.cap}.")
+        tail = upper_tail(self.narrow_epsilon, self.cap + 1)
+        if not tail <= self.shift / 2:
+            raise ValueError(
+                f"Pr[V > cap] must be at most narrow_epsilon * grid / 2 = {self.shift / 2:.6g}, got {tail:.6g}. "
+                "Raise cap to ln(1 / (narrow_epsilon * grid)) / narrow_epsilon."
+            )
+        if not self.wide_epsilon * self.cap <= 0.1:
+            most = f"1 / (10 cap) = {0.1 / self.cap:.6g}"
+            raise ValueError(f"wide_epsilon must be at most {most}, got {self.wide_epsilon!r}.")
+
+    @property
+    def shift(self) -> float:
+        """g."""
+        return self.narrow_epsilon * self.grid
 
     def delta(self, epsilon: float) -> float:
         check_epsilon(epsilon)
-        shift = self.narrow_epsilon * self.grid
-        return min(_delta(shift, self.hits, epochs, epsilon) for epochs in _epoch_counts(self.hits))
+        return min(_delta(self.shift, self.hits, epochs, epsilon) for epochs in _epoch_counts(self.hits))
 
     def epsilon(self, delta: float) -> float:
         check_delta(delta)
-        shift = self.narrow_epsilon * self.grid
-        best = shift * (_PER_HIT * (self.hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) * (1 + ROUNDING)
+        best = self.shift * (_PER_HIT * (self.hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) * (1 + ROUNDING)
         for epochs in _epoch_counts(self.hits)[1:]:
-            if _delta(shift, self.hits, epochs, best) < delta:
-                delta_at = functools.partial(_delta, shift, self.hits, epochs)
+            if _delta(self.shift, self.hits, epochs, best) < delta:
+                delta_at = functools.partial(_delta, self.shift, self.hits, epochs)
                 best = smallest_safe_argument(delta_at, delta, guess=best, lowest=0.0, highest=best)
         return best
 
-    def cut(self, hits: int) -> ThresholdMonitorAccountant:
-        """The price for a user that has paid fewer than this many hits so far: the running figure."""
-        return dataclasses.replace(self, hits=min(hits, self.hits))
+    def epsilon_after_hits(self, epsilon: float, delta: float) -> tuple[float, ...]:
+        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the monitor cut at j hits.
+
+        Beyond the first ones only some numbers of hits are solved; those in between take the next larger one's.
+        """
+        exact = min(self.hits, _EXACT_HITS)
+        cuts = {*range(1, exact + 1), *np.geomspace(exact, self.hits, _GRID).astype(int).tolist(), self.hits}
+        found, last = np.full(self.hits, epsilon), 0
+        for cut in sorted(cuts):
+            found[last:cut] = min(epsilon, dataclasses.replace(self, hits=cut).epsilon(delta))
+            last = cut
+        return tuple(np.maximum.accumulate(found).tolist())
 
 
 def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorAccountant:
@@ -106,29 +142,13 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
     scale = (_PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) / epsilon
     for epochs in _epoch_counts(hits)[1:]:
         if _delta(1 / scale, hits, epochs, epsilon) < delta:
-            scale = _epochs_scale(hits, epochs, epsilon, delta, scale)
+
+            def delta_at(tried: float, epochs: int = epochs) -> float:
+                return _delta(1 / tried, hits, epochs, epsilon)
+
+            limits = {"lowest": 1 / _LARGEST_SHIFT, "highest": scale}
+            scale = smallest_safe_argument(delta_at, delta, guess=scale / 1.1, **limits)
     return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epsilon, delta, hits, grid)
-
-
-def check_monitor_noise(*, wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
-    """Raises ValueError unless the proof holds for these noises: docs/papers_proofs.md, "The monitor"."""
-    check_whole("grid", grid, 1)
-    check_whole("cap", cap, 1)
-    for name, value in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):
-        if not is_number(value) or not MIN_WIDE_EPSILON <= value < math.inf:
-            raise ValueError(f"{name} must be finite and >= {MIN_WIDE_EPSILON}, got {value!r}. Use a coarser grid.")
-    shift = narrow_epsilon * grid
-    if not shift <= _LARGEST_SHIFT:
-        raise ValueError(f"narrow_epsilon * grid must be at most {_LARGEST_SHIFT}, got {shift:.6g}. Lower epsilon.")
-    if not cap >= math.exp(0.1) * grid:
-        raise ValueError(f"cap must be at least e^0.1 grid = {math.exp(0.1) * grid:.1f} units, got {cap}.")
-    if not upper_tail(narrow_epsilon, cap + 1) <= shift / 2:
-        raise ValueError(
-            f"Pr[V > cap] must be at most narrow_epsilon * grid / 2 = {shift / 2:.6g}, got "
-            f"{upper_tail(narrow_epsilon, cap + 1):.6g}. Raise cap to ln(1 / (narrow_epsilon * grid)) / narrow_epsilon."
-        )
-    if not wide_epsilon * cap <= 0.1:
-        raise ValueError(f"wide_epsilon must be at most 1 / (10 cap) = {0.1 / cap:.6g}, got {wide_epsilon!r}.")
 
 
 def _epoch_counts(hits: int) -> list[int]:
@@ -162,16 +182,6 @@ def _delta(shift: float, hits: int, epochs: int, epsilon: float) -> float:
         else:
             high = middle
     return min(1.0, (failures(high) + optimal_composition_delta(high, epochs, epsilon)) * (1 + ROUNDING))
-
-
-def _epochs_scale(hits: int, epochs: int, epsilon: float, delta: float, highest: float) -> float:
-    return smallest_safe_argument(
-        lambda scale: _delta(1 / scale, hits, epochs, epsilon),
-        delta,
-        guess=highest / 1.1,
-        lowest=1 / _LARGEST_SHIFT,
-        highest=highest,
-    )
 
 
 def _round_noise(scale: float, epsilon: float, delta: float, hits: int, grid: int) -> ThresholdMonitorAccountant:

@@ -1,38 +1,28 @@
 """The numbers of tests that users pay for: which noise, order, weights and threshold find most for a budget.
 
-Guarantee: whatever is chosen, the result is safe: `PaidTests` checks the budget, every price and the threshold. The
-search alone reads declared numbers, never a log, and prices on a coarse grid of the continuous law (docs/guarantee.md,
-"The noise of contributions"). It minimises the number of users from which an item is found with 95 % probability, as a
-geometric mean over activities from the first to the last of the usual ones, at the smallest safe threshold.
+No guarantee hangs on the search: a plan checks the budget, every price and the threshold. It reads declared numbers,
+never a log, and prices on a coarse grid of the continuous law (docs/guarantee.md, "The noise of contributions"). It
+minimises the number of users from which an item is found with 95 % probability at the smallest safe threshold, as a
+geometric mean over activities from the first to the last of the usual ones.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.price_bounds import MAX_ORDER
-from dp_transforms.accounting.price_list import (
-    MOST_LOOKS,
-    PriceList,
-    make_price_list,
-    order_budget,
-    smallest_open_threshold,
-)
+from dp_transforms.accounting.price_bounds import MAX_ORDER, Published
+from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.errors import InputError
 
-DEFAULT_USUAL_LOOKS, DEFAULT_MOST_LOOKS = (1, 1000), 3000
-SMALLEST_KNOWN_ERROR = 1e-30
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
 LARGEST_SCALE = 50_000
@@ -49,22 +39,61 @@ _FOUND = 0.05  # probability with which an item at the size sought is missed
 Floats = npt.NDArray[np.float64]
 
 
-class Terms(NamedTuple):
-    """What is searched for. Names as in `choose_tests`."""
+class PaidTests(NamedTuple):
+    """What `choose_tests` found.
 
-    epsilon: float
-    delta: float
-    usual_looks: tuple[int, int]
-    most_looks: int
-    known_error: float | None
+    delta_tests, delta_open: all tests are (epsilon, delta_tests)-DP, and delta_open pays for items that one user alone
+        holds; 0 with public items. prices: with their noise and order. threshold: T of items that were not named
+        before.
+    """
 
-    @property
-    def shares_open(self) -> tuple[float, ...]:
-        return SHARES_OPEN if self.known_error is None else (0.0,)
+    delta_tests: float
+    delta_open: float
+    prices: PriceList
+    threshold: int
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Found:
+def choose_tests(
+    epsilon: float,
+    delta: float,
+    *,
+    usual_tests: tuple[int, int],
+    most_tests: int,
+    level_spacing: float,
+    false_name_error: float | None = None,
+    amounts: Iterable[int] | None = None,
+    open_units: int = BUDGET_UNITS,
+) -> PaidTests:
+    """The numbers that find most for this budget and activity.
+
+    delta: for tests and open items together; what sampling and hashes need is taken off before.
+    usual_tests: most users have between so many contributions in the whole run, the smaller number first. most_tests:
+    a user's further ones do not count. level_spacing: of the boundaries of levels, in standard deviations.
+    false_name_error: None for open items. With public items no threshold has to be safe: all of delta goes to the
+    tests, and the threshold is the smallest that noise alone reaches with at most this probability. amounts,
+    open_units: as in `make_price_list` and `smallest_open_threshold`.
+    """
+    search = _Search(epsilon, delta, usual_tests, most_tests, false_name_error)
+    best = search.best()
+    if best is None:
+        raise InputError(
+            "epsilon",
+            f"= {epsilon:g} with delta = {delta:g} cannot pay for {most_tests} contributions of a user at any order up "
+            f"to {MAX_ORDER:g}.",
+            "Raise epsilon or delta, or lower most_contributions.",
+        )
+    delta_tests, delta_open = delta * (1 - best.share_open), delta * best.share_open
+    budget = order_budget(best.order, epsilon, delta_tests)
+    noise = ExponentialPower(best.shape, _scale_for(best.shape, best.order, budget, most_tests))
+    spacing = math.ceil(level_spacing * noise.standard_deviation)
+    prices = make_price_list(Published(noise, best.order, spacing), budget, most_tests, amounts)
+    if false_name_error is not None:
+        return PaidTests(delta_tests, 0.0, prices, noise.smallest_margin(false_name_error))
+    threshold = smallest_open_threshold(prices, delta_open, open_units=open_units)
+    return PaidTests(delta_tests, delta_open, prices, threshold)
+
+
+class _Found(NamedTuple):
     """users: the mean logarithm of the users needed."""
 
     users: float
@@ -73,66 +102,76 @@ class Found:
     share_open: float
 
 
-def best_terms(terms: Terms, shapes: Sequence[float]) -> Found | None:
-    """The numbers that find most; None if the budget pays for none. From the best of some shapes and orders, or of all
-    where some are not enough."""
-    some = np.clip(1 + _ORDERS * 2 * math.log(1 / terms.delta) / max(terms.epsilon, 1e-9), 1.05, MAX_ORDER)
-    orders = sorted(set(some.tolist()))
-    find = functools.partial(_found, terms)
-    start = _best(itertools.starmap(find, itertools.product(shapes[::_STRIDE], orders[::_STRIDE])))
-    if start is None:
-        best = _best(itertools.starmap(find, itertools.product(shapes, orders)))
-    else:
-        best = _descend(find, shapes, orders, start)
-    if best is None:
-        return None
-    return _best([best, *(find(best.shape, order) for order in _orders_around(best.order))])
-
-
-def _descend(
-    find: Callable[[float, float], Found | None], shapes: Sequence[float], orders: Sequence[float], start: Found
-) -> Found | None:
-    """From this shape and order to neighbours, while these find more."""
-    seen: dict[tuple[int, int], Found | None] = {}
-    here = (shapes.index(start.shape), orders.index(start.order))
-    while True:
-        around = [(here[0] + i, here[1] + j) for i in (0, -1, 1) for j in (0, -1, 1)]
-        for row, column in around:
-            if (row, column) not in seen and 0 <= row < len(shapes) and 0 <= column < len(orders):
-                seen[row, column] = find(shapes[row], orders[column])
-        best = _best(seen.values())
-        if best is None or best == seen[here]:
-            return best
-        here = (shapes.index(best.shape), orders.index(best.order))
-
-
-def _orders_around(order: float) -> list[float]:
-    orders = [order ** (1 - step / 8) * (order * 1.29) ** (step / 8) for step in range(-7, 8)]
-    return [order for order in orders if 1.01 < order <= MAX_ORDER]
-
-
-def _best(found: Iterable[Found | None]) -> Found | None:
+def _best(found: Iterable[_Found | None]) -> _Found | None:
     return min((each for each in found if each is not None), default=None)
 
 
-def _found(terms: Terms, shape: float, order: float) -> Found | None:
-    """With the best split of delta."""
-    return _best(_found_with(terms, shape, order, share) for share in terms.shares_open)
+class _Search(NamedTuple):
+    """For the numbers that find most. Names as in `choose_tests`."""
 
+    epsilon: float
+    delta: float
+    usual_tests: tuple[int, int]
+    most_tests: int
+    false_name_error: float | None
 
-def _found_with(terms: Terms, shape: float, order: float, share_open: float) -> Found | None:
-    """The mean logarithm of (T + quantile) / weight."""
-    budget = order_budget(order, terms.epsilon, terms.delta * (1 - share_open))
-    if budget <= 0:
-        return None
-    activities = sorted(set(np.geomspace(*terms.usual_looks, _ACTIVITIES).round().tolist()))
-    looks, curve = np.array([*activities, terms.most_looks]), _curve(shape, order)
-    weights = _weights(curve, budget / looks)
-    if weights[-1] == -math.inf or weights[0] == -math.inf:
-        return None
-    found = _threshold(terms, shape, curve, budget, terms.delta * share_open)
-    found += float(_quantile(shape, np.array([_FOUND]))[0])
-    return Found(math.log(found) - float(np.mean(weights[:-1])), shape, order, share_open)
+    def best(self) -> _Found | None:
+        """None if the budget pays for none. From the best of some shapes and orders, or of all where some are not
+        enough."""
+        some = np.clip(1 + _ORDERS * 2 * math.log(1 / self.delta) / max(self.epsilon, 1e-9), 1.05, MAX_ORDER)
+        orders = sorted(set(some.tolist()))
+        start = _best(itertools.starmap(self.of, itertools.product(SHAPES[::_STRIDE], orders[::_STRIDE])))
+        if start is None:
+            best = _best(itertools.starmap(self.of, itertools.product(SHAPES, orders)))
+        else:
+            best = self._from(start, orders)
+        if best is None:
+            return None
+        finer = [best.order ** (1 - step / 8) * (best.order * 1.29) ** (step / 8) for step in range(-7, 8)]
+        return _best([best, *(self.of(best.shape, order) for order in finer if 1.01 < order <= MAX_ORDER)])
+
+    def _from(self, start: _Found, orders: list[float]) -> _Found | None:
+        """To neighbours of this shape and order, while these find more."""
+        seen: dict[tuple[int, int], _Found | None] = {}
+        here = (SHAPES.index(start.shape), orders.index(start.order))
+        while True:
+            for row, column in ((here[0] + i, here[1] + j) for i in (0, -1, 1) for j in (0, -1, 1)):
+                if (row, column) not in seen and 0 <= row < len(SHAPES) and 0 <= column < len(orders):
+                    seen[row, column] = self.of(SHAPES[row], orders[column])
+            best = _best(seen.values())
+            if best is None or best == seen[here]:
+                return best
+            here = (SHAPES.index(best.shape), orders.index(best.order))
+
+    def of(self, shape: float, order: float) -> _Found | None:
+        """With the best split of delta."""
+        shares = SHARES_OPEN if self.false_name_error is None else (0.0,)
+        return _best(self._with_share(shape, order, share) for share in shares)
+
+    def _with_share(self, shape: float, order: float, share_open: float) -> _Found | None:
+        """The mean logarithm of (T + quantile) / weight."""
+        budget = order_budget(order, self.epsilon, self.delta * (1 - share_open))
+        if budget <= 0:
+            return None
+        activities = sorted(set(np.geomspace(*self.usual_tests, _ACTIVITIES).round().tolist()))
+        tests, curve = np.array([*activities, self.most_tests]), _curve(shape, order)
+        weights = _weights(curve, budget / tests)
+        if weights[-1] == -math.inf or weights[0] == -math.inf:
+            return None
+        found = self._threshold(shape, curve, budget, self.delta * share_open)
+        found += float(_quantile(shape, np.array([_FOUND]))[0])
+        return _Found(math.log(found) - float(np.mean(weights[:-1])), shape, order, share_open)
+
+    def _threshold(self, shape: float, curve: Floats, budget: float, delta_open: float) -> float:
+        """The smallest safe T, in scales."""
+        if self.false_name_error is not None:
+            return float(_quantile(shape, np.array([self.false_name_error]))[0])
+        least = budget / self.most_tests
+        smallest = math.exp(float(_weights(curve, np.array([least]))[0]))
+        payable = np.flatnonzero((curve <= budget) & (smallest <= _WEIGHTS))
+        charged = np.maximum(curve[payable], least)
+        threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / budget), initial=0.0))
+        return max(threshold, smallest + float(_quantile(shape, np.array([delta_open / self.most_tests]))[0]))
 
 
 def _weights(curve: Floats, amounts: Floats) -> Floats:
@@ -141,22 +180,10 @@ def _weights(curve: Floats, amounts: Floats) -> Floats:
     return np.interp(np.log(np.maximum(amounts, 1e-300)), prices, _LOG_WEIGHTS, left=-math.inf)
 
 
-def _threshold(terms: Terms, shape: float, curve: Floats, budget: float, delta_open: float) -> float:
-    """The smallest safe T, in scales."""
-    if terms.known_error is not None:
-        return float(_quantile(shape, np.array([terms.known_error]))[0])
-    least = budget / terms.most_looks
-    smallest = math.exp(float(_weights(curve, np.array([least]))[0]))
-    payable = np.flatnonzero((curve <= budget) & (smallest <= _WEIGHTS))
-    charged = np.maximum(curve[payable], least)
-    threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / budget), initial=0.0))
-    return max(threshold, smallest + float(_quantile(shape, np.array([delta_open / terms.most_looks]))[0]))
-
-
-def scale_for(shape: float, order: float, budget: float, most_looks: int) -> int:
+def _scale_for(shape: float, order: float, budget: float, most_tests: int) -> int:
     """Large enough for the smallest weight to be some tens, or at least 10: rounding it down costs little then."""
-    smallest = math.exp(float(_weights(_curve(shape, order), np.array([budget / most_looks]))[0]))
-    usual = max(_SCALE_FOR_1000_TESTS, round(_SCALE_FOR_1000_TESTS * math.sqrt(most_looks / 1e4)))
+    smallest = math.exp(float(_weights(_curve(shape, order), np.array([budget / most_tests]))[0]))
+    usual = max(_SCALE_FOR_1000_TESTS, round(_SCALE_FOR_1000_TESTS * math.sqrt(most_tests / 1e4)))
     return min(LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / max(smallest, 1e-9))))
 
 
@@ -202,88 +229,3 @@ def _quantile(shape: float, tails: Floats) -> Floats:
 def _quantiles(shape: float) -> tuple[Floats, Floats]:
     at = np.linspace(230 ** (1 / shape), 0, 8001)
     return ExponentialPower(shape, 1).log_tails_at(at)[0], at
-
-
-@dataclasses.dataclass(frozen=True)
-class PaidTests:
-    """Build it with `choose_tests`; construction checks that the numbers are safe.
-
-    epsilon, delta_looks, delta_open: all tests are (epsilon, delta_looks)-DP, and delta_open pays for items that one
-        user alone holds; 0 with public items. prices: with their noise and order. threshold: T of items that were not
-        named before. open_units: what a user can pay for tests of such items, of a full budget. Theorem:
-        docs/guarantee.md, "Theorem of the user budget".
-    """
-
-    epsilon: float
-    delta_looks: float
-    delta_open: float
-    prices: PriceList
-    threshold: int
-    open_units: int = BUDGET_UNITS
-
-    def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        check_delta(self.delta_looks)
-        affordable = order_budget(self.prices.order, self.epsilon, self.delta_looks)
-        if not self.prices.budget <= affordable:
-            raise ValueError(
-                f"budget must be at most {affordable:.9g} at order {self.prices.order:g} for these epsilon and "
-                f"delta_looks, got {self.prices.budget:.9g}. Use choose_tests."
-            )
-        check_whole("threshold", self.threshold, 1)
-        if self.delta_open:
-            safe = smallest_open_threshold(self.prices, self.delta_open, open_units=self.open_units)
-            if self.threshold < safe:
-                raise ValueError(f"threshold must be >= {safe} for this delta_open, got {self.threshold}.")
-
-
-def choose_tests(
-    epsilon: float,
-    delta: float,
-    *,
-    usual_looks: tuple[int, int] = DEFAULT_USUAL_LOOKS,
-    most_looks: int = DEFAULT_MOST_LOOKS,
-    shapes: Sequence[float] = SHAPES,
-    level_spacing: float = 0.0,
-    known_error: float | None = None,
-    amounts: Sequence[int] | None = None,
-    open_units: int = BUDGET_UNITS,
-) -> PaidTests:
-    """The numbers that find most for this budget and activity.
-
-    delta: for tests and open items together; what sampling and hashes need is taken off before.
-    usual_looks: most users have between so many contributions in the whole run. most_looks: a user's further ones do
-    not count. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels. known_error: None
-    for open items. With public items no threshold has to be safe: all of delta goes to the tests, and the threshold is
-    the smallest that noise alone reaches with at most this probability. amounts, open_units: as in `make_price_list`
-    and `smallest_open_threshold`.
-    """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    if known_error is not None:
-        check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
-    usual = check_usual_looks(usual_looks, most_looks)
-    best = best_terms(Terms(epsilon, delta, usual, most_looks, known_error), shapes)
-    if best is None:
-        raise ValueError(
-            f"epsilon = {epsilon:g} with delta = {delta:g} cannot pay for most_contributions = {most_looks} at any "
-            f"order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_contributions."
-        )
-    budget = order_budget(best.order, epsilon, delta * (1 - best.share_open))
-    noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_looks))
-    spacing = math.ceil(level_spacing * noise.standard_deviation)
-    prices = make_price_list(noise, best.order, budget, most_looks, spacing=spacing, amounts=amounts)
-    if known_error is not None:
-        return PaidTests(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error))
-    delta_open = delta * best.share_open
-    threshold = smallest_open_threshold(prices, delta_open, open_units=open_units)
-    return PaidTests(epsilon, delta * (1 - best.share_open), delta_open, prices, threshold, open_units)
-
-
-def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
-    """The pair, the smaller one first. Raises ValueError."""
-    if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_contributions must be a pair such as (1, 1000), got {shown(usual_looks)}.")
-    first, last = sorted(check_whole("each of usual_contributions", looks, 1, most_looks) for looks in usual_looks)
-    return first, last

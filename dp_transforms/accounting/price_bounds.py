@@ -1,8 +1,8 @@
-"""What a test costs at most: bounds on the prices of many weights at once, of one published bit or of its levels.
+"""What a test costs at most: bounds on the prices of many weights at once.
 
 The price of a test is the largest Renyi divergence, over all whole counts of the other users and both ways, between
-what is published of an item with a user's weight and without it: a bit, ``count + noise >= threshold``; or a level, how
-many of the boundaries T, T + d, T + 2d, ... the noisy count reaches.
+what is published of an item with a user's weight and without it: a level, how many of the boundaries T, T + d, T + 2d,
+... the noisy count reaches.
 
 Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it at the spacing of plans,
 where no tail below e^-600 decides; `within` says yes only where a price is at most what is given (docs/prices.md, "Many
@@ -10,14 +10,13 @@ prices at once"). Errors of floats are added, each
 inequality is rounded up. Tests compare the bounds with exact prices.
 
 A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,
-and only intervals whose bound is above what is allowed are cut. ``P = Pr[Z >= m - weight]`` is the bit with the user,
-``Q = Pr[Z >= m]`` without; m is the threshold less the count of the others; ``lam = order - 1``; the excess is ``sum
-P^order Q^-lam - 1`` over the outcomes.
+and only intervals whose bound is above what is allowed are cut. ``P = Pr[Z >= m - weight]``, with the user, and
+``Q = Pr[Z >= m]``, without, belong to one boundary; m is the boundary less the count of the others; ``lam = order -
+1``; the excess is ``sum P^order Q^-lam - 1`` over the outcomes.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -40,10 +39,9 @@ _FIRST_INTERVALS = 5  # for each unit of scale
 _CUTS = 4
 _SLOPE_ERRORS = 1e-12  # of differences of tails: of the larger one, times the size of its logarithm
 _OUTCOME_ERRORS = 5e-12  # of the probability of an outcome, likewise
-_REST = 1e-6  # of what is found: what the boundaries of levels beyond the reach may add
+_REST = 1e-6  # of what is found: what the boundaries beyond the reach may add
 _SMALLEST_DECAY = math.log(2)
 _FAR = -600.0  # logarithm of a tail that is no longer computed with as a number
-_MOST_SCALES = 1000  # of a weight that is looked at
 _WEIGHTS_AT_ONCE = 256
 _MOST_STEPS = 40
 
@@ -52,22 +50,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclasses.dataclass(frozen=True)
-class Published:
-    """What is published of a test: a bit (spacing 0), or all levels."""
+class Published(NamedTuple):
+    """The levels that are published of a test, with boundaries at this distance, and the order of the divergence."""
 
     noise: ExponentialPower
     order: float
-    spacing: int = 0
-
-    @property
-    def has_levels(self) -> bool:
-        return self.spacing > 0
-
-    @property
-    def boundaries(self) -> tuple[int, ...]:
-        """Those that are followed one by one, from m."""
-        return (-self.spacing, 0, self.spacing) if self.has_levels else (0,)
+    spacing: int
 
 
 def price_bounds(
@@ -97,19 +85,15 @@ def _in_parts(published: Published, weights: Ints, allowed: Floats, least: float
     )
 
 
-def check_order(order: float) -> None:
-    check_range("order", order, 1.0, MAX_ORDER)
-    if order == 1:
+def check_published(published: Published) -> None:
+    """Raises ValueError unless prices can be bounded."""
+    if not check_range("order", published.order, 1.0, MAX_ORDER) > 1:
         raise ValueError("order must be > 1, got 1.")
-
-
-def check_spacing(noise: ExponentialPower, weight: int, spacing: int) -> None:
-    least = max(weight, math.ceil(LEAST_SPACING * noise.standard_deviation))
-    check_whole("spacing", spacing, least)
-    if spacing > max(least, MOST_SPACING * noise.standard_deviation):
-        raise ValueError(
-            f"spacing must be at most {MOST_SPACING} standard deviations of the noise, got {shown(spacing)}."
-        )
+    deviation = published.noise.standard_deviation
+    check_whole("spacing", published.spacing, max(1, math.ceil(LEAST_SPACING * deviation)))
+    if published.spacing > max(1, MOST_SPACING * deviation):
+        most = f"{MOST_SPACING} standard deviations of the noise"
+        raise ValueError(f"spacing must be at most {most}, got {shown(published.spacing)}.")
 
 
 def log_tails(noise: ExponentialPower, reach: int) -> Floats:
@@ -140,26 +124,20 @@ class _Search:
     first. most: beyond it nothing is searched."""
 
     def __init__(self, published: Published, weights: Ints, allowed: Floats, least: float, most: float) -> None:
-        self.published, self.noise, self.order = published, published.noise, published.order
-        self.lam = published.order - 1
+        self.noise, self.order, self.spacing = published
+        self.lam = self.order - 1
         self.allowed, self.most = allowed, most
         self.found = np.full(len(weights), least)
-        # Of a bit, 1,000 scales cost more than a user budget pays. At m = weight, ``P >= 1/2`` and ``Q <= e^-((weight -
-        # 1/2) / scale) / 2 <= e^-1000 / 2``, as no shape is below 1; the price is at least the divergence of order 1,
-        # and that is at least ``P ln(1/Q) - ln 2 >= (1000 + ln 2) / 2 - ln 2 > 499``, which would be epsilon.
-        self.failed = weights > (published.spacing or _MOST_SCALES * self.noise.scale)
+        self.failed = weights > self.spacing  # levels of such a weight are not bounded here
         # In the place of those stands 1: a forged weight may be so large that no memory holds its tails.
         self.weights = np.where(self.failed, 1, weights).astype(np.int64)
         self.reach = self.weights + 2 * self.noise.scale
-        self.rest = np.zeros(len(weights))  # what boundaries beyond the reach add, of levels
+        self.rest = np.zeros(len(weights))  # what boundaries beyond the reach add
 
     def excess(self) -> Floats:
         """A bound for each weight; infinite where none within what is allowed was found."""
         with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-            if self.published.has_levels:
-                self._one_period()
-            else:
-                self._all_counts()
+            self._one_period()
         return np.where(self.failed | (self.found > self.most), math.inf, self._limit())
 
     def _limit(self) -> Floats:
@@ -168,25 +146,8 @@ class _Search:
     def _open(self) -> Bools:
         return ~self.failed & (self.found <= self.most)
 
-    def _all_counts(self) -> None:
-        """From the middle outward, until the bound on all further counts is within what is allowed."""
-        which = np.flatnonzero(self._open())
-        first, last = self.weights[which] + 1 - self.reach[which], self.reach[which]
-        for _ in range(_MOST_STEPS):
-            self._search(which, first, last)
-            beyond = self._beyond(self.reach)
-            which = np.flatnonzero(self._open() & ~(beyond <= self._limit()))
-            if not len(which):
-                return
-            before = self.reach[which]
-            self.reach[which] = after = np.ceil(before * 1.25).astype(np.int64)
-            mirrored = self.weights[which] + 1
-            self._search(which, before, after)
-            first, last = mirrored - after, mirrored - before
-        self.failed[which] = True
-
     def _one_period(self) -> None:
-        """All cases of levels: m in one period of the boundaries, with the middle one nearest to the count."""
+        """All cases: m in one period of the boundaries, with the middle one nearest to the count."""
         for _ in range(_MOST_STEPS):
             self._sample_bits()
             beyond = self._beyond(self.reach)
@@ -198,11 +159,11 @@ class _Search:
         self.failed[which] = True
         self.rest = 2 * beyond
         which = np.flatnonzero(self._open())
-        first = (self.weights[which] - self.published.spacing) // 2
-        self._search(which, first, first + self.published.spacing + 1)
+        first = (self.weights[which] - self.spacing) // 2
+        self._search(which, first, first + self.spacing + 1)
 
     def _sample_bits(self) -> None:
-        """A bit tells no more than its level: excesses at some counts, from below."""
+        """One boundary alone tells no more than all of them: excesses at some counts, from below."""
         which = np.flatnonzero(self._open())
         w, reach = self.weights[which, None], self.reach[which, None]
         m = w + 1 + (np.linspace(-0.5, 1, 30) * (reach - w - 1)).astype(np.int64)
@@ -225,9 +186,7 @@ class _Search:
         """``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next: its slope is ``lam H(t) -
         order H(t - weight) <= -H(t - weight) (order - lam R)``, R the largest ratio of hazards from here on."""
         lowest, highest = self.noise.hazard_bounds(reach - self.weights)[0], self.noise.hazard_bounds(reach)[1]
-        return np.asarray(
-            self.published.spacing / self.noise.scale * lowest * (self.order - self.lam * highest / lowest)
-        )
+        return np.asarray(self.spacing / self.noise.scale * lowest * (self.order - self.lam * highest / lowest))
 
     def tails_at(self, margins: Ints) -> Floats:
         """``ln Pr[Z >= margin]``."""
@@ -261,8 +220,8 @@ class _Search:
 
     def _bounds(self, index: Ints, lower: Ints, upper: Ints) -> tuple[Floats, Floats]:
         """A bound on the excess over all m from lower to upper, and the larger of those at both ends."""
-        weights, spacing = self.weights[index], self.published.spacing
-        boundaries = [_Boundary(self, weights, lower + by, upper + by) for by in self.published.boundaries]
+        weights, spacing = self.weights[index], self.spacing
+        boundaries = [_Boundary(self, weights, lower + by, upper + by) for by in (-spacing, 0, spacing)]
         # The largest sum over all choices of a corner for each boundary: an outcome depends on neighbours alone.
         best = boundaries[0].below
         ends = best[:2]
@@ -272,12 +231,10 @@ class _Search:
             ends = [ends[k] + hits[k][k] for k in range(2)]
             best = [_largest(best[i] + hits[i][j] for i in range(3)) for j in range(3)]
         last = boundaries[-1]
-        bound = _largest(best[k] + last.above[k] for k in range(3)) - 1
-        each_end = [ends[k] + last.above[k] - 1 for k in range(2)]
-        if self.published.has_levels:
-            bound += self._further(index, lower, upper)
-            each_end = [at + self._further(index, m, m) for at, m in zip(each_end, (lower, upper), strict=True)]
-        at_ends = _largest(each_end)
+        bound = _largest(best[k] + last.above[k] for k in range(3)) - 1 + self._further(index, lower, upper)
+        at_ends = _largest(
+            ends[k] + last.above[k] - 1 + self._further(index, m, m) for k, m in enumerate((lower, upper))
+        )
         return np.where(np.isnan(bound), math.inf, bound), np.where(np.isnan(at_ends), math.inf, at_ends)
 
     def _between(self, here: _Boundary, i: int, there: _Boundary, j: int, is_above: Bools) -> Floats:
@@ -315,8 +272,8 @@ class _Search:
         return np.asarray(np.exp(np.maximum(self.order * before - self.lam * first, at_upper) + error))
 
     def _further(self, index: Ints, lower: Ints, upper: Ints) -> Floats:
-        """What all other boundaries of levels add, at most."""
-        weights, spacing, reach = self.weights[index], self.published.spacing, self.reach[index]
+        """What all other boundaries add, at most."""
+        weights, spacing, reach = self.weights[index], self.spacing, self.reach[index]
         total = self.rest[index].copy()
         for k in itertools.count(2):
             near = lower + k * spacing < reach

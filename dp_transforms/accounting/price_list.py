@@ -7,7 +7,7 @@ Guarantees, also when weights are chosen adaptively:
   together have a Renyi divergence of at most `budget` at this order (docs/guarantee.md, "Theorem of the user budget").
   Prices are rounded up to whole units, so adding them up is exact, and a user budget is one 64-bit integer.
 - An item that nobody else holds is named in any test of a user's whole life with a probability of at most delta_open,
-  from `smallest_open_threshold` on ("Lone items"). The smallest weight is charged a `most_looks`-th of a user budget,
+  from `smallest_open_threshold` on ("Lone items"). The smallest weight is charged a `most_tests`-th of a user budget,
   even where its price is lower; so no user has more tests, and this threshold is finite.
 - An interaction whose divergence of an order is at most B, either way, is (epsilon, delta)-DP with
 
@@ -22,20 +22,19 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import check_delta, check_epsilon, log_factorials
+from dp_transforms.accounting.composition import log_factorials
 from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import (
     ROUNDING,
     SMALLEST_PRICE,
     Published,
-    check_order,
-    check_spacing,
+    check_published,
     log_tails,
     price_bounds,
     within,
@@ -43,7 +42,6 @@ from dp_transforms.accounting.price_bounds import (
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED, PricedWeights
 from dp_transforms.checks import check_positive, check_range, check_whole
 
-MOST_LOOKS = 10**7
 _EACH = 32  # up to so many tests each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
@@ -53,6 +51,8 @@ _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
 _ADVICE = "Use make_price_list."
 
+Floats = npt.NDArray[np.float64]
+
 
 def order_budget(order: float, epsilon: float, delta: float) -> float:
     """The largest divergence of this order that proves (epsilon, delta), rounded down; negative where none does.
@@ -60,24 +60,18 @@ def order_budget(order: float, epsilon: float, delta: float) -> float:
     >>> f"{order_budget(17, 2.0, 5e-10):.6f}"
     '0.899175'
     """
-    check_order(order)
-    check_epsilon(epsilon)
-    check_delta(delta)
     log_factor = order * math.log1p(-1 / order) - math.log(order - 1)
     loss = (-math.log(delta) + log_factor) / (order - 1)
     return epsilon - loss - ROUNDING * (epsilon + abs(loss))
 
 
-Floats = npt.NDArray[np.float64]
-
-
 @dataclasses.dataclass(frozen=True)
 class PriceList:
-    """What tests cost at one order. Build it with `make_price_list`; construction bounds every price again.
+    """What tests cost at one order. `make_price_list` makes it; `check_prices` judges one that was read.
 
     noise, order, budget: the law, the order, and the Renyi divergence that a full user budget stands for.
     weights: whole numbers, rising. units: what a test with each costs, rising, at most BUDGET_UNITS.
-    spacing: distance of the boundaries of levels, in integers; 0 where no levels are published.
+    spacing: distance of the boundaries of levels, in integers.
     """
 
     noise: ExponentialPower
@@ -85,39 +79,24 @@ class PriceList:
     budget: float
     weights: tuple[int, ...]
     units: tuple[int, ...]
-    spacing: int = 0
-
-    def __post_init__(self) -> None:
-        _check_terms(self.noise, self.order, self.budget, self.spacing)
-        if not self.weights or len(self.weights) != len(self.units):
-            raise ValueError(
-                f"weights and units must have one length >= 1, got {len(self.weights)} and {len(self.units)}."
-            )
-        for name, rising in (("weights", self.weights), ("units", self.units)):
-            for value in rising:
-                check_whole(f"each of {name}", value, 1)
-            if any(low >= high for low, high in itertools.pairwise(rising)):
-                raise ValueError(f"{name} must rise. {_ADVICE}")
-        if self.units[-1] > BUDGET_UNITS:
-            raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
-        paid = np.array(self.units) * (self.budget / BUDGET_UNITS / _MORE)
-        enough = _are_enough(Published(self.noise, self.order, self.spacing), self.weights, tuple(paid.tolist()))
-        for weight, units, is_enough in zip(self.weights, self.units, enough, strict=True):
-            if not is_enough:
-                raise ValueError(f"weight {weight} costs more than its {units} units. {_ADVICE}")
+    spacing: int
 
     @property
-    def most_looks(self) -> int:
+    def published(self) -> Published:
+        return Published(self.noise, self.order, self.spacing)
+
+    @property
+    def most_tests(self) -> int:
         """A user budget pays for no more tests than this."""
         return BUDGET_UNITS // self.units[0]
 
-    def replay_weight(self, looks: int, reserved: int = 0) -> int:
-        """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
+    def replay_weight(self, tests: int, reserved: int = 0) -> int:
+        """The weight of a user with so many tests in the whole run, of which at most `most_tests` count; 0: none.
 
         reserved: units of a user budget that are not for these tests.
         """
         left = BUDGET_UNITS - reserved
-        amount = left // min(check_whole("contributions", looks, 1), max(1, left // self.units[0]))
+        amount = left // min(check_whole("contributions", tests, 1), max(1, left // self.units[0]))
         return int(self.listed.largest(np.array([amount]))[0][0])
 
     @functools.cached_property
@@ -126,38 +105,43 @@ class PriceList:
         return PricedWeights.of(self.weights, self.units)
 
 
+@functools.lru_cache(maxsize=8)  # a plan that was made is read again
+def check_prices(prices: PriceList) -> None:
+    """Raises ValueError unless each weight costs at most its units: every price is bounded again."""
+    _check_terms(prices.published, prices.budget)
+    paid = np.array(prices.units) * (prices.budget / BUDGET_UNITS / _MORE)
+    enough = within(prices.published, np.array(prices.weights), paid)
+    if not np.all(enough):
+        place = int(np.argmin(enough))
+        raise ValueError(f"weight {prices.weights[place]} costs more than its {prices.units[place]} units. {_ADVICE}")
+
+
 def make_price_list(
-    noise: ExponentialPower,
-    order: float,
-    budget: float,
-    most_looks: int,
-    *,
-    spacing: int = 0,
-    amounts: Sequence[int] | None = None,
+    published: Published, budget: float, most_tests: int, amounts: Iterable[int] | None = None
 ) -> PriceList:
-    """The price list for users who pay for up to `most_looks` looks.
+    """The price list for users who pay for up to `most_tests` tests.
 
     Weights: for 1, 2, ... 32 tests the largest that a full budget can pay for each, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
 
     amounts: the units for each of which there is a weight, in place of those.
     """
-    _check_terms(noise, order, budget, spacing)
-    check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    least = BUDGET_UNITS // most_looks
+    _check_terms(published, budget)
+    least = BUDGET_UNITS // most_tests
     if amounts is None:
-        amounts = [BUDGET_UNITS // number for number in _numbers_of_tests(most_looks)]
+        amounts = (BUDGET_UNITS // number for number in _numbers_of_tests(most_tests))
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
-    largest, units = _largest_weights(Published(noise, order, spacing), budget, paid)
+    largest, units = _largest_weights(published, budget, paid)
     if not np.all(largest):
-        looks = BUDGET_UNITS // max(1, int(paid[int(np.argmin(largest))]))
+        tests = BUDGET_UNITS // max(1, int(paid[int(np.argmin(largest))]))
         raise ValueError(
-            f"a user budget for {looks} tests leaves too little for each at scale {noise.scale}. Use a larger scale, "
-            "or fewer tests."
+            f"a user budget for {tests} tests leaves too little for each at scale {published.noise.scale}. Use a "
+            "larger scale, or fewer tests."
         )
     listed = dict(zip(largest.tolist(), np.maximum(units, least).tolist(), strict=True))
     weights = tuple(sorted(listed))
-    return PriceList(noise, order, budget, weights, tuple(listed[weight] for weight in weights), spacing)
+    units_of_each = tuple(listed[weight] for weight in weights)
+    return PriceList(published.noise, published.order, budget, weights, units_of_each, published.spacing)
 
 
 def _numbers_of_tests(most: int) -> list[int]:
@@ -167,18 +151,10 @@ def _numbers_of_tests(most: int) -> list[int]:
     return sorted({*range(1, min(most, _EACH) + 1), *(min(most, math.ceil(n)) for n in finer), most})
 
 
-def _check_terms(noise: ExponentialPower, order: float, budget: float, spacing: int) -> None:
-    check_order(order)
+def _check_terms(published: Published, budget: float) -> None:
+    check_published(published)
     check_positive("budget", budget)
-    check_whole("spacing", spacing, 0)
-    if spacing:
-        check_spacing(noise, 1, spacing)
-    check_range("budget * (order - 1)", budget * (order - 1), 0, 500)
-
-
-@functools.lru_cache(maxsize=8)  # a list that was made is checked again where it is read
-def _are_enough(published: Published, weights: tuple[int, ...], prices: tuple[float, ...]) -> tuple[bool, ...]:
-    return tuple(within(published, np.array(weights), np.array(prices)).tolist())
+    check_range("budget * (order - 1)", budget * (published.order - 1), 0, 500)
 
 
 def _largest_weights(
@@ -220,7 +196,7 @@ def _some_weights(
 ) -> npt.NDArray[np.int64]:
     """From 1 to one that costs more than the largest amount, or is as large as any may be."""
     largest = published.noise.scale
-    while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
+    while units_of(np.array([largest]))[0] <= most and largest < published.spacing:
         largest *= 2
     return np.array(sorted(set(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64).tolist())))
 
@@ -229,10 +205,9 @@ def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units:
     """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / open_units`` for every weight w of the list.
 
     open_units: what a user can pay for tests of open items. A weight that costs more has none of these tests. The
-    shares of all looks add up to at most 1. With the smallest weight in each of `most_looks` looks the bound is met, so
+    shares of all tests add up to at most 1. With the smallest weight in each of `most_tests` tests the bound is met, so
     that no smaller T is safe where that weight binds, as it nearly always does.
     """
-    check_delta(delta_open)
     noise = prices.noise
     units = np.array([units for units in prices.units if units <= open_units])
     shares = np.log(units / open_units * delta_open * _SAFE)
@@ -243,32 +218,23 @@ def smallest_open_threshold(prices: PriceList, delta_open: float, *, open_units:
     return int(np.max(np.array(prices.weights[: len(units)]) + margins))
 
 
-def smallest_size_margin(prices: PriceList, size_error: float, users: int, most_unheld: int) -> int:
+def smallest_size_margin(
+    prices: PriceList, size_error: float, users: int, most_unheld: int, paid: int = BUDGET_UNITS
+) -> int:
     """The smallest z at which at most `size_error` of all sizes that a run states are too large, on average.
 
     A stated N of at least k + 1 = `FEWEST_STATED` is too large only if ``Z > z + k (W - w)``, with w the largest weight
     in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
     users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, "Sizes").
+    paid: what a user can pay for these tests; no weight that costs more is among them.
     """
-    looks = BUDGET_UNITS / np.array(prices.units)
-    return size_margin(prices.noise, np.array(prices.weights), looks, size_error, users, most_unheld)
-
-
-def size_margin(
-    noise: ExponentialPower,
-    weights: npt.NDArray[np.int64],
-    looks: Floats,
-    size_error: float,
-    users: int,
-    most_unheld: int,
-) -> int:
-    """The same for these weights alone, of each of which a user can pay so many tests, and no more with others."""
-    check_range("size_error", size_error, 0.0, 1.0)
+    noise, weights, units = prices.noise, np.array(prices.weights), np.array(prices.units)
+    weights, tests = weights[units <= paid], paid / units[units <= paid]
     largest, others = int(weights.max()), FEWEST_STATED - 1
     below = others * (largest - weights)
 
     def is_enough(z: int) -> bool:
-        of_one = np.exp(noise.log_upper_tail(z + 1 + below)) * looks
+        of_one = np.exp(noise.log_upper_tail(z + 1 + below)) * tests
         of_nobody = most_unheld * noise.upper_tail(z + 1 + others * largest)
         return bool(users * of_one.max() + of_nobody <= size_error * _SAFE)
 

@@ -76,7 +76,7 @@ class LooksExactAudit:
     """All that is attained.
 
     worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
-    purse_delta: what all that a user can pay proves, by its formula. most_looks: that a purse pays for; most_paid: in
+    purse_delta: what all that a user can pay proves, by its formula. most_tests: that a purse pays for; most_paid: in
     rounds in one of them. few, static: of looks on items that others hold too; in_rounds: of all rounds of them.
     lone_delta: an item of the user alone is named in one of lone_looks looks. together_delta: of both, at the claimed
     epsilon. violations: a sentence for each claim that is exceeded.
@@ -85,7 +85,7 @@ class LooksExactAudit:
     worst_price: AuditedPrice
     prices: int
     purse_delta: float
-    most_looks: int
+    most_tests: int
     most_paid: int
     few: tuple[FewLooks, ...]
     static: tuple[StaticLooks, ...]
@@ -107,16 +107,16 @@ class LooksExactAudit:
 
 
 def audit_looks_exactly(
-    mechanism: LooksMechanism, claim: LooksClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
+    mechanism: LooksMechanism, claim: LooksClaim, *, most_tests: int | None = None, on_step: OnStep = lambda step: None
 ) -> LooksExactAudit:
-    """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
+    """most_tests: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
     largest = mechanism.looks_list.weights[-1]
     reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
     law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.threshold) + largest + 1)
     on_step("prices")
     worst_price = worst_price_of(law, mechanism, claim, reach)
     on_step("few tests")
-    tried = mechanism.most_paid if most_looks is None else min(mechanism.most_paid, most_looks)
+    tried = mechanism.most_paid if most_tests is None else min(mechanism.most_paid, most_tests)
     most_few = 0 if mechanism.rounds else min(MOST_FEW, tried)
     few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, most_few + 1)]
     of_rounds = sorted({min(number, tried, mechanism.pairs_in_rounds) for number in _PAIRS_IN_ROUNDS} - {0})
@@ -131,7 +131,7 @@ def audit_looks_exactly(
         worst_price=worst_price,
         prices=len(mechanism.looks_list.weights),
         purse_delta=claim.delta_of(claim.price(mechanism.units_of_user, mechanism.purse)),
-        most_looks=mechanism.most_looks,
+        most_tests=mechanism.most_tests,
         most_paid=mechanism.most_paid,
         few=tuple(few),
         static=tuple(static),
@@ -178,7 +178,7 @@ def _static(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float
     reach = math.ceil(_STATIC_REACH * law.scale)
     found = []
     for listed, highest in zip(mechanism.purses, mechanism.highest_margins, strict=True):
-        if mechanism.rounds and looks > listed.most_looks:
+        if mechanism.rounds and looks > listed.most_tests:
             continue
         weight = listed.replay_weight(looks)
         margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
@@ -196,7 +196,7 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     if not mechanism.tests_lone_items:
         return 0.0, 0
     listed = mechanism.purses[0]  # in rounds the first one alone makes such looks
-    looks = np.arange(1, listed.most_looks + 1)
+    looks = np.arange(1, listed.most_tests + 1)
     places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
     log_tails = law.log_tail(mechanism.threshold - np.array(listed.weights)[places])
     deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
@@ -211,7 +211,7 @@ def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float
     each = law.tail(mechanism.threshold - mechanism.looks_list.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
-        looks = mechanism.looks_list.most_looks * part // _SPLITS
+        looks = mechanism.looks_list.most_tests * part // _SPLITS
         named = -math.expm1(looks * math.log1p(-min(each, 1 - 1e-16)))
         place = mechanism.looks_list.payable(mechanism.looks_list.purse - looks * mechanism.looks_list.units[0])
         weight = 0 if place is None else mechanism.looks_list.weights[place]  # of which nothing can be seen
@@ -235,17 +235,17 @@ def _violations(audit: LooksExactAudit, claim: LooksClaim) -> list[str]:
             f"a test of weight {price.weight:,} has a divergence of {price.look.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
         )
-    if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
+    if audit.purse_delta * (1 - ROUNDING) > claim.delta_tests:
         found.append(
             f"a full budget of {claim.budget:.6g} at order {claim.order:.4g} proves delta {audit.purse_delta:.4g} at "
-            f"epsilon {claim.epsilon:g}, but only {claim.delta_looks:.4g} is set aside for tests"
+            f"epsilon {claim.epsilon:g}, but only {claim.delta_tests:.4g} is set aside for tests"
         )
-    if audit.most_looks > claim.most_looks:
-        found.append(f"a user budget pays for {audit.most_looks:,} tests, but the plan says {claim.most_looks:,}")
-    if audit.worst_delta > claim.delta_looks:
+    if audit.most_tests > claim.most_tests:
+        found.append(f"a user budget pays for {audit.most_tests:,} tests, but the plan says {claim.most_tests:,}")
+    if audit.worst_delta > claim.delta_tests:
         found.append(
             f"tests of items that others hold too attain delta {audit.worst_delta:.4g} at epsilon {claim.epsilon:g}, "
-            f"but only {claim.delta_looks:.4g} is set aside for tests"
+            f"but only {claim.delta_tests:.4g} is set aside for tests"
         )
     return found + violations_of_delta(audit.lone_delta, audit.together_delta, claim)
 
@@ -254,9 +254,9 @@ def run_violations(plan: Plan, run: PlannedRun) -> Iterator[str]:
     """A sentence for whatever workers get that is not the plan's, or breaks what it says of sizes."""
     if run.plan != plan or run.plan.fingerprint != plan.fingerprint:
         yield "workers get another plan than the one that is audited"
-    if plan.looks is not None:
-        wrong = _wrong_sizes(plan, plan.looks, run.plan)
-        if wrong > plan.looks.size_error * (1 + _ERROR):
+    if plan.contributions is not None:
+        wrong = _wrong_sizes(plan, plan.contributions, run.plan)
+        if wrong > plan.contributions.size_error * (1 + _ERROR):
             yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
 
 
@@ -265,7 +265,7 @@ def _wrong_sizes(plan: Plan, looks: PaidContributions, of_run: Plan) -> float:
     noise."""
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
     horizon = plan.schedule.horizon
-    unheld = plan.domain_size * horizon or 2 * plan.followed_for * plan.max_users * looks.most_looks
+    unheld = plan.domain_size * horizon or 2 * plan.followed_for * plan.max_users * looks.most_tests
     if plan.rounds is None:
         numbers = [(weight, mechanism.purse / units) for weight, units in mechanism.looks_list.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)

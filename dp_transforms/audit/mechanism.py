@@ -60,13 +60,13 @@ class HitsClaim(Claim):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LooksClaim(Claim):
-    """delta_looks: for looks. order, budget: the divergence of this order that a full purse stands for. most_looks:
+    """delta_tests: for looks. order, budget: the divergence of this order that a full purse stands for. most_tests:
     that it pays for."""
 
-    delta_looks: float
+    delta_tests: float
     order: float
     budget: float
-    most_looks: int
+    most_tests: int
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksClaim:
@@ -75,10 +75,10 @@ class LooksClaim(Claim):
             epsilon=plan.epsilon,
             delta=plan.delta,
             delta_open=plan.delta_open,
-            delta_looks=plan.shares.paid,
+            delta_tests=plan.shares.paid,
             order=looks.order,
             budget=looks.budget,
-            most_looks=looks.most_looks,
+            most_tests=looks.most_tests,
         )
 
     def price(self, units: int, purse: int) -> float:
@@ -172,7 +172,7 @@ class PricesOfUser:
         return zip(self.weights, self.units, strict=True)
 
     @property
-    def most_looks(self) -> int:
+    def most_tests(self) -> int:
         """A purse pays for no more looks than this."""
         return self.purse // self.units[0]
 
@@ -183,7 +183,7 @@ class PricesOfUser:
 
     def replay_weight(self, looks: int) -> int:
         """Of a user with so many pairs in the whole run."""
-        place = self.payable(self.purse // min(looks, self.most_looks))
+        place = self.payable(self.purse // min(looks, self.most_tests))
         assert place is not None
         return self.weights[place]
 
@@ -266,19 +266,19 @@ class LooksMechanism:
         return sum(listed.purse for listed in self.purses)
 
     @property
-    def most_looks(self) -> int:
+    def most_tests(self) -> int:
         """A user pays for no more looks than this."""
-        return sum(listed.most_looks for listed in self.purses)
+        return sum(listed.most_tests for listed in self.purses)
 
     @property
     def most_paid(self) -> int:
         """So many pairs of a user of a replay are paid for, in one round of looks."""
-        return max(listed.most_looks for listed in self.purses)
+        return max(listed.most_tests for listed in self.purses)
 
     @property
     def pairs_in_rounds(self) -> int:
         """So many pairs of a user are paid for in each round of looks; 0 without rounds."""
-        return min((listed.most_looks for listed in self.rounds), default=0)
+        return min((listed.most_tests for listed in self.rounds), default=0)
 
     @property
     def distances(self) -> tuple[int, ...]:

@@ -100,7 +100,7 @@ def together_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float)
     delta_of = functools.partial(_delta, transcripts, adds_user=True)
     best = 0.0
     for part in range(_SPLITS + 1):
-        looks = (first.most_looks - 1) * part // _SPLITS
+        looks = (first.most_tests - 1) * part // _SPLITS
         each = law.tail(mechanism.threshold - first.replay_weight(looks + 1))
         of_none = looks * math.log1p(-min(each, 1 - 1e-16))
         best = max(best, with_lone_items(-math.expm1(of_none), epsilon, delta_of))

@@ -85,7 +85,7 @@ def _shards(job: ReplayJob, parallelism: int | None) -> int:
     holds all windows of its users; of hits windows are cut as well. Results do not depend on it."""
     schedule = job.plan.schedule
     events = estimate_log(job.chunks, job.fields).events * schedule.windows_per_event
-    window_ranges = 1 if job.plan.looks is not None else min(schedule.horizon, _GROUPS_OF_WINDOWS)
+    window_ranges = 1 if job.plan.contributions is not None else min(schedule.horizon, _GROUPS_OF_WINDOWS)
     fewest = max(_LEAST_SHARDS, 4 * (parallelism or 1))
     return min(_MOST_SHARDS, max(-(-events // (_EVENTS_PER_SHARD * window_ranges)), -(-fewest // window_ranges)))
 

@@ -60,7 +60,7 @@ def command(options: AuditOptions) -> None:
     check_output(output)
     plan = read_plan(plan_file)
     with _progress() as advance:
-        if plan.looks is not None:
+        if plan.contributions is not None:
             report: AuditReport = audit_looks(plan, rounds, advance)
         else:
             report = audit_hits(plan, rounds, advance)
@@ -89,7 +89,7 @@ def audit_hits(plan: Plan, rounds: int | None, advance: Callable[[str], None]) -
 def audit_looks(plan: Plan, rounds: int | None, advance: Callable[[str], None]) -> LooksReport:
     """rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
     mechanism, claim = LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
-    exact = audit_looks_exactly(mechanism, claim, most_looks=rounds, on_step=advance)
+    exact = audit_looks_exactly(mechanism, claim, most_tests=rounds, on_step=advance)
     return LooksReport(plan, dataclasses.replace(exact, violations=(*exact.violations, *_violations_of_run(plan))))
 
 

@@ -291,7 +291,7 @@ class LooksReport(AuditReport):
         return (
             f"Plan {plan.fingerprint[:16]}: contributions, noise of shape {looks.shape:g} and scale {looks.scale:,}, "
             f"weights {looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({followed}), levels "
-            f"every {looks.spacing:,}, at most {looks.most_looks:,} tests per user. A full budget is a divergence of "
+            f"every {looks.spacing:,}, at most {looks.most_tests:,} tests per user. A full budget is a divergence of "
             f"{looks.budget:.4g} at order {looks.order:.4g}.{further}"
         )
 
@@ -360,7 +360,7 @@ class LooksReport(AuditReport):
                 "worst_price": _price_record(exact.worst_price),
                 "prices_compared": exact.prices,
                 "full_purse": {"delta_at_claimed_epsilon": exact.purse_delta},
-                "most_looks": exact.most_looks,
+                "most_looks": exact.most_tests,
                 "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],
                 "equal_looks": [_plain(dataclasses.asdict(each)) for each in exact.static],
                 "in_rounds": [_plain(dataclasses.asdict(each)) for each in exact.in_rounds],

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from dp_transforms.errors import UserError
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 
 R = TypeVar("R")
@@ -262,6 +263,12 @@ class RuledCommand(click.Command):
         super().__init__(*words, **attributes)
         self.rules = [rule for each in rules if (rule := each.among(self.params)).options]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            raise UserError(in_flags(error, self.params)) from None
+
 
 class GroupedCommand(RuledCommand):
     """A command with options in groups, and ``--help-all``."""
@@ -323,6 +330,18 @@ def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> No
         ctx.exit()
 
 
+def in_flags(error: InputError, parameters: Iterable[click.Parameter]) -> str:
+    """What it says, with the flags of a command in the place of the names of its parameters."""
+    named = {str(each.name): each.opts[0] for each in parameters if isinstance(each, click.Option)}
+
+    def flag_of(word: re.Match[str]) -> str:
+        name = word[0].removesuffix("_seconds")
+        return next((named[each] for each in (name, f"{name}_field", f"{name}_file") if each in named), word[0])
+
+    remedy = re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", flag_of, error.remedy)  # plain words are not meant there
+    return str(InputError(re.sub(r"\w+", flag_of, error.parameter), error.problem, remedy))
+
+
 class NothingFoundError(UserError):
     """There is nothing of what was asked for: nothing was written, and a replay has spent nothing."""
 
@@ -340,6 +359,8 @@ def user_errors(*kinds: type[Exception], prefix: str = "") -> Iterator[None]:
     try:
         yield
     except kinds as error:
+        if isinstance(error, InputError) and not prefix:
+            raise
         raise UserError(f"{prefix}{error}") from None
 
 

@@ -50,7 +50,7 @@ def command(options: PlanCommand) -> None:
     check_output(options.output)
     plan = plan_from_options(options.plan, options.use)
     found = found_from(plan, CONTRIBUTIONS)
-    choices = alternatives(plan) if plan.looks is None else []
+    choices = alternatives(plan) if plan.contributions is None else []
     if options.output is not None:
         write_output(options.output, plan.to_json() + "\n")
     if options.as_json:
@@ -64,7 +64,7 @@ def command(options: PlanCommand) -> None:
 def _as_json(plan: Plan, use: str, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
-        **({"why": why(plan, use)} if plan.looks is not None else {}),
+        **({"why": why(plan, use)} if plan.contributions is not None else {}),
         "found_from": found,
         "plans": [as_record(choice, plan) for choice in choices],
         "chosen": json.loads(plan.to_json()),

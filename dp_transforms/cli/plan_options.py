@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from typing import TYPE_CHECKING
 
 import click
 
-from dp_transforms.accounting.charged_hits import RELEASE_MODES
-from dp_transforms.accounting.paid_tests import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
+from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, LABELS
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     ADVANCED,
@@ -27,7 +25,12 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.calibration import (
+    DEFAULT_FORGET_AFTER,
+    DEFAULT_MAX_ITEMS_PER_USER,
+    DEFAULT_MOST_TESTS,
+    DEFAULT_USUAL_TESTS,
+)
 from dp_transforms.plan.plan import CHARGES, DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, HITS, Plan, choices_of, plan_for
 from dp_transforms.plan.rounds import REPLAY
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from dp_transforms.core.public_items import PublicItems
 
 _MOST_PLAN_BYTES = 1 << 20
-_HITS = {counts: RELEASE_MODES["hits-with-counts" if counts else "hits"].default_hits for counts in (False, True)}
+_HITS = {counts: DEFAULT_HITS[COUNTS if counts else LABELS] for counts in (False, True)}
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 
@@ -111,12 +114,12 @@ class PlanOptions:
     usual_contributions: tuple[int, int] | None = opt(
         ADVANCED,
         "So many contributions, items in windows, most users have in the whole run. Expect it, never count it in the "
-        f"log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-contributions.",
+        f"log. Default: {DEFAULT_USUAL_TESTS[0]} {DEFAULT_USUAL_TESTS[1]}, at most --most-contributions.",
         metavar="LOW HIGH",
     )
     most_contributions: int | None = opt(
         ADVANCED,
-        f"A user's further contributions in the run do not count. Default: {DEFAULT_MOST_LOOKS:,}.",
+        f"A user's further contributions in the run do not count. Default: {DEFAULT_MOST_TESTS:,}.",
     )
     forget_after: int | None = opt(
         ADVANCED,
@@ -171,10 +174,7 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
     """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
     _require(options, ("window", "start", "end"))
     start, end, window = (int(each) for each in (options.start, options.end, options.window) if each is not None)
-    try:
-        return WindowSchedule(start, end, window, window if options.slide is None else options.slide)
-    except ValueError as error:
-        raise option_error(error) from None
+    return WindowSchedule(start, end, window, window if options.slide is None else options.slide)
 
 
 def plan_from_options(options: PlanOptions, use: str = REPLAY) -> Plan:
@@ -190,11 +190,8 @@ def plan_from_options(options: PlanOptions, use: str = REPLAY) -> Plan:
     for name in ("window", "slide", "start", "end"):
         del choices[name]
     choices["public_items"] = read_public_items(options.public_items)
-    try:
-        with operator_console().status("calibrating the plan"):
-            plan = plan_for(schedule=schedule, **choices)
-    except ValueError as error:
-        raise option_error(error) from None
+    with operator_console().status("calibrating the plan"), user_errors(ValueError):
+        plan = plan_for(schedule=schedule, **choices)
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
@@ -258,18 +255,6 @@ def read_public_items(path: str | None) -> PublicItems | None:
 
     with user_errors(ValueError, prefix="--public-items "):
         return PublicItems.read(path)
-
-
-def option_error(error: ValueError) -> UserError:
-    """The message with the flags of the command line in the place of parameter names."""
-    message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
-    names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
-    message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
-    message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)
-    # Names that are also plain words are flags if they are the first word, before "must" or "=".
-    return UserError(
-        re.sub(r"^(epsilon|delta|threshold|charge|counts|weight)\b(?= (must|=|and|cannot|needs))", r"--\1", message)
-    )
 
 
 def _require(options: PlanOptions, names: tuple[str, ...]) -> None:

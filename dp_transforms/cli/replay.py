@@ -118,8 +118,8 @@ def _sliding_words(request: ReplayRequest) -> str | None:
     in_windows, repeats = events_in_windows(request.chunks, schedule), schedule.windows_per_event
     if repeats > 1 and in_windows >= _MANY_IN_WINDOWS:
         words.append(f"this takes the time of about {in_windows:,} events, and space for them in --memory or in TMPDIR")
-    if plan.looks is not None and repeats > 1:
-        events = min(plan.units_of_rounds) // plan.looks.units[0] // repeats
+    if plan.contributions is not None and repeats > 1:
+        events = min(plan.units_of_rounds) // plan.contributions.units[0] // repeats
         if events < _FEWEST_EVENTS:
             words.append(f"only about {max(1, events):,} of a user count, since each is paid (--most-contributions)")
     if not words:
@@ -213,7 +213,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     use = REPLAY if path is None else PARTS
     plan = plan_of_command(options.plan, options.plan_file, use)
     fields = options.fields.fields()
-    if plan.looks is not None and (options.plan_file is None or options.dry_run):
+    if plan.contributions is not None and (options.plan_file is None or options.dry_run):
         tell(why(plan, use))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds, and this one has none. Leave it out.")

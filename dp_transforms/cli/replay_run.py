@@ -210,7 +210,7 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
         plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
     domain = PublicItemsSource.of_plan(request.public_items, plan)
-    shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.looks is not None)
+    shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.contributions is not None)
     with_blocks = request.options.block_output is not None
     replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
     with (

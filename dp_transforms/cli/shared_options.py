@@ -9,7 +9,6 @@ import datetime
 import io
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from dp_transforms.cli.options import (
     OUTPUT,
     TIME_ZONE,
     Rule,
-    flag,
     nested,
     opt,
     switch,
@@ -33,9 +31,6 @@ from dp_transforms.stores.local_files import open_regular, read_regular, remove_
 
 if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
-
-_FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
-_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
 
 PAGE_ENDINGS = (".html", ".htm")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
@@ -79,23 +74,18 @@ class ReadingOptions:
         item: str | Sequence[str] = "item",
         time: str = "time",
     ) -> EventFields:
-        """These fields, read so. Raises UserError."""
+        """These fields, read so. Raises InputError."""
         from dp_transforms.logs import EventFields  # a plan needs no reader
 
-        try:
-            return EventFields(
-                user,
-                item,
-                time,
-                self.time_unit,
-                time_format=self.time_format,
-                time_zone=self.time_zone,
-                csv_separator=self.separator,
-            )
-        except ValueError as error:
-            names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
-            flags = re.sub(rf"\b({'|'.join(_FLAGS_OF_FIELDS)})\b", lambda match: _FLAGS_OF_FIELDS[match[1]], names)
-            raise UserError(flags + must + rest) from None
+        return EventFields(
+            user,
+            item,
+            time,
+            self.time_unit,
+            time_format=self.time_format,
+            time_zone=self.time_zone,
+            csv_separator=self.separator,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

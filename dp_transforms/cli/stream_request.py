@@ -24,12 +24,12 @@ from dp_transforms.beam.runner_options import (
 from dp_transforms.beam.runner_options import resumes as words_resume
 from dp_transforms.beam.workers import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
+from dp_transforms.cli.options import MAKE_A_KEY, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_page
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.core.planned_run import fresh_run_id
-from dp_transforms.errors import StreamError, UserError
+from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
@@ -107,8 +107,10 @@ def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamReques
         _check_stop_file(request)
         _check_new_or_resumed(request)
         _check_name(request)
-    except (ValueError, StreamError) as error:
-        raise UserError(_in_flags(str(error))) from None
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from None
     return request
 
 
@@ -282,9 +284,3 @@ def _private_folder() -> str:
             " Remove it, or name --stop-file."
         )
     return path
-
-
-def _in_flags(message: str) -> str:
-    """The message with the flags of the command line in the place of parameter names."""
-    names = "|".join(names_of(ClockOptions))
-    return re.sub(rf"\b({names})_seconds\b", lambda match: flag(match[1]), message)

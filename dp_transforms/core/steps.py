@@ -68,7 +68,7 @@ def stages_of(
             "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
             " it with use='stream'."
         )
-    if run.plan.looks is None:
+    if run.plan.contributions is None:
         users, items = BoundUsers, FindCandidates
     elif run.plan.rounds is not None:
         users, items = WeighRound, NameRound
@@ -203,7 +203,7 @@ class NameItems(Step):
 
     @property
     def runs_on_empty(self) -> bool:
-        return self.public_items is not None or self.plan.known is not None
+        return self.public_items is not None or self.plan.followed is not None
 
     def restore(self, entries: Sequence[Any], first: int) -> _Followed:
         items = FollowedItems.merge(entries).since(first - self.plan.followed_for)
@@ -214,12 +214,12 @@ class NameItems(Step):
         if self._empty is not None:
             columns = ItemSums.merge([columns, self._empty.without_sums(*dataclasses.astuple(span))])
         found = self._namer.name_windows(columns, state.items, span.first, span.end)
-        if self.plan.known is not None:
+        if self.plan.followed is not None:
             state.items = state.items.after(found, span.end, self.plan.followed_for)
         return found
 
     def measures(self, state: _Followed) -> dict[str, int]:
-        return {} if self.plan.known is None else {FOLLOWED_ITEMS: len(state.items)}
+        return {} if self.plan.followed is None else {FOLLOWED_ITEMS: len(state.items)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

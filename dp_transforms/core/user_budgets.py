@@ -47,9 +47,9 @@ class BudgetPacing:
 
     def __init__(self, plan: Plan) -> None:
         paid = plan.paid_contributions
-        if paid.most_looks > MOST_TESTS:
+        if paid.most_tests > MOST_TESTS:
             raise ValueError(
-                f"a user budget must pay for at most {MOST_TESTS:,} contributions, got {paid.most_looks:,}. Make a"
+                f"a user budget must pay for at most {MOST_TESTS:,} contributions, got {paid.most_tests:,}. Make a"
                 " plan with a smaller most_contributions."
             )
         self._listed = paid.listed

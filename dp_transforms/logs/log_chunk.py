@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
@@ -35,7 +36,7 @@ _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, a
 TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, see `times.parse_times`
 
 
-class EventFileError(ValueError):
+class EventFileError(UserError, ValueError):
     """A log that cannot be read. One line that says why and gives the remedy. It never contains a cell."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -74,18 +75,21 @@ class EventFields:
         if self.time_format is not None:
             time_formats.pattern_of(self.time_format)
             if self.time_unit is not None:
-                raise ValueError("time_format and time_unit must not be given together. Leave one out.")
+                raise InputError("time_format and time_unit", "must not be given together.", "Leave one out.")
         if self.time_zone is not None:
             time_formats.check_time_zone(self.time_zone)
         separator = self.csv_separator
         if separator is not None and not (len(separator) == 1 and separator in CSV_SEPARATORS):
-            raise ValueError(
-                f"csv_separator must be one character, a tab or one of {CSV_SEPARATORS.strip()}, got {separator!r}."
+            raise InputError(
+                "csv_separator",
+                f"must be one character, a tab or one of {CSV_SEPARATORS.strip()}, got {separator!r}.",
             )
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
-            raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
+            raise InputError("time_unit", f"must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
         if len(set(self.names)) < len(self.names) or not all(isinstance(name, str) and name for name in self.names):
-            raise ValueError("user, item and time must name three different fields, and each further item another one.")
+            raise InputError(
+                "user, item and time", "must name three different fields, and each further item another one."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:

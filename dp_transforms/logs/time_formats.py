@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.errors import InputError
+
 _Int64s = npt.NDArray[np.int64]
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LONG_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
@@ -45,18 +47,14 @@ _ISO = (
 _HINT = "Write it like %d.%m.%Y %H:%M"
 
 
-class BadTimeFormatError(ValueError):
-    """A form that cannot be used."""
-
-
 @functools.lru_cache(maxsize=64)
 def pattern_of(time_format: str) -> tuple[str, frozenset[str]]:
-    """A regular expression with a named group for each directive, and the names. Raises BadTimeFormatError.
+    """A regular expression with a named group for each directive, and the names. Raises InputError.
 
     A blank stands for one or more. Numbers may lack a leading zero, unless two of them touch.
     """
     if not time_format.isascii() or not time_format.isprintable():
-        raise BadTimeFormatError(f"time_format must be printable ASCII text, got {time_format!r}. {_HINT}.")
+        raise InputError("time_format", f"must be printable ASCII text, got {time_format!r}. {_HINT}.")
     parts, names = [], []
     pieces = re.findall(r"%.?| +|[^% ]", time_format)
     for at, piece in enumerate(pieces):
@@ -66,7 +64,7 @@ def pattern_of(time_format: str) -> tuple[str, frozenset[str]]:
         name, pattern = _TEXTS.get(piece[1:], (_NUMBERS.get(piece[1:], ""), ""))
         if not name:
             known = " ".join(f"%{letter}" for letter in (*_NUMBERS, *_TEXTS))
-            raise BadTimeFormatError(f"time_format must use only {known} and %%, got {piece} in {time_format!r}.")
+            raise InputError("time_format", f"must use only {known} and %%, got {piece} in {time_format!r}.")
         if not pattern:
             touches = any(_is_number(other) for other in (*pieces[max(0, at - 1) : at], *pieces[at + 1 : at + 2]))
             pattern = "[0-9]{4}" if name == "year" else "[0-9]{2}" if touches or name == "short_year" else "[0-9]{1,2}"
@@ -77,9 +75,10 @@ def pattern_of(time_format: str) -> tuple[str, frozenset[str]]:
     is_clock = len(found & {"hour", "hour12"}) <= 1 and ("hour12" in found) == ("half" in found)
     is_clock = is_clock and ("minute" not in found or bool(found & {"hour", "hour12"})) and found >= _below(found)
     if not is_date or not is_clock or len(found) < len(names):
-        raise BadTimeFormatError(
-            "time_format must have a day, a month and a year, each once, and clocks from the hour down, %I with %p, got"
-            f" {time_format!r}. {_HINT}."
+        raise InputError(
+            "time_format",
+            "must have a day, a month and a year, each once, and clocks from the hour down, %I with %p, got"
+            f" {time_format!r}. {_HINT}.",
         )
     return f"(?i)^{''.join(parts)}$", found
 
@@ -176,8 +175,8 @@ def check_time_zone(name: str) -> None:
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(
-            f"time_zone must be a time zone that this machine knows, got {name!r}. {zone_remedy(name)}"
+        raise InputError(
+            "time_zone", f"must be a time zone that this machine knows, got {name!r}.", zone_remedy(name)
         ) from None
 
 

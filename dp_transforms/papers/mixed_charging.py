@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
-from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, check_epsilon_per_query
-from dp_transforms.checks import check_whole, how_to_install, is_number
+from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
+from dp_transforms.checks import check_positive, check_whole, how_to_install, is_number
 from dp_transforms.errors import MissingLibraryError
 
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
@@ -107,7 +107,7 @@ class CallKind(NamedTuple):
 
 def largest_probability(epsilon_per_query: float, target_probability: float) -> float:
     """q, at most ``1/(e^epsilon + 1)`` as the accountants want it. (A q-target is also one for every smaller q.)"""
-    check_epsilon_per_query(epsilon_per_query)
+    check_positive("epsilon_per_query", epsilon_per_query)
     if not is_number(target_probability) or not 0 < target_probability <= 1:
         raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")
     a = math.exp(-epsilon_per_query)

@@ -177,7 +177,8 @@ class AboveThreshold(Sparse):
 
     Accuracy: `accuracy` is then the alpha of [DR14] Theorem 3.24, ``8 (ln k + ln(2/beta)) / epsilon``.
 
-    data: given once, to every query. threshold: a number, rounded up to a multiple of 1 / grid.
+    data: given once, to every query. threshold: a number, rounded up to a multiple of 1 / grid. as_sparse: grid,
+    sensitivity_units and noise, as in `Sparse`.
 
     >>> from dp_transforms.papers.query import RealQuery
     >>> stream = AboveThreshold([3, 900], epsilon=1.0, threshold=400)
@@ -185,25 +186,8 @@ class AboveThreshold(Sparse):
     ([False, True], True)
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        epsilon: float,
-        threshold: float,
-        grid: int = 1,
-        sensitivity_units: int | None = None,
-        noise: NoiseSource | None = None,
-    ) -> None:
-        super().__init__(
-            data,
-            epsilon=epsilon,
-            threshold=threshold,
-            cutoff=1,
-            grid=grid,
-            sensitivity_units=sensitivity_units,
-            noise=noise,
-        )
+    def __init__(self, data: Any, *, epsilon: float, threshold: float, **as_sparse: Any) -> None:
+        super().__init__(data, epsilon=epsilon, threshold=threshold, cutoff=1, **as_sparse)
 
 
 class NumericSparse(_SparseVector):

@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.accounting.charged_hits import (
-    DEFAULT_FALSE_REPORTS,
-    choose_for_known_domain,
-    choose_for_open_domain,
-    mode_of,
+    COUNTS,
+    DEFAULT_HITS,
+    LABELS,
+    PRINTED,
+    NoiseParameters,
+    check_threshold,
+    least_noise,
     smallest_safe_threshold,
-    threshold_error,
+    widest_total_variation,
 )
-from dp_transforms.accounting.composition import charged_sampling_delta, delta_left, hash_delta, sampling_delta
+from dp_transforms.accounting.composition import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.accounting.paid_tests import (
-    DEFAULT_MOST_LOOKS,
-    DEFAULT_USUAL_LOOKS,
-    SMALLEST_KNOWN_ERROR,
-    PaidTests,
-    check_usual_looks,
-    choose_tests,
-)
-from dp_transforms.accounting.price_list import PriceList
+from dp_transforms.accounting.paid_tests import choose_tests
+from dp_transforms.accounting.price_list import PriceList, check_prices, order_budget, smallest_open_threshold
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.records import (
     MOST_CONTRIBUTIONS,
+    SMALLEST_ERROR,
     Budget,
     ChargedHits,
     Followed,
@@ -41,24 +41,24 @@ from dp_transforms.plan.records import (
     Shares,
     WideNoise,
     check_hits,
+    usual_tests_of,
 )
-from dp_transforms.plan.rounds import (
-    SPACING_IN_ROUNDS,
-    TESTS_OF_ROUNDS,
-    amounts_of_rounds,
-    with_rounds,
-)
+from dp_transforms.plan.rounds import SPACING_IN_ROUNDS, TESTS_OF_ROUNDS, amounts_of_rounds
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
 
-EXACT, PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
+EXACT, AS_PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
+DEFAULT_USUAL_TESTS, DEFAULT_MOST_TESTS = (1, 1000), 3000
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 # An item that nobody holds any more is followed for 168 windows after its last name, and noise names it 168 * 1e-5 =
 # 0.0017 times, on average. So if items are named in two windows or more, fewer than one in a thousand reports is noise.
 DEFAULT_FALSE_NAME_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
+# With public items the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
+# most one run in twenty publishes any.
+DEFAULT_FALSE_REPORTS = 0.05
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
 
 # Public items that are published although nobody holds them are drawn and sorted one by one: not more.
@@ -70,11 +70,29 @@ _MOST_NAMED_AGAIN = 0.5
 
 def stored_mode(noise: str, *, counts: bool) -> str:
     """The name of a way to charge hits in stored plans. Raises ValueError."""
-    if noise not in (EXACT, PRINTED):
-        raise ValueError(f"noise must be {EXACT} or {PRINTED}, got {shown(noise)}.")
-    if counts and noise == PRINTED:
-        raise ValueError("counts cannot be used with printed noise: [KMS21] publishes names. Leave one out.")
-    return "kms21" if noise == PRINTED else "hits-with-counts" if counts else "hits"
+    if noise not in (EXACT, AS_PRINTED):
+        raise InputError("noise", f"must be {EXACT} or {AS_PRINTED}, got {shown(noise)}.")
+    if counts and noise == AS_PRINTED:
+        raise InputError("counts", "cannot be used with printed noise: [KMS21] publishes names.", "Leave one out.")
+    return PRINTED if noise == AS_PRINTED else COUNTS if counts else LABELS
+
+
+def _left(budget: Budget, taken: float) -> float:
+    """Of delta, for noise and threshold, rounded down. taken: the shares of hash collisions and sampling."""
+    left = (budget.delta - taken) * (1 - 1e-12)
+    if not left > 0:
+        raise InputError(
+            "delta",
+            f"must be > {taken:.3g}, the share that hash collisions and sampling take, got {budget.delta:g}.",
+            f"Raise it, or declare fewer users and items (max_users = {budget.max_users}).",
+        )
+    return left
+
+
+def _sampling_of_hits(budget: Budget, keys: int, queries: int, total_variation: float) -> float:
+    """Each query has two draws, within total_variation of their exact distributions."""
+    windows = keys * budget.schedule.horizon
+    return sampling_delta(budget.epsilon, 2 * queries * total_variation, windows, budget.domain_size)
 
 
 def calibrate_hits(
@@ -86,8 +104,8 @@ def calibrate_hits(
     Raises ValueError if the budget is too small for any noise that can be sampled, or if the threshold is below the
     smallest safe one.
     """
-    charging, domain_size, horizon = mode_of(mode), budget.domain_size, budget.schedule.horizon
-    hits = charging.default_hits if hits is None else hits
+    horizon = budget.schedule.horizon
+    hits = DEFAULT_HITS[mode] if hits is None else hits
     check_whole("most_keys", keys, 1)
     check_hits(hits, keys)
     items = check_whole("max_items_per_user", DEFAULT_MAX_ITEMS_PER_USER if items is None else items, 1)
@@ -96,15 +114,17 @@ def calibrate_hits(
     queries = keys * items * horizon
     delta_hash = keys * hash_delta(budget.max_users, budget.max_items)
     # The worst case; still far below 1e-20.
-    delta_sampling = charged_sampling_delta(
-        budget.epsilon, queries, charging.widest.total_variation, keys * horizon, domain_size
-    )
-    shared = delta_left(budget.delta, delta_hash + delta_sampling, budget.max_users)
-    solve = functools.partial(charging.solve, keys * hits, budget.epsilon)
-    if domain_size:
-        noise, threshold, delta_open = choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
+    delta_sampling = _sampling_of_hits(budget, keys, queries, widest_total_variation(mode))
+    shared = _left(budget, delta_hash + delta_sampling)
+    solve = functools.partial(least_noise, mode, keys * hits, budget.epsilon)
+    if budget.domain is None:
+        noise, threshold, delta_open = _with_lone_items(solve, shared, queries, threshold)
     else:
-        noise, threshold, delta_open = choose_for_open_domain(solve, shared, queries, threshold)
+        noise, delta_open = solve(shared), 0.0
+        if threshold is None:
+            # The item of one more holder would be at T - 1; the item of none is at T.
+            tests = budget.domain_size * horizon
+            threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
     wide = noise.wide_epsilon_per_query
     return {
         "threshold": threshold,
@@ -112,13 +132,31 @@ def calibrate_hits(
             mode=mode,
             per_user=hits,
             max_items_per_user=items,
-            accountant=charging.accountant,
+            accountant="threshold_monitor" if mode == PRINTED else "game",
             epsilon_per_query=noise.epsilon_per_query,
             wide=WideNoise(epsilon_per_query=wide, cap=noise.noise_cap) if wide else None,
             most_keys=None if keys == 1 else keys,
         ),
         "shares": Shares(paid=shared - delta_open, open=delta_open or None, sampling=delta_sampling, hash=delta_hash),
     }
+
+
+def _with_lone_items(
+    solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
+) -> tuple[NoiseParameters, int, float]:
+    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
+
+    solve: the least noise for a delta. shared: what is left of delta. threshold: None for the smallest safe one.
+    """
+    delta_open = shared / 2
+    noise = solve(shared - delta_open)
+    smallest = smallest_safe_threshold(noise, queries, delta_open)
+    if threshold is None or threshold == smallest:
+        return noise, smallest, delta_open
+    check_threshold(threshold, smallest)
+    # What lone items no longer need goes to the accountant: less noise, and with it a smaller tail.
+    delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
+    return solve(shared - delta_open), threshold, delta_open
 
 
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_tests)  # who compares plans makes some of them again
@@ -137,37 +175,40 @@ def calibrate_contributions(
     """The records of the plan that finds most for users with the usual contributions. Numbers as in
     `Plan.for_contributions`, the first two from `checked_contributions`."""
     forget_after, name_error = _followed(budget, forget_after, false_name_error)
+    spacing, amounts, open_units = LEVEL_SPACING, None, BUDGET_UNITS
     if rounds is not None:
         forget_after, most_contributions = 0, check_most_contributions(most_contributions * TESTS_OF_ROUNDS)
+        # The first round alone tests items that are not named yet.
+        spacing, open_units = SPACING_IN_ROUNDS, rounds.units[0]
+        amounts = amounts_of_rounds(rounds.units, most_contributions)
     hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
     variation = most_contributions * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
     choice = _choose(
         budget.epsilon,
-        delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
-        usual_looks=usual_contributions,
-        most_looks=most_contributions,
-        level_spacing=LEVEL_SPACING if rounds is None else SPACING_IN_ROUNDS,
-        known_error=name_error if budget.domain else None,
-        amounts=None if rounds is None else amounts_of_rounds(rounds.units, most_contributions),
+        _left(budget, hash_share + sampling_share),
+        usual_tests=usual_contributions,
+        most_tests=most_contributions,
+        level_spacing=spacing,
+        false_name_error=name_error if budget.domain else None,
+        amounts=amounts,
+        open_units=open_units,
     )
-    if rounds is not None:
-        choice = with_rounds(choice, rounds.units)
     return {
         "threshold": choice.threshold,
-        "looks": contributions_of(choice.prices, usual_contributions, size_error),
-        "known": followed_of(choice.prices, choice.threshold, name_error, forget_after),
+        "contributions": contributions_of(choice.prices, usual_contributions, size_error),
+        "followed": followed_of(choice.prices, choice.threshold, name_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
-            paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
+            paid=choice.delta_tests, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
         ),
     }
 
 
-def contributions_of(prices: PriceList, usual_looks: tuple[int, int], size_error: float | None) -> PaidContributions:
+def contributions_of(prices: PriceList, usual_tests: tuple[int, int], size_error: float | None) -> PaidContributions:
     return PaidContributions(
-        usual_looks=usual_looks,
+        usual_tests=usual_tests,
         shape=prices.noise.shape,
         scale=prices.noise.scale,
         order=prices.order,
@@ -179,79 +220,78 @@ def contributions_of(prices: PriceList, usual_looks: tuple[int, int], size_error
     )
 
 
-def followed_of(prices: PriceList, threshold: int, known_error: float, forget_after: int) -> Followed | None:
+def followed_of(prices: PriceList, threshold: int, name_error: float, forget_after: int) -> Followed | None:
     """None where items are not followed: forget_after is 0."""
     if not forget_after:
         return None
-    return Followed(threshold=min(threshold, prices.noise.smallest_margin(known_error)), forget_after=forget_after)
+    return Followed(threshold=min(threshold, prices.noise.smallest_margin(name_error)), forget_after=forget_after)
 
 
 def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tuple[tuple[int, int], int]:
     """The usual contributions of a user, and the most; None stands for the default. Raises ValueError."""
     if most is None:
         largest = max([1, *map(int, filter(is_whole, usual))]) if isinstance(usual, tuple) else 1
-        most = max(DEFAULT_MOST_LOOKS, largest)
+        most = max(DEFAULT_MOST_TESTS, largest)
     check_most_contributions(most)
     if usual is None:
-        usual = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most))
-    return check_usual_looks(usual, most), most
+        usual = (DEFAULT_USUAL_TESTS[0], min(DEFAULT_USUAL_TESTS[1], most))
+    return usual_tests_of(usual, most), most
 
 
 def _followed(budget: Budget, forget_after: int | None, error: float | None) -> tuple[int, float]:
     """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
     horizon = budget.schedule.horizon
     if forget_after is not None and budget.domain:
-        raise ValueError("forget_after cannot be used with public items, which are all followed. Leave it out.")
+        raise InputError("forget_after", "cannot be used with public items, which are all followed.", "Leave it out.")
     if forget_after is None:
         forget_after = 0 if budget.domain else min(DEFAULT_FORGET_AFTER, horizon)
     check_whole("forget_after", forget_after, 0, horizon)
     if error is not None and not (forget_after or budget.domain):
-        raise ValueError("false_name_error cannot be used with forget_after=0. Leave one out.")
+        raise InputError("false_name_error", "cannot be used with forget_after=0.", "Leave one out.")
     if error is None:
         tests = budget.domain_size * horizon
         error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_FALSE_NAME_ERROR
-    check_range("false_name_error", error, SMALLEST_KNOWN_ERROR, 0.5)
+    check_range("false_name_error", error, SMALLEST_ERROR, 0.5)
     return forget_after, error
+
+
+def check_most_contributions(most: int) -> int:
+    """Raises ValueError for more tests of a user than a plan may have."""
+    return check_whole("most_contributions", most, 1, MOST_CONTRIBUTIONS)
 
 
 def check_plan(plan: Plan) -> None:
     """Raises ValueError unless the plan keeps its promise."""
     check_whole("threshold", plan.threshold, 1)
-    if plan.domain is not None and plan.domain.size > plan.max_items:
-        raise ValueError(
-            f"max_items must be >= {plan.domain.size}, the public items, got {plan.max_items}. Declare more."
-        )
     _check_records(plan)
     _check_delta_split(plan)
-    if plan.looks is None:
-        _check_charged(plan, plan.charged_hits)
+    if plan.contributions is None:
+        _check_hits(plan, plan.charged_hits)
     else:
-        _check_looks(plan, plan.looks)
-
-
-def check_most_contributions(most_looks: int) -> int:
-    """Raises ValueError for more tests of a user than a plan may have."""
-    return check_whole("most_contributions", most_looks, 1, MOST_CONTRIBUTIONS)
+        _check_contributions(plan, plan.contributions)
 
 
 def _check_records(plan: Plan) -> None:
     """Which records go together."""
-    if (plan.looks is None) == (plan.hits is None):
+    domain, pays = plan.domain, plan.contributions is not None
+    if domain is not None and domain.size > plan.max_items:
+        raise InputError(
+            "max_items", f"must be >= {domain.size}, the public items, got {plan.max_items}.", "Declare more."
+        )
+    if pays == (plan.hits is not None):
         raise ValueError("a plan must have looks or hits, and not both.")
-    if plan.looks is None and plan.known:
+    if not pays and plan.followed:
         raise ValueError("known must be left out of a plan without looks.")
-    if plan.rounds is not None and (plan.looks is None or plan.known or plan.domain):
+    if plan.rounds is not None and (not pays or plan.followed or domain):
         raise ValueError("rounds need looks, and cannot be used with followed or public items.")
-    if plan.domain is not None and plan.known is not None:
+    if domain is not None and plan.followed is not None:
         raise ValueError("known must be left out with public items, which are all followed.")
+    if (plan.shares.open is None) != (domain is not None):
+        raise ValueError("the share open of delta must be left out with public items, and be there without them.")
 
 
 def _check_delta_split(plan: Plan) -> None:
-    shares = {"paid": plan.shares.paid, "sampling": plan.shares.sampling, "hash": plan.shares.hash}
-    if (plan.shares.open is None) != (plan.domain is not None):
-        raise ValueError("the share open of delta must be left out with public items, and be there without them.")
-    if plan.shares.open is not None:
-        shares["open"] = plan.shares.open
+    shares = {name: share for name, share in vars(plan.shares).items() if share is not None}
     for name, share in shares.items():
         if not 0 < share < plan.delta:
             raise ValueError(f"the share {name} must lie strictly between 0 and delta, got {share!r}.")
@@ -266,61 +306,67 @@ def _check_share(name: str, share: float, needed: float) -> None:
         raise ValueError(f"the share {name} must be >= {needed!r} for this plan, got {share!r}.")
 
 
-def _check_false_reports(plan: Plan, threshold: int, tail: float) -> None:
+def _check_false_reports(plan: Plan, tail: float) -> None:
     """A run must not publish more items that nobody holds than can be drawn. tail: noise alone reaches the threshold"""
     in_window = plan.domain_size * tail
     if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * plan.schedule.horizon > MOST_FALSE_REPORTS:
-        raise ValueError(
-            f"threshold = {threshold} would publish about {in_window:.3g} items that nobody holds in each "
-            f"window. Raise it, or leave it out."
+        raise InputError(
+            "threshold",
+            f"= {plan.threshold} would publish about {in_window:.3g} items that nobody holds in each window.",
+            "Raise it, or leave it out.",
         )
 
 
-def _check_charged(plan: Plan, hits: ChargedHits) -> None:
-    _check_false_reports(plan, plan.threshold, hits.noise.upper_tail(plan.threshold))
+def _check_hits(plan: Plan, hits: ChargedHits) -> None:
+    _check_false_reports(plan, hits.noise.upper_tail(plan.threshold))
     if plan.shares.open is not None:
-        safe = smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open)
-        if not plan.threshold >= safe:
-            raise threshold_error(plan.threshold, safe)
-    proved = hits.rules.proof(hits.noise, hits.in_all).delta(plan.epsilon)
+        check_threshold(plan.threshold, smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open))
+    proved = hits.proof.delta(plan.epsilon)
     if not proved <= plan.shares.paid:
         raise ValueError(
             f"epsilon_per_query = {hits.epsilon_per_query!r} is too little noise: at epsilon = {plan.epsilon:g} it "
             f"needs a share paid >= {proved:.6g}, got {plan.shares.paid:.6g}. Calibrate the plan again."
         )
-    queries, variation = plan.queries_per_user, hits.noise.total_variation
-    windows = hits.keys * plan.schedule.horizon
-    needed = charged_sampling_delta(plan.epsilon, queries, variation, windows, plan.domain_size)
+    needed = _sampling_of_hits(plan, hits.keys, plan.queries_per_user, hits.noise.total_variation)
     _check_share("hash", plan.shares.hash, hits.keys * hash_delta(plan.max_users, plan.max_items))
     _check_share("sampling", plan.shares.sampling, needed)
 
 
-def _check_looks(plan: Plan, looks: PaidContributions) -> None:
-    check_most_contributions(looks.most_looks)
-    _check_known(plan)
+def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
+    check_most_contributions(paid.most_tests)
+    _check_followed(plan)
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
-    variation = looks.most_looks * looks.noise.sampling_total_variation
+    variation = paid.most_tests * paid.noise.sampling_total_variation
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
     _check_share("sampling", plan.shares.sampling, needed)
     if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
         least = plan.schedule.slide_seconds
         raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")
-    if min(plan.units_of_rounds) < looks.units[0]:
-        raise ValueError(f"each round must pay for a test, {looks.units[0]} units. Calibrate the plan again.")
-    # The price list is checked when it is built; this checks the rest: budget and threshold.
-    units, shares = plan.units_of_rounds[0], (plan.shares.paid, plan.delta_open)
-    PaidTests(plan.epsilon, *shares, looks.prices, plan.threshold, open_units=units)
-
-
-def _check_known(plan: Plan) -> None:
-    if plan.known is None:
-        return _check_false_reports(plan, plan.threshold, plan.false_name_error)
-    check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
-    if plan.known.threshold > plan.threshold:
-        raise ValueError(f"the threshold of followed items must be at most the threshold {plan.threshold}.")
-    if plan.known.forget_after * plan.false_name_error > _MOST_NAMED_AGAIN:
+    units = plan.units_of_rounds
+    if min(units) < paid.units[0]:
+        raise ValueError(f"each round must pay for a test, {paid.units[0]} units. Calibrate the plan again.")
+    check_prices(paid.prices)
+    affordable = order_budget(paid.order, plan.epsilon, plan.shares.paid)
+    if not paid.budget <= affordable:
         raise ValueError(
-            f"a threshold of {plan.known.threshold} for followed items is too low for forget_after = "
-            f"{plan.known.forget_after}: noise would name an item that nobody holds again and again. Lower "
+            f"budget must be at most {affordable:.9g} at order {paid.order:g} for this epsilon and share of delta, got "
+            f"{paid.budget:.9g}. Calibrate the plan again."
+        )
+    if plan.shares.open is not None:
+        safe = smallest_open_threshold(paid.prices, plan.shares.open, open_units=units[0])
+        if plan.threshold < safe:
+            raise ValueError(f"threshold must be >= {safe} for the share open of delta, got {plan.threshold}.")
+
+
+def _check_followed(plan: Plan) -> None:
+    if plan.followed is None:
+        return _check_false_reports(plan, plan.false_name_error)
+    check_whole("forget_after", plan.followed.forget_after, 1, plan.schedule.horizon)
+    if plan.followed.threshold > plan.threshold:
+        raise ValueError(f"the threshold of followed items must be at most the threshold {plan.threshold}.")
+    if plan.followed.forget_after * plan.false_name_error > _MOST_NAMED_AGAIN:
+        raise ValueError(
+            f"a threshold of {plan.followed.threshold} for followed items is too low for forget_after = "
+            f"{plan.followed.forget_after}: noise would name an item that nobody holds again and again. Lower "
             "false_name_error or forget_after."
         )

@@ -20,6 +20,7 @@ import numpy as np
 from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import exact, html_table, nearest, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.calibration import (
     EXACT,
     calibrate_contributions,
@@ -67,16 +68,16 @@ class Plan(Budget):
         sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
         charged zone.
-    looks: where users pay for contributions, each with one test. hits: where users pay for hits.
-    known: where named items are followed; public items are all followed, and have the threshold.
+    contributions: where users pay for contributions, each with one test. hits: where users pay for hits.
+    followed: where named items are followed; public items are all followed, and have the threshold.
     rounds: where the tests of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
 
     threshold: int
-    looks: PaidContributions | None = None
+    contributions: PaidContributions | None = None
     hits: ChargedHits | None = None
-    known: Followed | None = None
+    followed: Followed | None = None
     rounds: Rounds | None = None
     shares: Shares
 
@@ -121,10 +122,8 @@ class Plan(Budget):
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        bounds = {"max_users": max_users, "max_items": max_items}
-        budget = Budget(
-            epsilon=epsilon, delta=delta, schedule=schedule, domain=DeclaredItems.of(public_items), **bounds
-        )
+        domain, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=domain, **bounds)
         contributions = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
         one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
@@ -171,10 +170,8 @@ class Plan(Budget):
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
         mode = stored_mode(noise, counts=counts)
-        bounds = {"max_users": max_users, "max_items": max_items}
-        budget = Budget(
-            epsilon=epsilon, delta=delta, schedule=schedule, domain=DeclaredItems.of(public_items), **bounds
-        )
+        domain, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=domain, **bounds)
         found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
         return cls(**vars(budget), **found)
 
@@ -196,10 +193,10 @@ class Plan(Budget):
 
     @property
     def paid_contributions(self) -> PaidContributions:
-        """`looks`. Raises ValueError for a plan without them."""
-        if self.looks is None:
+        """`contributions`. Raises ValueError for a plan without them."""
+        if self.contributions is None:
             raise ValueError("in a plan of hits no contribution is paid. Make one with Plan.for_contributions.")
-        return self.looks
+        return self.contributions
 
     @property
     def charged_hits(self) -> ChargedHits:
@@ -233,7 +230,7 @@ class Plan(Budget):
     @property
     def followed_threshold(self) -> int:
         """Noisy sums of at least this name a followed item."""
-        return self.threshold if self.known is None else self.known.threshold
+        return self.threshold if self.followed is None else self.followed.threshold
 
     @property
     def delta_open(self) -> float:
@@ -243,9 +240,9 @@ class Plan(Budget):
     @property
     def followed_for(self) -> int:
         """For so many windows an item is followed after it was named, a public item for all; 0: no item ever is."""
-        if self.known is not None:
-            return self.known.forget_after
-        return self.schedule.horizon if self.looks is not None and self.domain is not None else 0
+        if self.followed is not None:
+            return self.followed.forget_after
+        return self.schedule.horizon if self.contributions is not None and self.domain is not None else 0
 
     @property
     def guarantee(self) -> str:
@@ -266,7 +263,7 @@ class Plan(Budget):
     @property
     def false_name_error(self) -> float:
         """The probability with which noise alone names a followed item in a window, rounded up."""
-        noise = self.charged_hits.noise if self.looks is None else self.looks.noise
+        noise = self.charged_hits.noise if self.contributions is None else self.contributions.noise
         return noise.upper_tail(self.followed_threshold)
 
     @property
@@ -284,14 +281,11 @@ class Plan(Budget):
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
-        looks = self.paid_contributions
-        return smallest_size_margin(looks.prices, looks.size_error, self.max_users, self._most_unheld)
-
-    @property
-    def _most_unheld(self) -> int:
-        """Sums of 0 that the run draws for, on average."""
-        followed = 2 * self.followed_for * self.max_users * self.paid_contributions.most_looks
-        return self.domain_size * self.schedule.horizon or followed
+        paid = self.paid_contributions
+        # Sums of 0 that the run draws for, on average.
+        followed = 2 * self.followed_for * self.max_users * paid.most_tests
+        unheld = self.domain_size * self.schedule.horizon or followed
+        return smallest_size_margin(paid.prices, paid.size_error, self.max_users, unheld)
 
     @property
     def terms_of_tests(self) -> RoundTerms:
@@ -300,8 +294,8 @@ class Plan(Budget):
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a round over blocks in so many windows; a later one draws for so many items in windows."""
-        looks, rounds, parts = self.paid_contributions, self.paid_rounds, Fraction(self.schedule.horizon, windows)
-        return terms_of_round(looks, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
+        paid, rounds, parts = self.paid_contributions, self.paid_rounds, Fraction(self.schedule.horizon, windows)
+        return terms_of_round(paid, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
 
     def terms_of_sizing(self, drawn: int, windows: int) -> RoundTerms:
         """Of the sizing round, of so many items in windows that are named already, in so many windows."""
@@ -320,15 +314,15 @@ class Plan(Budget):
         "Claim (running figure)".
         """
         hits = self.charged_hits
-        return hits.rules.epsilon_after_hits(hits.noise, hits.in_all, self.epsilon, self.shares.paid)
+        return hits.proof.epsilon_after_hits(self.epsilon, self.shares.paid)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.
 
         Of contributions: of a new item whose holders have the fewest usual ones. Of hits: if no holder is excluded.
         """
-        if self.looks is not None:
-            return self.found_from(self.looks.usual_looks[0], probability)
+        if self.contributions is not None:
+            return self.found_from(self.contributions.usual_tests[0], probability)
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
         # The largest with such a tail.
@@ -392,12 +386,12 @@ def plan_for(charge: str | None = None, **choices: Any) -> Plan:
         other = next((other for other in CHARGES if name in choices_of(other)), None)
         if other is None:
             raise TypeError(f"a plan of {charge} has no argument {name!r}{nearest(name, taken)}")
-        raise ValueError(f"{name} cannot be used with charge {charge!r}: it belongs to {other}. Leave it out.")
+        raise InputError(name, f"cannot be used with charge {charge!r}: it belongs to {other}.", "Leave it out.")
     return (Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits)(**given)
 
 
 def choices_of(charge: str) -> frozenset[str]:
     """The arguments that a plan of this charge is made of. Raises ValueError for another name."""
     if not isinstance(charge, str) or charge not in CHARGES:
-        raise ValueError(f"charge must be one of {', '.join(CHARGES)}, got {shown(charge)}.")
+        raise InputError("charge", f"must be one of {', '.join(CHARGES)}, got {shown(charge)}.")
     return frozenset(inspect.signature(Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits).parameters)

@@ -12,19 +12,23 @@ import itertools
 import re
 from typing import Protocol, runtime_checkable
 
-from dp_transforms.accounting.charged_hits import NoiseParameters, ReleaseMode, mode_of
+from dp_transforms.accounting.charged_hits import PRINTED, NoiseParameters, check_mode, proof_of, zone_width
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.paid_tests import LARGEST_SCALE, SMALLEST_KNOWN_ERROR, check_usual_looks
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
+from dp_transforms.accounting.paid_tests import LARGEST_SCALE
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
 from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
 MOST_CONTRIBUTIONS = 100_000  # prices for more take minutes
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
+SMALLEST_ERROR = 1e-30  # of sizes and false names
 MOST_ROUNDS = 4  # for each a state has a kind of user budgets
 
 
@@ -61,7 +65,7 @@ class DeclaredItems(Record):
             return None
         if not isinstance(public_items, PublicList):
             got = type(public_items).__name__
-            raise ValueError(f"public_items must be PublicItems, got a {got}. Use PublicItems.read(path).")
+            raise InputError("public_items", f"must be PublicItems, got a {got}.", "Use PublicItems.read(path).")
         return cls(public_items.size, public_items.fingerprint)
 
 
@@ -80,7 +84,7 @@ class Budget(Record):
         super().__post_init__()
         if not 0 < self.epsilon <= _LARGEST_EPSILON:
             wanted = f"> 0 and at most {_LARGEST_EPSILON:g}"
-            raise ValueError(f"epsilon must be {wanted}, got {self.epsilon!r}. Usual values are 0.1 to 10.")
+            raise InputError("epsilon", f"must be {wanted}, got {self.epsilon!r}.", "Usual values are 0.1 to 10.")
         check_delta(self.delta)
         check_whole("max_users", self.max_users, 1)
         check_whole("max_items", self.max_items, 1)
@@ -140,27 +144,26 @@ class ChargedHits(Record):
             raise ValueError("most_keys must be left out of the hits of a plan where it is 1.")
         check_hits(self.per_user, check_whole("most_keys", self.keys, 1))
         check_whole("max_items_per_user", self.max_items_per_user, 1)
-        if self.accountant != self.rules.accountant:
-            raise ValueError(
-                f"accountant must be {self.rules.accountant} for mode {self.mode!r}, got {shown(self.accountant)}."
-            )
-        if self.wide is not None and self.mode != "kms21":
+        is_printed = check_mode(self.mode) == PRINTED
+        accountant = "threshold_monitor" if is_printed else "game"
+        if self.accountant != accountant:
+            raise ValueError(f"accountant must be {accountant} for mode {self.mode!r}, got {shown(self.accountant)}.")
+        if self.wide is not None and not is_printed:
             raise ValueError(f"wide must be left out in mode {self.mode!r}: it belongs to kms21.")
-        self.rules.check(self.noise)
+        self.proof  # noqa: B018 - raises where the noise is none of this mode
 
     @property
-    def rules(self) -> ReleaseMode:
-        """The mode as an accountant sees it."""
-        return mode_of(self.mode)
+    def proof(self) -> GameAccountant | ThresholdMonitorAccountant:
+        """What the charged results of a user cost, under all its keys."""
+        return proof_of(self.mode, self.noise, self.in_all)
 
     @functools.cached_property
     def noise(self) -> NoiseParameters:
         """The noise of one count."""
         if self.wide is None:
             return NoiseParameters(self.epsilon_per_query)
-        return NoiseParameters(
-            self.epsilon_per_query, wide_epsilon_per_query=self.wide.epsilon_per_query, noise_cap=self.wide.cap
-        )
+        wide, cap = self.wide.epsilon_per_query, self.wide.cap
+        return NoiseParameters(self.epsilon_per_query, wide_epsilon_per_query=wide, noise_cap=cap)
 
     @property
     def keys(self) -> int:
@@ -175,14 +178,14 @@ class ChargedHits(Record):
     @functools.cached_property
     def zone_width(self) -> int:
         """Integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in mode `hits`."""
-        return self.rules.zone_width(self.noise)
+        return zone_width(self.mode, self.epsilon_per_query)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaidContributions(Record):
-    """Users pay for tests of their contributions, called looks in what is stored, each out of a budget of its own.
+    """Users pay for tests of their contributions, each out of a budget of its own.
 
-    usual_looks: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
+    usual_tests: the noise was chosen for users with between so many contributions in the run; the guarantee is for all.
     shape, scale: the noise of one sum, an `ExponentialPower`.
     order, budget: the Renyi order, and the divergence of this order that a full budget stands for.
     weights, units: what a user may add to an item, rising, and what a test with each costs of a budget.
@@ -192,7 +195,7 @@ class PaidContributions(Record):
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
     """
 
-    usual_looks: tuple[int, int]
+    usual_tests: tuple[int, int]
     shape: float
     scale: int
     order: float
@@ -211,31 +214,31 @@ class PaidContributions(Record):
                 raise ValueError(f"{name} must rise.")
         if self.units[-1] > BUDGET_UNITS:
             raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
-        if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
-            raise ValueError(f"usual_contributions must rise, got {shown(self.usual_looks)}.")
+        if self.usual_tests != usual_tests_of(self.usual_tests, self.most_tests):
+            raise ValueError(f"usual_contributions must rise, got {shown(self.usual_tests)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_whole("spacing", self.spacing, 1)
-        check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
+        check_range("size_error", self.size_error, SMALLEST_ERROR, 0.5)
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:
         """The law of the noise of one sum."""
         return ExponentialPower(self.shape, self.scale)
 
-    @property
-    def most_looks(self) -> int:
-        """A user budget pays for at most so many tests; a user's further ones do not count."""
-        return BUDGET_UNITS // self.units[0]
-
     @functools.cached_property
     def prices(self) -> PriceList:
-        """The price list, with every price computed again when this is first read."""
-        return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
+        """The price list; `check_plan` asks whether it charges enough."""
+        return PriceList(self.noise, self.order, self.budget, self.weights, self.units, self.spacing)
 
-    @functools.cached_property
+    @property
+    def most_tests(self) -> int:
+        """A user budget pays for at most so many tests; a user's further ones do not count."""
+        return self.prices.most_tests
+
+    @property
     def listed(self) -> PricedWeights:
         """The price list as workers read it."""
-        return PricedWeights.of(self.weights, self.units)
+        return self.prices.listed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,7 +279,7 @@ class Rounds(Record):
             raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
         if sum(self.units) > BUDGET_UNITS:
             raise ValueError(f"the rounds must cost at most a user budget together, {BUDGET_UNITS} units.")
-        check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
+        check_range("false_names", self.false_names, SMALLEST_ERROR, 1e6)
 
 
 def check_hits(hits: int, most_keys: int) -> None:
@@ -284,4 +287,12 @@ def check_hits(hits: int, most_keys: int) -> None:
     check_whole("hits_per_user", hits, 1)
     if most_keys * hits > MOST_HITS:
         name, got = ("hits_per_user", hits) if most_keys == 1 else ("most_keys * hits_per_user", most_keys * hits)
-        raise ValueError(f"{name} must be at most {MOST_HITS}, got {got}.")
+        raise InputError(name, f"must be at most {MOST_HITS}, got {got}.")
+
+
+def usual_tests_of(pair: object, most_tests: int) -> tuple[int, int]:
+    """The usual contributions of a user in the run, the smaller number first. Raises ValueError."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InputError("usual_contributions", f"must be a pair such as (1, 1000), got {shown(pair)}.")
+    first, last = sorted(check_whole("each of usual_contributions", number, 1, most_tests) for number in pair)
+    return first, last

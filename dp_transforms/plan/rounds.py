@@ -8,7 +8,6 @@ left.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_transforms.accounting.paid_tests import PaidTests
-from dp_transforms.accounting.price_list import found_from, size_margin, smallest_open_threshold
+from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
+from dp_transforms.errors import InputError
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -57,7 +56,7 @@ def why_one_round(
     empty where it has rounds. declares_followed: whether and how named items are followed was declared; rounds follow
     none. Raises ValueError for another use than `USES`."""
     if not isinstance(use, str) or use not in USES:
-        raise ValueError(f"use must be one of {', '.join(USES)}, got {shown(use)}.")
+        raise InputError("use", f"must be one of {', '.join(USES)}, got {shown(use)}.")
     windows = min(schedule.horizon, block_seconds_of(schedule) // schedule.slide_seconds)
     if use == STREAM:
         return "a stream cannot go over its windows again"
@@ -96,7 +95,7 @@ class RoundTerms(NamedTuple):
 
 
 def terms_of_round(
-    looks: PaidContributions,
+    paid: PaidContributions,
     rounds: Rounds,
     number: int,
     drawn: int,
@@ -111,17 +110,15 @@ def terms_of_round(
     without a sum. users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into
     the run, at least 1. Each part has its share of `false_names` and of the false sizes.
     """
-    paid = rounds.units[number]
+    units = rounds.units[number]
     if number == 0:
-        count = int(np.searchsorted(looks.units, paid, side="right"))
-        weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
-        likely_noise = size_margin(looks.noise, weights, paid / units, _size_error(looks, rounds), users, 0)
-        return RoundTerms(threshold, likely_noise, int(weights[-1]))
+        likely_noise = smallest_size_margin(paid.prices, _size_error(paid, rounds), users, 0, units)
+        return RoundTerms(threshold, likely_noise, _largest_weight(paid, units))
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
-    likely_noise = _likely_noise(looks, rounds, drawn)
-    threshold = threshold_of_round(looks, rounds, drawn)
-    least = threshold - looks.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
-    return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
+    likely_noise = _likely_noise(paid, rounds, drawn)
+    threshold = threshold_of_round(paid, rounds, drawn)
+    least = threshold - paid.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
+    return RoundTerms(threshold, likely_noise, _largest_weight(paid, units), least)
 
 
 def leaves_out(rounds: Rounds, number: int) -> bool:
@@ -129,11 +126,11 @@ def leaves_out(rounds: Rounds, number: int) -> bool:
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
-def sizing_terms(looks: PaidContributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
+def sizing_terms(paid: PaidContributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the sizing round, for so many items in windows that are named already. threshold: from where on a size is
     stated. parts: as of `terms_of_round`."""
-    largest = _largest_weight(looks, max(looks.units[0], most_of_sizing_test(rounds)))
-    likely_noise = _likely_noise(looks, rounds, math.ceil(drawn * parts))
+    largest = _largest_weight(paid, max(paid.units[0], most_of_sizing_test(rounds)))
+    likely_noise = _likely_noise(paid, rounds, math.ceil(drawn * parts))
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
@@ -142,62 +139,56 @@ def most_of_sizing_test(rounds: Rounds) -> int:
     return rounds.units[-1] // FEWEST_SIZED
 
 
-def _size_error(looks: PaidContributions, rounds: Rounds) -> float:
+def _size_error(paid: PaidContributions, rounds: Rounds) -> float:
     """Of each round, and of the sizing round."""
-    return looks.size_error / (len(rounds.units) + 1)
+    return paid.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(looks: PaidContributions, rounds: Rounds, drawn: int) -> int:
+def _likely_noise(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
     most."""
-    return looks.noise.smallest_margin(_size_error(looks, rounds) / max(1, drawn)) - 1
+    return paid.noise.smallest_margin(_size_error(paid, rounds) / max(1, drawn)) - 1
 
 
-def _largest_weight(looks: PaidContributions, units: int) -> int:
-    return int(looks.listed.largest(np.array([units]))[0][0])
+def _largest_weight(paid: PaidContributions, units: int) -> int:
+    return int(paid.listed.largest(np.array([units]))[0][0])
 
 
-def threshold_of_round(looks: PaidContributions, rounds: Rounds, drawn: int) -> int:
+def threshold_of_round(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
-    return looks.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+    return paid.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
 
 
 def found_in_rounds(
-    looks: PaidContributions, rounds: Rounds, threshold: int | None, number: int, probability: float
+    paid: PaidContributions, rounds: Rounds, threshold: int | None, number: int, probability: float
 ) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
     for a million."""
-    last = threshold_of_round(looks, rounds, LIKELY_DRAWN)
+    last = threshold_of_round(paid, rounds, LIKELY_DRAWN)
     asked, missed = [(rounds.units[-1], last)], 1 - probability
     users = 1
     if leaves_out(rounds, len(rounds.units) - 2):
-        users = _found_from(looks, rounds.units[-2], last - looks.spacing, number, 1 - missed * _LEFT_OUT)
+        users = _found_from(paid, rounds.units[-2], last - paid.spacing, number, 1 - missed * _LEFT_OUT)
         missed *= 1 - _LEFT_OUT
     if threshold is not None:
         asked.append((rounds.units[0], threshold))
     of_each = 1 - missed / len(asked)
-    return max(users, *(_found_from(looks, units, at, number, of_each) for units, at in asked))
+    return max(users, *(_found_from(paid, units, at, number, of_each) for units, at in asked))
 
 
-def found_in_block(looks: PaidContributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+def found_in_block(paid: PaidContributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
     """The same of an item in a block, if each user has so many items in blocks."""
-    return _found_from(looks, rounds.units[0], threshold, number, probability)
+    return _found_from(paid, rounds.units[0], threshold, number, probability)
 
 
-def _found_from(looks: PaidContributions, units: int, threshold: int, number: int, probability: float) -> int:
-    return found_from(looks.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
+def _found_from(paid: PaidContributions, units: int, threshold: int, number: int, probability: float) -> int:
+    return found_from(paid.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 
-def amounts_of_rounds(units: Sequence[int], most_looks: int) -> tuple[int, ...]:
+def amounts_of_rounds(units: Sequence[int], most_tests: int) -> tuple[int, ...]:
     """For which there is a weight: for the budgets of rounds."""
-    least = BUDGET_UNITS // most_looks
+    least = BUDGET_UNITS // most_tests
     steps = math.ceil(math.log(BUDGET_UNITS / least) / math.log(_RATIO))
     amounts = (max(least, math.floor(BUDGET_UNITS / _RATIO**step)) for step in range(steps + 1))
-    return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
-
-
-def with_rounds(choice: PaidTests, units: Sequence[int]) -> PaidTests:
-    """The same with the threshold of the first round, the only one that tests items that are not named yet."""
-    threshold = smallest_open_threshold(choice.prices, choice.delta_open, open_units=units[0])
-    return dataclasses.replace(choice, threshold=threshold, open_units=units[0])
+    return (*amounts, *(each // number for each, number in itertools.product(units, range(1, _EACH + 1))))

@@ -13,8 +13,8 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
 
 from dp_transforms.checks import check_whole, is_whole, shown
 
@@ -23,82 +23,81 @@ _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
 _WRITE_ONE = "Write one with `shh plan --output`."
 _R = TypeVar("_R")
+# Fields that are stored under the names that they once had: these enter the fingerprint, and so the noise.
+_STORED_AS = {"contributions": "looks", "followed": "known", "usual_tests": "usual_looks"}
 
 
 class Record:
     """Base of records: every field has the type that is declared, so that 2 and 2.0 make one plan."""
 
     def __post_init__(self) -> None:
-        for name, field in _fields_of(cast(Any, type(self))).items():
-            object.__setattr__(self, name, _checked(name, getattr(self, name), field))
-
-
-class _Field(NamedTuple):
-    kind: Any
-    may_miss: bool
+        for name, (kind, may_miss) in _fields_of(cast(Any, type(self))).items():
+            value = getattr(self, name)
+            if value is not None or not may_miss:
+                object.__setattr__(self, name, _checked(name, value, kind))
 
 
 @functools.cache
-def _fields_of(record: Any) -> Mapping[str, _Field]:
-    found = {}
-    for name, hint in typing.get_type_hints(record).items():
+def _fields_of(record: Any) -> Mapping[str, tuple[Any, bool]]:
+    """Of each field its type, and whether it may be missing."""
+    found, hints = {}, typing.get_type_hints(record)
+    for field in dataclasses.fields(record):
+        hint = hints[field.name]
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        found[name] = _Field(kinds[0], types.NoneType in kinds)
-    return {field.name: found[field.name] for field in dataclasses.fields(record)}
+        found[field.name] = (kinds[0], types.NoneType in kinds)
+    return found
 
 
-def as_float(name: str, value: object) -> float:
-    """A field as a float. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {shown(value)}.")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{name} must be a finite number, got a larger one.") from None
-
-
-def _checked(name: str, value: Any, field: _Field) -> Any:
-    if value is None and field.may_miss:
-        return None
-    if field.kind is float:
-        return as_float(name, value)
-    if field.kind is int:
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{name} must be a number, got {shown(value)}.")
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must be a finite number, got a larger one.") from None
+    if kind is int:
         return check_whole(name, value, _SMALLEST)
-    if typing.get_origin(field.kind) is tuple:
-        is_pair = ... not in typing.get_args(field.kind)
+    if typing.get_origin(kind) is tuple:
+        is_pair = ... not in typing.get_args(kind)
         if not isinstance(value, (list, tuple)) or len(value) > _MOST_NUMBERS or (is_pair and len(value) != 2):
             some = "a pair of" if is_pair else f"at most {_MOST_NUMBERS:,}"
             raise ValueError(f"{name} must be {some} whole numbers, got {shown(value)}.")
         return tuple(check_whole(f"each of {name}", each, 1) for each in value)
-    if not isinstance(value, field.kind):
-        raise ValueError(f"{name} must be a {field.kind.__name__}, got {shown(value)}.")
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {shown(value)}.")
     return value
 
 
 def as_fields(record: Any) -> dict[str, Any]:
-    """The fields of a record, and of those in it; without what is missing."""
+    """What is stored of a record, and of those in it; without what is missing."""
     values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
     return {
-        name: as_fields(value) if dataclasses.is_dataclass(value) else value
+        _STORED_AS.get(name, name): as_fields(value) if dataclasses.is_dataclass(value) else value
         for name, value in values
         if value is not None
     }
 
 
-def read_record(record: Callable[..., _R], fields: object, name: str) -> _R:
+def read_record(record: type[_R], stored: object, name: str) -> _R:
     """The record of what `as_fields` gave and JSON kept. name: of the record, for errors. Raises ValueError."""
-    known = _fields_of(record)
-    if not isinstance(fields, dict):
-        raise ValueError(f"{name} must be an object, got {shown(fields)}. {_WRITE_ONE}")
-    wrong = set(fields) - set(known) | {each for each in known if each not in fields and not known[each].may_miss}
-    if wrong:
-        raise ValueError(f"{name} has missing or unknown fields: {shown(', '.join(sorted(wrong)))[1:-1]}. {_WRITE_ONE}")
-    values = dict(fields)
-    for each, value in fields.items():
+    if not isinstance(stored, dict):
+        raise ValueError(f"{name} must be an object, got {shown(stored)}. {_WRITE_ONE}")
+    left, values = dict(stored), {}
+    for field, (kind, may_miss) in _fields_of(cast(Any, record)).items():
+        place = _STORED_AS.get(field, field)
+        if place not in left:
+            if not may_miss:
+                left[place] = None
+            continue
+        value = left.pop(place)
         if value is None:
-            raise ValueError(f"{each} must not be null: leave it out. {_WRITE_ONE}")
-        if dataclasses.is_dataclass(known[each].kind):
-            values[each] = read_record(known[each].kind, value, each)
+            raise ValueError(f"{place} must not be null: leave it out. {_WRITE_ONE}")
+        is_record = dataclasses.is_dataclass(kind)
+        values[field] = read_record(kind, value, place) if is_record else value
+    if left:
+        wrong = shown(", ".join(sorted(left)))[1:-1]
+        raise ValueError(f"{name} has missing or unknown fields: {wrong}. {_WRITE_ONE}")
     return record(**values)
 
 
@@ -108,9 +107,25 @@ def fingerprint_of(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _canonical(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def sealed(fields: Mapping[str, Any]) -> str:
     """As JSON, with the fingerprint of the fields. One line a field; a list has one line."""
-    return "{\n" + ",\n".join(_lines({**fields, "fingerprint": fingerprint_of(fields)}, "  ")) + "\n}"
+    return _text({**fields, "fingerprint": fingerprint_of(fields)}, "\n")
+
+
+def _text(value: Any, line_end: str) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value, allow_nan=False)
+    inner = line_end + "  "
+    lines = (f"{inner}{json.dumps(name)}: {_text(each, inner)}" for name, each in value.items())
+    return "{" + ",".join(lines) + line_end + "}"
 
 
 def unsealed(text: str | bytes) -> dict[str, Any]:
@@ -119,7 +134,14 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     The fingerprint finds changes that were made by accident, in an editor or on the way. It is not a signature: anybody
     can compute it again, and so change anything that the other checks let pass.
     """
-    fields = _parse(text)
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except _RefusedJsonError as error:
+        raise ValueError(f"the plan {error}. {_WRITE_ONE}") from None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(f"the plan is not JSON text as `shh plan` writes it. {_WRITE_ONE}")
     version = fields.get("format_version")
     if not is_whole(version) or version != FORMAT_VERSION:
         raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {_WRITE_ONE}")
@@ -130,20 +152,7 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
 
 
 class _RefusedJsonError(Exception):
-    pass
-
-
-def _parse(text: str | bytes) -> dict[str, Any]:
-    """A JSON object, without what the standard parser lets pass: fields named twice, NaN, infinities."""
-    try:
-        fields = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
-    except _RefusedJsonError as error:
-        raise ValueError(f"the plan {error}. {_WRITE_ONE}") from None
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(f"the plan is not JSON text as `shh plan` writes it. {_WRITE_ONE}")
-    return fields
+    """What the standard parser lets pass: fields named twice, of which readers may take either; NaN; infinities."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -156,22 +165,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(name: str) -> Any:
     raise _RefusedJsonError("contains NaN or an infinity")
-
-
-def _canonical(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _canonical(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_canonical(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _lines(fields: Mapping[str, Any], indent: str) -> list[str]:
-    lines = []
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            inner = ",\n".join(_lines(value, indent + "  "))
-            lines.append(f"{indent}{json.dumps(name)}: {{\n{inner}\n{indent}}}")
-        else:
-            lines.append(f"{indent}{json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
-    return lines

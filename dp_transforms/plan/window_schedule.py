@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.checks import shown
+from dp_transforms.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,26 +91,29 @@ class WindowSchedule:
         for name in ("start_seconds", "end_seconds", "window_seconds", "slide_seconds"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"{name} must be a whole number of seconds, got {shown(value)}.")
+                raise InputError(name, f"must be a whole number of seconds, got {shown(value)}.")
         for name in ("window_seconds", "slide_seconds"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}. Use 3600 for hours.")
+                raise InputError(name, f"must be >= 1, got {getattr(self, name)}.", "Use 3600 for hours.")
         if self.window_seconds % self.slide_seconds:
-            raise ValueError(
-                f"slide_seconds must divide window_seconds, got {self.slide_seconds} and {self.window_seconds}."
+            raise InputError(
+                "slide_seconds", f"must divide the length of a window, {self.window_seconds}, got {self.slide_seconds}."
             )
         first, last = self.start_seconds - self.window_seconds, self.end_seconds + self.window_seconds
         if not _FIRST_SECOND <= first <= _LAST_SECOND or not _FIRST_SECOND <= last <= _LAST_SECOND:
-            raise ValueError("all windows must lie in the years 1 to 9999. Use other times, or shorter windows.")
+            raise InputError("all windows", "must lie in the years 1 to 9999.", "Use other times, or shorter windows.")
         if not self.start_seconds < self.end_seconds:
-            raise ValueError(
-                "the end of the range must lie after its start, got"
+            raise InputError(
+                "the end of the range",
+                "must lie after its start, got"
                 f" {format_utc(self.start_seconds * MICROS_PER_SECOND)} .."
-                f" {format_utc(self.end_seconds * MICROS_PER_SECOND)}."
+                f" {format_utc(self.end_seconds * MICROS_PER_SECOND)}.",
             )
 
         if self.horizon > MOST_WINDOWS:
-            raise ValueError(f"a run has at most {MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
+            raise InputError(
+                "a run", f"has at most {MOST_WINDOWS:,} windows, got {self.horizon:,}.", "Use longer ones."
+            )
 
     @classmethod
     def fixed(cls, start: Moment, end: Moment, window_seconds: Length) -> WindowSchedule:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.errors import UserError
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
@@ -39,7 +40,7 @@ _MAX_LONG = (1 << 63) - 1
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
-class ReportFileError(ValueError):
+class ReportFileError(UserError, ValueError):
     """A report file that cannot be written, read or published. One line: what, and the remedy."""
 
 

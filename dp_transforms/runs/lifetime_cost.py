@@ -121,7 +121,7 @@ class LifetimeCost:
     def of_plan(cls, plan: Plan) -> LifetimeCost:
         """The cost of a run of this plan."""
         delta = delta_units("delta", plan.delta)
-        looks = plan.looks
+        looks = plan.contributions
         if looks is None:
             return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.charged_hits.mode)
         with decimal.localcontext(_MATH):

@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from dp_transforms.checks import without_secrets
+from dp_transforms.errors import UserError
 from dp_transforms.stores.range_reader import RangeReader
 from dp_transforms.stores.store_clients import (
     AzureClient,
@@ -68,7 +69,7 @@ _SETTINGS = {
 }
 
 
-class UrlError(ValueError):
+class UrlError(UserError, ValueError):
     """A URL that is not used. It says why without the URL, which may hold a secret."""
 
 

@@ -85,10 +85,10 @@ def print_plan(plan: Plan, use: str, found: FoundFrom, choices: list[Plan]) -> N
     console = Console(highlight=False)
     whole = not console.is_terminal  # lines for programs are not cut
     console.print(in_a_sentence(plan), style="bold", soft_wrap=whole)
-    if plan.looks is not None:
+    if plan.contributions is not None:
         console.print(f"\n{why(plan, use)}", soft_wrap=whole)
     console.print()
-    if plan.looks is None:
+    if plan.contributions is None:
         console.print(choices_table(plan, choices))
         console.print("hits: only items in a zone above the threshold are charged; with counts every report is.\n")
     else:
@@ -128,11 +128,11 @@ def _notes(found: FoundFrom) -> list[str]:
 
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
-    own = _charging_lines(plan) if plan.looks is None else _names_lines(plan, plan.looks)
+    own = _charging_lines(plan) if plan.contributions is None else _names_lines(plan, plan.contributions)
     return [
         *own,
         *([("public items", _public_text(plan))] if plan.domain_size else []),
-        ("delta, charged results" if plan.looks is None else "delta, contributions", f"{plan.shares.paid:.4g}"),
+        ("delta, charged results" if plan.contributions is None else "delta, contributions", f"{plan.shares.paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
         ("delta, hash collisions", f"{plan.shares.hash:.2g}"),
         ("delta, sampled noise", f"{plan.shares.sampling:.2g}"),
@@ -142,7 +142,7 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
     largest, first = looks.weights[-1], looks.weights[-1]
-    of_new, counting = "threshold", f"at most {looks.most_looks:,} of a user"
+    of_new, counting = "threshold", f"at most {looks.most_tests:,} of a user"
     if plan.rounds is not None:
         first, *later = plan.largest_in_rounds
         largest = max(later)
@@ -152,15 +152,15 @@ def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
         counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
     if plan.domain:
         followed = "all"
-    elif plan.known is not None:
-        threshold = plan.known.threshold / largest
-        followed = f"for {plan.known.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
+    elif plan.followed is not None:
+        threshold = plan.followed.threshold / largest
+        followed = f"for {plan.followed.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
     else:
         followed = "none"
     return [
         (
             "chosen",
-            f"contributions, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} in the run",
+            f"contributions, for users with {looks.usual_tests[0]:,} to {looks.usual_tests[1]:,} in the run",
         ),
         ("contributions that count", counting),
         (

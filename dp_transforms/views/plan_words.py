@@ -22,7 +22,7 @@ def in_a_sentence(plan: Plan) -> str:
     seconds = plan.schedule.window_seconds if plan.rounds is None else _block_seconds(plan)
     what = f"{_window_of_item(seconds)} (a story, a search, an error) is found from about"
     run = f"in these {_duration(plan.schedule.end_seconds - plan.schedule.start_seconds)}"
-    if plan.looks is not None:
+    if plan.contributions is not None:
         few, many = _usual(plan)
         users, in_windows = _found_from(plan, few)
         first = f"{what} {users:,} users on{in_windows}, if each of them has {counted(few, 'item')} {run}"
@@ -39,10 +39,10 @@ def found_from(plan: Plan, contributions: Iterable[int]) -> FoundFrom:
     """Contributions of each holder -> users from which an item is found in a window: a new and a followed one, or by
     hits."""
     numbers = tuple(contributions)
-    if plan.looks is None:
+    if plan.contributions is None:
         return {"hits": dict.fromkeys(numbers, plan.smallest_detectable(FOUND))}
     found = {NEW: {number: plan.found_from(number, FOUND) for number in numbers}}
-    if plan.known is not None or plan.rounds is not None:
+    if plan.followed is not None or plan.rounds is not None:
         found[FOLLOWED] = {number: plan.found_from(number, FOUND, followed=True) for number in numbers}
     return found
 
@@ -52,7 +52,7 @@ def why(plan: Plan, use: str) -> str:
     if plan.rounds is not None:
         return rounds_in_words(plan)
     looks, is_public = plan.paid_contributions, plan.domain is not None
-    reason = why_one_round(plan.schedule, looks.usual_looks, looks.most_looks, use, has_public_items=is_public)
+    reason = why_one_round(plan.schedule, looks.usual_tests, looks.most_tests, use, has_public_items=is_public)
     return f"Contributions are tested in one round: {reason or 'so it was declared, by --forget-after or --use'}."
 
 
@@ -81,7 +81,7 @@ def _found_from(plan: Plan, contributions: int) -> tuple[int, str]:
 
 def _usual(plan: Plan) -> tuple[int, int]:
     """Two of the usual numbers of contributions: the middle one, by powers, as a round number, and the largest."""
-    first, last = plan.paid_contributions.usual_looks
+    first, last = plan.paid_contributions.usual_tests
     middle = round(math.sqrt(first * last))
     return min(max(round(middle, 1 - len(str(middle))), first), last), last
 

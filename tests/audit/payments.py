@@ -52,7 +52,7 @@ def broken_rules(mechanism: LooksMechanism, run: TrialPlan) -> Broken:
         return _broken_in_rounds(mechanism, run, slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
     code = _RealCode(trial, trial.stream_keys(SECRET))
-    rows = _random_rows(mechanism.most_looks)
+    rows = _random_rows(mechanism.most_tests)
     fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))
     replayed, (streamed, is_refused) = code.replay(rows), code.stream(rows)
     shares, found = {}, []
@@ -72,7 +72,7 @@ def broken_rules(mechanism: LooksMechanism, run: TrialPlan) -> Broken:
     return found, shares
 
 
-def _random_rows(most_looks: int) -> Rows:
+def _random_rows(most_tests: int) -> Rows:
     """Most users with a few looks in some windows, four with more than a purse pays for."""
     found, drawn = [], np.random.default_rng(1)
 
@@ -83,13 +83,13 @@ def _random_rows(most_looks: int) -> Rows:
         for window in range(_WINDOWS):
             number = drawn.integers(_MOST_PAIRS + 1) * (user % 3 > 0 or window == drawn.integers(_WINDOWS))
             add(user, window, np.unique(drawn.integers(_ITEMS, size=number)))
-    many = np.arange(2 * most_looks)
+    many = np.arange(2 * most_tests)
     for user, window in enumerate((0, _WINDOWS // 2, _WINDOWS - 1), start=_USERS + 1):
         add(user, window, many)  # twice as many as its purse pays for, at once
         for later in range(window + 1, _WINDOWS):
             add(user, later, np.arange(drawn.integers(_ITEMS)))
     for window in range(_WINDOWS):  # a part of them in each window
-        add(_USERS + 4, window, np.arange(1 + most_looks // 2))
+        add(_USERS + 4, window, np.arange(1 + most_tests // 2))
     users, windows, items = (np.concatenate(column) for column in zip(*found, strict=True))
     return Rows(users.astype(np.uint64), windows, items)
 
@@ -167,7 +167,7 @@ def _broken_in_rounds(mechanism: LooksMechanism, run: TrialPlan, slide: int) -> 
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
     rounds = dataclasses.replace(run.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
-    rows = _random_rows(mechanism.most_looks // 3)
+    rows = _random_rows(mechanism.most_tests // 3)
     users, places = np.unique(rows.users, return_inverse=True)
     size = int(rows.numbers.max()) + 1
     own, numbers = np.unique(places * size + rows.numbers, return_inverse=True)

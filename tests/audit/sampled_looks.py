@@ -60,14 +60,14 @@ def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> I
     So many are drawn for as it pays for, and of the next window none.
     """
     listed = mechanism.looks_list
-    pairs = 2 * listed.most_looks
+    pairs = 2 * listed.most_tests
     copies = max(1, min(runs, _PAIRS_OF_USERS // pairs))
     for kind, weight in (("stream", listed.weights[0]), ("replay", listed.replay_weight(pairs))):
         threshold = weight + max(1, law.smallest_margin(_PASS))
         cells = [Cell(window, window * pairs, 0, USER, pairs) for window in range(1 + (kind == "stream"))]
         scene = scene_of(f"empty purses in a {kind}", cells, mechanism, known=threshold, threshold=threshold)
         scene = dataclasses.replace(scene, in_order=kind == "stream")
-        drawn, tail = copies * listed.most_looks, law.tail(threshold - weight)
+        drawn, tail = copies * listed.most_tests, law.tail(threshold - weight)
         p_values = functools.partial(_empty_purse_p_values, scene.name, drawn, tail)
         yield Trial(scene, copies, p_values, worlds=(True,))
 

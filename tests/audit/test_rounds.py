@@ -38,9 +38,9 @@ def _changed(**changes):
 
 def test_a_sound_plan_passes_and_its_claims_are_nearly_attained():
     plan = plan_in_rounds()
-    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=30)
+    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_tests=30)
     assert audit.violations == ()
-    assert audit.most_looks <= plan.paid_contributions.most_looks
+    assert audit.most_tests <= plan.paid_contributions.most_tests
     assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
     assert 0.99 < audit.lone_delta / plan.delta_open <= 1
     assert (
@@ -144,7 +144,7 @@ def _rounds_that_cost(*shares):
     ],
 )
 def test_a_planted_fault_is_found_by_its_check(faulty, found_by):
-    violations = " ".join(audit_looks_exactly(*faulty(), most_looks=1).violations)
+    violations = " ".join(audit_looks_exactly(*faulty(), most_tests=1).violations)
     assert {check for check in (PURSE, MOST, ALONE, LOOKS) if check in violations} == found_by
 
 
@@ -192,8 +192,8 @@ def test_rounds_that_pay_for_one_look_pass():
     """Of more pairs than a round pays for some count, by keyed hash: so no more are taken for looks."""
     plan = plan_in_rounds(3)
     mechanism, claim = mechanism_and_claim(plan)
-    assert [each.most_looks for each in mechanism.rounds][:2] == [3, 1]
-    exact = audit_looks_exactly(mechanism, claim, most_looks=3)
+    assert [each.most_tests for each in mechanism.rounds][:2] == [3, 1]
+    exact = audit_looks_exactly(mechanism, claim, most_tests=3)
     assert (exact.violations, [each.pairs for each in exact.in_rounds]) == ((), [1])
     assert [each.looks for each in exact.static] == [3]
     assert _found(trial_of(plan), plan)[0] > 0.001
@@ -210,7 +210,7 @@ def test_the_real_code_overdraws_no_purse():
 def test_half_the_noise_is_found():
     plan = trial_of(plan_in_rounds())
     less = ExponentialPower(plan.paid_contributions.shape, plan.paid_contributions.scale // 2)
-    real = dataclasses.replace(plan, looks=dataclasses.replace(plan.paid_contributions, scale=less.scale))
+    real = dataclasses.replace(plan, contributions=dataclasses.replace(plan.paid_contributions, scale=less.scale))
     assert _found(real)[0] < FALSE_ALARM
 
 

@@ -41,7 +41,7 @@ def test_a_bundle_that_runs_twice_publishes_one_answer(tmp_path):
     branches, expected = Branches(REPEATED), oracle_reports(log, settings_of(plan), SECRET)
     branches.add("key file", batches_of(log, 200), plan, noise_key=key_file(tmp_path), shards=3)
     branches.add("fresh key", batches_of(log, 200), plan)
-    branches.add("names", batches_of(log, 200), small_looks_plan(most_looks=12))
+    branches.add("names", batches_of(log, 200), small_looks_plan(most_tests=12))
     found, _ = branches.run()
     assert values(found["key file"]) == expected * 2 != []
     twice = values(found["fresh key"])

@@ -28,7 +28,7 @@ from tests.helpers.trials import changed
 SHARDS = 2
 PLAN = small_plan()
 NAMES = dataclasses.replace(
-    naming_settings(most_looks=40, forget_after=3, threshold=50, followed_threshold=35), schedule=PLAN.schedule
+    naming_settings(most_tests=40, forget_after=3, threshold=50, followed_threshold=35), schedule=PLAN.schedule
 )
 MODES = {"hits": settings_of(PLAN), "looks": NAMES}
 LOG = random_log(PLAN, seed=3)

@@ -29,7 +29,7 @@ from tests.helpers.small_runs import key_file, small_plan
 def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
     log = write_crowded_log(tmp_path / "log", 600, 30)
     job = job_of(replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path)))
-    window_ranges = 1 if plan.looks is not None else plan.schedule.horizon
+    window_ranges = 1 if plan.contributions is not None else plan.schedule.horizon
 
     def parts(events: int, parallelism: int = 1) -> int:
         chunks = [dataclasses.replace(job.chunks[0], events=events)]

@@ -94,7 +94,7 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path):
         f"price of a test, worst of {len(plan.paid_contributions.weights)}",
         "delta of a full budget",
         "3 adaptive tests",
-        f"items the user holds alone, {plan.paid_contributions.most_looks} tests",
+        f"items the user holds alone, {plan.paid_contributions.most_tests} tests",
         "both together",
         "PASSED",
     )
@@ -149,11 +149,11 @@ def _hits_of_half_the_noise():
 def _looks_that_are_cheap():
     mechanism, claim = mechanism_and_claim(audited_plan())
     cheap = dataclasses.replace(mechanism, scale=150)
-    return LooksReport(audited_plan(), audit_looks_exactly(cheap, claim, most_looks=1))
+    return LooksReport(audited_plan(), audit_looks_exactly(cheap, claim, most_tests=1))
 
 
-def _exact_looks(plan, most_looks=1):
-    return audit_looks_exactly(*mechanism_and_claim(plan), most_looks=most_looks)
+def _exact_looks(plan, most_tests=1):
+    return audit_looks_exactly(*mechanism_and_claim(plan), most_tests=most_tests)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,9 @@ def test_faults_in_what_workers_get_are_refused(name, tmp_path, monkeypatch):
     def faulty(**of_run):
         run = PlannedRun(**of_run)
         lower = {"threshold": run.plan.threshold * 9 // 10}
-        closer = {"looks": dataclasses.replace(run.plan.looks, spacing=run.plan.looks.spacing // 10)}
+        closer = {
+            "contributions": dataclasses.replace(run.plan.contributions, spacing=run.plan.contributions.spacing // 10)
+        }
         return TrialPlan.of(run, **(lower if name == "threshold" else closer))
 
     monkeypatch.setattr(audit, "PlannedRun", faulty)
@@ -216,5 +218,5 @@ def test_the_list_names_what_an_option_leaves_untried(option, value):
         assert (fragment in lists[1]) == (fragment == LIMITS[option])
 
 
-def _looks_limits(plan, most_looks=1):
-    return LooksReport(plan, _exact_looks(plan, most_looks)).not_tried()
+def _looks_limits(plan, most_tests=1):
+    return LooksReport(plan, _exact_looks(plan, most_tests)).not_tried()

@@ -57,8 +57,8 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
 def test_the_numbers_in_json():
     record = _record(*LOOKS, "--usual-contributions", "1", "4", "--most-contributions", "5", "--forget-after", "0")
     plan = Plan.from_json(json.dumps(record["chosen"]))
-    assert plan.looks is not None
-    assert (plan.paid_contributions.usual_looks, plan.paid_contributions.most_looks, plan.followed_for) == (
+    assert plan.contributions is not None
+    assert (plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests, plan.followed_for) == (
         (1, 4),
         5,
         0,
@@ -131,7 +131,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
             "each of --usual-contributions must be a whole number in 1 .. 3000",
         ),
         ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 0 .. 384, got 400."),
-        ([*LOOKS, "--epsilon", "1e-9"], "cannot pay for --most-contributions = 3000"),
+        ([*LOOKS, "--epsilon", "1e-9"], "cannot pay for 30000 contributions of a user"),
     ],
 )
 def test_errors_name_the_flag(words, message):

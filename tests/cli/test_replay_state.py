@@ -120,7 +120,7 @@ class Nights:
         self.folder = folder
         self.parts: list[TakenPart] = []
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
-        self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12)
+        self.plan = looks_plan_of(schedule, forget_after=2, most_tests=12)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for number in range(days):

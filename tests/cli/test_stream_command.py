@@ -57,7 +57,7 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
-        ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
+        ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most the idle timeout (60)"]),
         ([*FOLDER, *OUT, *KEY, "--flink_master=jobs:1"], ["--flink_master is an option of Beam", "--runner"]),
         ([*FOLDER, *OUT, *KEY, *CLUSTER, "--savepoint_path=/s"], ["needs its name: --run-id"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),

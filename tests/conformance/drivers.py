@@ -153,7 +153,7 @@ def batch(case: Case) -> list[WindowReport]:
     pipeline.run().wait_until_finish()
     found = seen(reports)
     # Only who pays for hits must be asked window after window.
-    return sorted(found) if case.plan.looks is not None else found
+    return sorted(found) if case.plan.contributions is not None else found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

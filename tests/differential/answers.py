@@ -177,7 +177,7 @@ class Answers:
 
     def at_once(self, batches: Sequence[Any], part: RunPart | None = None) -> None:
         stages = stages_of(self.run, self.domain, is_replay=part is None, is_part=part is not None)
-        pays_looks = self.plan.looks is not None
+        pays_looks = self.plan.contributions is not None
         cuts = Partitioning.of(self.plan.schedule, pays_looks=pays_looks, shards=3, part=part)
         packing = PackContributions(self.plan.schedule, cuts.users, part)
         keys = IdKeys(SECRET)

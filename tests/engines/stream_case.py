@@ -110,7 +110,7 @@ class StreamCase:
 
     @functools.cached_property
     def expected(self) -> Transcript | NamesTranscript:
-        if self.plan.looks is not None:
+        if self.plan.contributions is not None:
             return names_transcript(self.counted, self.plan)
         return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
 
@@ -154,7 +154,7 @@ def history_case(
     """
     source = random.Random(seed)
     if mode == "looks":
-        plan: Plan = small_looks_plan(24, most_looks=8, forget_after=4, known_error=0.12)
+        plan: Plan = small_looks_plan(24, most_tests=8, forget_after=4, known_error=0.12)
     else:
         plan = small_plan(24, mode=mode, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
@@ -189,7 +189,7 @@ def history_case(
                 None,
                 prefix.encode() + source.choice(_BROKEN) if prefix else source.choice(_BROKEN),
             )
-    if plan.looks is not None:
+    if plan.contributions is not None:
         for number in range(_BURST_ITEMS * _BURST_USERS):
             time_micros = source.randrange(
                 low + _BURST_WINDOW * MINUTE * MICROS, low + (_BURST_WINDOW + 1) * MINUTE * MICROS

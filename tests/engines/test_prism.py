@@ -40,7 +40,7 @@ def on_prism(source, plan, key):
 @pytest.mark.parametrize("mode", ["hits", "looks"])
 def test_bounded_input(key_path, mode):
     if mode == "looks":
-        plan = small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_looks=16)
+        plan = small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_tests=16)
     else:
         plan = small_plan(mode=mode, sliding=3, hits_per_user=2)
     source = pairs_source(ordered_log(plan, 6))

@@ -23,11 +23,11 @@ HOURS = 24
 
 
 @functools.cache
-def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = ()) -> Plan:
+def audited_plan(*, most_tests: int = 20, forget_after: int = 3, domain: tuple[str, ...] = ()) -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most."""
     return looks_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
-        most_looks=most_looks,
+        most_tests=most_tests,
         forget_after=forget_after,
         domain=domain,
         epsilon=2.0,
@@ -37,11 +37,11 @@ def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[s
 
 
 @functools.cache
-def plan_in_rounds(most_looks: int = 20) -> Plan:
+def plan_in_rounds(most_tests: int = 20) -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
     budget = {"epsilon": 2, "delta": 1e-4, "schedule": schedule, "max_users": 100_000}
-    return modes.plan_in_rounds(**budget, most_contributions=most_looks)
+    return modes.plan_in_rounds(**budget, most_contributions=most_tests)
 
 
 def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:

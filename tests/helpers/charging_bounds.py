@@ -23,16 +23,15 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import (
+    MOST_CALLS,
     ROUNDING,
-    check_calls,
     check_delta,
     check_epsilon,
-    check_epsilon_per_query,
     optimal_composition_delta,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.discrete_laplace_law import smallest_whole
-from dp_transforms.checks import check_whole, is_number
+from dp_transforms.checks import check_positive, check_whole, is_number
 from dp_transforms.papers.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,
@@ -244,8 +243,8 @@ class OptimalComposition:
     calls: int
 
     def __post_init__(self) -> None:
-        check_epsilon_per_query(self.epsilon_per_query)
-        check_calls(self.calls, at_least=1)
+        check_positive("epsilon_per_query", self.epsilon_per_query)
+        check_whole("calls", self.calls, 1, MOST_CALLS)
 
     def delta(self, epsilon: float) -> float:
         return optimal_composition_delta(self.epsilon_per_query, self.calls, epsilon)

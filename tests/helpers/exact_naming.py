@@ -184,12 +184,12 @@ def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int
 
 def _ranges(settings: TrialPlan, total: int) -> list[Range]:
     """Ranges of the uniform of one look, by all results that it can have, known or not; drawn given a pass, too."""
-    reach = len(settings.looks.noise.upper_tail_integers())
+    reach = len(settings.contributions.noise.upper_tail_integers())
     starts = (settings.threshold, settings.followed_threshold)
     boundaries = {
-        start + step * settings.looks.spacing
+        start + step * settings.contributions.spacing
         for start in starts
-        for step in range(2 + 2 * reach // settings.looks.spacing)
+        for step in range(2 + 2 * reach // settings.contributions.spacing)
     }
     passing = _tail(settings, settings.followed_threshold)
     given_pass = [-(-_tail(settings, boundary) * ONE // passing) for boundary in boundaries] if total == 0 else []
@@ -205,7 +205,7 @@ def _cut(numbers: Iterable[int]) -> list[Range]:
 
 def _tail(settings: TrialPlan, margin: int) -> int:
     """``2^128 Pr[Z >= margin]`` of the table."""
-    tails = settings.looks.noise.upper_tail_integers()
+    tails = settings.contributions.noise.upper_tail_integers()
     if margin < 1:
         return ONE - _tail(settings, 1 - margin)
     return tails[margin - 1] if margin <= len(tails) else 0

@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
-from dp_transforms.accounting.price_bounds import ROUNDING, SMALLEST_PRICE, check_order, log_tails
-from dp_transforms.checks import check_whole
+from dp_transforms.accounting.price_bounds import ROUNDING, SMALLEST_PRICE, log_tails
+from dp_transforms.checks import check_range, check_whole
 
 _COARSE = 64  # each so many integers first, to see how far the finite part must go
 _GROWTH = 1.2
@@ -44,7 +44,7 @@ def look_price(noise: ExponentialPower, order: float, weight: int) -> float:
 
     weight: in integers, like the scale of the noise. The price does not fall with it.
     """
-    check_order(order)
+    check_range("order", order, 1.0, 1000.0)
     check_whole("weight", weight, 1)
     order = float(order)
     reach, coarse = _coarse_search(noise, order, weight)
@@ -134,7 +134,7 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
 
     spacing: d, in integers, at least two standard deviations of the noise and the weight.
     """
-    check_order(order)
+    check_range("order", order, 1.0, 1000.0)
     check_whole("weight", weight, 1)
     # What this adds up grows with the intervals, so a coarse look for their number is enough.
     _, found = _coarse_search(noise, order, weight)

@@ -7,6 +7,7 @@ import math
 
 from dp_transforms.accounting.composition import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.calibration import LEVEL_SPACING, contributions_of, followed_of
@@ -24,20 +25,20 @@ def small_looks_plan(
     *,
     sliding: int = 1,
     window_seconds: int = MINUTE,
-    most_looks: int = 20,
+    most_tests: int = 20,
     forget_after: int = 3,
     known_error: float = 0.05,
 ) -> Plan:
     """The schedule is as in `small_plan`."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
-    return looks_plan_of(schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error)
+    return looks_plan_of(schedule, most_tests=most_tests, forget_after=forget_after, known_error=known_error)
 
 
 def looks_plan_of(
     schedule: WindowSchedule,
     *,
-    most_looks: int = 20,
+    most_tests: int = 20,
     forget_after: int = 3,
     known_error: float = 0.05,
     domain: tuple[str, ...] = (),
@@ -51,11 +52,11 @@ def looks_plan_of(
     delta_open = 0.0 if known else delta / 2
     delta_hash = hash_delta(most_ids, most_ids)
     sampling = sampling_delta(
-        epsilon, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
+        epsilon, most_tests * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
     )
-    delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
-    budget, spacing = order_budget(order, epsilon, delta_looks), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
-    prices = make_price_list(_NOISE, order, budget, most_looks, spacing=spacing)
+    delta_tests = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
+    budget, spacing = order_budget(order, epsilon, delta_tests), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
+    prices = make_price_list(Published(_NOISE, order, spacing), budget, most_tests)
     followed_threshold = _NOISE.smallest_margin(known_error)
     safe = 0 if known else smallest_open_threshold(prices, delta_open)
     threshold = max(followed_threshold, safe)
@@ -67,7 +68,7 @@ def looks_plan_of(
         max_users=most_ids,
         max_items=most_ids,
         threshold=threshold,
-        looks=contributions_of(prices, (1, most_looks), size_error=0.01),
-        known=None if known else followed_of(prices, threshold, known_error, forget_after),
-        shares=Shares(paid=delta_looks, open=delta_open or None, sampling=sampling, hash=delta_hash),
+        contributions=contributions_of(prices, (1, most_tests), size_error=0.01),
+        followed=None if known else followed_of(prices, threshold, known_error, forget_after),
+        shares=Shares(paid=delta_tests, open=delta_open or None, sampling=sampling, hash=delta_hash),
     )

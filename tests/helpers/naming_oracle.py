@@ -72,9 +72,11 @@ def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) 
     found: Weights = {}
     for user, of_user in pairs.items():
         purse = BUDGET_UNITS
-        looks = min(len(of_user), purse // settings.looks.units[0])
+        looks = min(len(of_user), purse // settings.contributions.units[0])
         weight = max(
-            w for w, units in zip(settings.looks.weights, settings.looks.units, strict=True) if looks * units <= purse
+            w
+            for w, units in zip(settings.contributions.weights, settings.contributions.units, strict=True)
+            if looks * units <= purse
         )
         if len(of_user) > looks:
             of_user.sort(key=lambda pair: look_place(user, pair, keys))
@@ -111,7 +113,7 @@ def oracle_names(
     everybody = {user for of_cell in weights.values() for user in of_cell}
     user_hash = hash_all(keys.hash_users, everybody)
     item_hash = hash_all(keys.hash_items, {item for _, item in weights} | set(domain))
-    law = NoiseLaw(settings.looks.noise)
+    law = NoiseLaw(settings.contributions.noise)
     tail, invert = law.tail, law.invert
 
     window_uniforms = keys.window_uniforms()
@@ -148,11 +150,11 @@ def oracle_names(
                 assert not (domain and not of_cell)
                 continue
             level = 1
-            while noisy >= threshold + level * settings.looks.spacing:
+            while noisy >= threshold + level * settings.contributions.spacing:
                 level += 1
-            boundary = threshold + (level - 1) * settings.looks.spacing
+            boundary = threshold + (level - 1) * settings.contributions.spacing
             users = 0
-            while Fraction(boundary - settings.likely_noise, settings.looks.weights[-1]) > users:
+            while Fraction(boundary - settings.likely_noise, settings.contributions.weights[-1]) > users:
                 users += 1
             users = users if users >= 5 else 0  # fewer are not stated
             found.append(Named(window, item, level, users, item in known, not of_cell))

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
@@ -14,15 +15,16 @@ from tests.helpers.trials import looks_trial
 
 
 @functools.cache
-def short_price_list(most_looks: int = 5, scale: int = 40) -> PriceList:
+def short_price_list(most_tests: int = 5, scale: int = 40) -> PriceList:
     """Weights of a quarter to once the standard deviation of the noise: it protects nobody, and a few users suffice."""
-    return make_price_list(ExponentialPower(2.5, scale), order=2.0, budget=3.0, most_looks=most_looks)
+    noise = ExponentialPower(2.5, scale)
+    return make_price_list(Published(noise, 2.0, 15 * scale), 3.0, most_tests)
 
 
 def naming_settings(
     windows: int = 6,
     *,
-    most_looks: int = 5,
+    most_tests: int = 5,
     threshold: int = 90,
     followed_threshold: int = 60,
     forget_after: int = 2,
@@ -37,7 +39,7 @@ def naming_settings(
 
     likely_noise: less than any plan has, so that few users are enough for a size to be stated.
     """
-    prices = short_price_list(most_looks, scale)
+    prices = short_price_list(most_tests, scale)
     return looks_trial(
         stream="events",
         run_id=run_id,
@@ -59,5 +61,5 @@ def naming_settings(
 
 def units_of(settings: TrialPlan, weights: Iterable[int]) -> list[int]:
     """What looks with these weights cost, each 0 (nothing) or one of the list. Raises KeyError for another."""
-    listed = {0: 0, **dict(zip(settings.looks.weights, settings.looks.units, strict=True))}
+    listed = {0: 0, **dict(zip(settings.contributions.weights, settings.contributions.units, strict=True))}
     return [listed[int(weight)] for weight in weights]

@@ -45,7 +45,7 @@ class Wallet:
         """In the last round looks at what is named already count as a 100th each where the purse is cut. All of them
         cost a tenth of what is spent, and each a 150th, but nearly all if there are no others; each at most a 64th of
         what the round has in a full purse. What is not named comes first. ``paid_looks`` counts 100ths."""
-        listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
+        listed = list(zip(settings.contributions.weights, settings.contributions.units, strict=True))
         most = settings.rounds.units[-1] // 64
         parts = 100 * looks + second
         spent = self.left // self.spread(parts, window, settings) * parts
@@ -65,7 +65,7 @@ class Wallet:
 
     def afford(self, looks: int, window: int, settings: TrialPlan) -> tuple[int, int, int]:
         share = self.left // self.spread(looks, window, settings)
-        listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
+        listed = list(zip(settings.contributions.weights, settings.contributions.units, strict=True))
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
         return weight, units, min(looks, self.left // units)
 

@@ -35,7 +35,7 @@ def reference(
     settings = trial_of(plan, stream=stream, run_id=RUN_ID)
     keys = settings.stream_keys(SECRET)
     known = _known(log, domain)
-    if settings.looks is None:
+    if settings.contributions is None:
         return oracle_transcript(known, settings, SECRET, domain).reports
     if settings.rounds is not None:
         return reports_of(RoundsOracle(known, settings, keys).names(ends), settings)

@@ -34,7 +34,7 @@ class RoundsOracle:
     def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings = settings
         self._keys = keys
-        self._law = NoiseLaw(settings.looks.noise)
+        self._law = NoiseLaw(settings.contributions.noise)
         self._likely_noise = functools.cache(self._likely_noise)  # type: ignore[method-assign]
         self._held: dict[str, set[Place]] = {}
         for window, users in items_by_window_and_user(log, settings).items():
@@ -105,7 +105,7 @@ class RoundsOracle:
         threshold = self._threshold(len(candidates))
         named = self._named(number, new, noise, threshold, likely)
         if number != self._last:
-            least = threshold - self._settings.looks.spacing
+            least = threshold - self._settings.contributions.spacing
             noisy = {at: sum(of_users.values()) + noise[at] for at, of_users in new.items()}
             of_round, of_last = self._settings.rounds.units[number], self._settings.rounds.units[-1]
             leaves_out = number == self._last - 1 and 5 * of_round >= of_last
@@ -133,7 +133,7 @@ class RoundsOracle:
 
     def _size_error(self) -> Fraction:
         """Of each round, and of second looks."""
-        return Fraction(self._settings.looks.size_error) / (len(self._settings.units_of_rounds) + 1)
+        return Fraction(self._settings.contributions.size_error) / (len(self._settings.units_of_rounds) + 1)
 
     def _likely_noise_of(self, drawn: int, windows: int) -> int:
         """Of pairs that are all drawn for, in so many windows: as if in all windows of the run."""
@@ -154,7 +154,7 @@ class RoundsOracle:
         return found
 
     def _stated(self, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
-        settings, spacing = self._settings, self._settings.looks.spacing
+        settings, spacing = self._settings, self._settings.contributions.spacing
         of_all = max(map(self._largest, settings.units_of_rounds[1:]))
         boundary = max(b for b in range(threshold, noisy + 1, spacing))
         users = 0
@@ -206,7 +206,7 @@ class RoundsOracle:
         return _smallest(lambda threshold: self._law.tail(threshold) <= error * _ONE)
 
     def _likely_noise(self, purse: int, unheld: int) -> int:
-        looks, largest, most = self._settings.looks, self._largest(purse), self._size_error()
+        looks, largest, most = self._settings.contributions, self._largest(purse), self._size_error()
         payable = [
             (w, Fraction(purse, units)) for w, units in zip(looks.weights, looks.units, strict=True) if w <= largest
         ]
@@ -219,7 +219,7 @@ class RoundsOracle:
         return _smallest(is_enough)
 
     def _largest(self, purse: int) -> int:
-        looks = self._settings.looks
+        looks = self._settings.contributions
         return max(
             weight
             for weight, units in zip(looks.weights, looks.units, strict=True)

@@ -60,7 +60,7 @@ def trial_with_rounds(
     false_names: float = 0.5,
 ) -> TrialPlan:
     """Windows of 10 seconds, and little noise. percents: of a purse, for each round."""
-    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
+    trial = naming_settings(WINDOWS, most_tests=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
     units = tuple(BUDGET_UNITS * percent // 100 for percent in percents)
     rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names)
     return dataclasses.replace(trial, rounds=rounds)

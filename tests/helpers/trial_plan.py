@@ -33,7 +33,7 @@ class TrialPlan(Plan):
         plan = run.plan
         derived = (
             {"epsilon_after_hits": plan.epsilon_after_hits}
-            if plan.looks is None
+            if plan.contributions is None
             else {"likely_noise": plan.likely_noise}
         )
         fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Plan)}

@@ -68,7 +68,7 @@ def looks_trial(
 ) -> TrialPlan:
     """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
     looks = PaidContributions(
-        usual_looks=(1, 1),
+        usual_tests=(1, 1),
         shape=noise.shape,
         scale=noise.scale,
         order=2.0,
@@ -80,8 +80,8 @@ def looks_trial(
     )
     is_followed = forget_after > 0 and not domain_size
     return _trial(
-        looks=looks,
-        known=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
+        contributions=looks,
+        followed=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
         threshold=followed_threshold if domain_size else threshold,
         domain_size=domain_size,
         **others,
@@ -97,19 +97,19 @@ def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, domain_size: int = 0, *
 
 def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
     """With other numbers, by the names of `hits_trial` or `looks_trial`."""
-    make = hits_trial if trial.looks is None else looks_trial
+    make = hits_trial if trial.contributions is None else looks_trial
     return make(**{**_flat(trial), **numbers})
 
 
 def _flat(trial: TrialPlan) -> dict[str, Any]:
-    records = {"looks", "hits", "known", "domain"}
+    records = {"contributions", "hits", "followed", "domain"}
     flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
     flat |= {"domain_size": trial.domain_size}
-    if trial.looks is None:
+    if trial.contributions is None:
         hits = trial.charged_hits
         flat |= {"hits_per_user": hits.per_user}
         of_noise = {name: getattr(hits.noise, name) for name in ("wide_epsilon_per_query", "noise_cap")}
         names = ("mode", "max_items_per_user", "epsilon_per_query", "zone_width")
         return flat | of_noise | {name: getattr(hits, name) for name in names}
-    flat |= {name: getattr(trial.looks, name) for name in ("weights", "units", "noise", "spacing")}
+    flat |= {name: getattr(trial.contributions, name) for name in ("weights", "units", "noise", "spacing")}
     return flat | {"followed_threshold": trial.followed_threshold, "forget_after": trial.followed_for}

@@ -34,7 +34,7 @@ def test_worker_processes_take_a_part_as_this_one_does(tmp_path):
 
 def test_who_comes_back_has_what_was_left(tmp_path):
     """One user with all its purse spent in the first part; the same events in a later one pay for nothing."""
-    plan = small_looks_plan(12, most_looks=4)
+    plan = small_looks_plan(12, most_tests=4)
     heavy = [("heavy", f"item-{number}", (START + 1) * MICROS) for number in range(40)]
     again = [(user, item, time + 600 * MICROS) for user, item, time in heavy]
     parts = Parts(tmp_path / "run", plan)

@@ -122,7 +122,7 @@ def test_the_replay_command_publishes_the_same(
 
 
 PLAN = small_plan(WINDOWS, max_items_per_user=4, hits_per_user=24)
-NAMES = small_looks_plan(WINDOWS, most_looks=30)
+NAMES = small_looks_plan(WINDOWS, most_tests=30)
 HISTORY = StreamClock("event", 400, 400, 300, 0.3)
 ARRIVAL = StreamClock("arrival", 60, 0, 300, 0.3)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -24,14 +25,14 @@ from tests.unit.purse_oracle import delta_of_budget
 TARGET = "x'"
 ORDER, EPSILON, DELTA_LOOKS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
 EPSILONS = [0.1 * index for index in range(41)]
-MOST_LOOKS = 3
+MOST_TESTS_OF_USER = 3
 
 
 @functools.cache
 def prices() -> PriceList:
     noise = ExponentialPower(2.5, 20)
     budget = order_budget(ORDER, EPSILON, DELTA_LOOKS)
-    return make_price_list(noise, ORDER, budget, MOST_LOOKS, spacing=math.ceil(5 * noise.standard_deviation))
+    return make_price_list(Published(noise, ORDER, math.ceil(5 * noise.standard_deviation)), budget, MOST_TESTS_OF_USER)
 
 
 def settings_of(
@@ -99,7 +100,7 @@ def scenarios() -> dict[str, tuple[int, Held]]:
 
 def claim(epsilon: float, *, open_domain: bool = True) -> float:
     looks = delta_of_budget(ORDER, prices().budget, epsilon)
-    sampling = (1 + math.exp(epsilon)) * prices().most_looks * prices().noise.sampling_total_variation
+    sampling = (1 + math.exp(epsilon)) * prices().most_tests * prices().noise.sampling_total_variation
     return looks + (DELTA_OPEN if open_domain else 0.0) + sampling
 
 
@@ -146,15 +147,15 @@ def test_x_changes_no_sum_by_more_than_it_pays_for(name: str) -> None:
     added = np.array([total - without.get(cell, 0) for cell, total in with_target.items()])
     assert set(without) <= set(with_target)
     assert sum(units_of(settings, added)) <= BUDGET_UNITS
-    assert 0 < np.count_nonzero(added) == min(len([*held[TARGET]]), MOST_LOOKS)
+    assert 0 < np.count_nonzero(added) == min(len([*held[TARGET]]), MOST_TESTS_OF_USER)
 
 
 def test_an_item_of_one_user_is_named_with_the_probability_of_the_tail() -> None:
     """And never without the user."""
     settings = settings_of(1)
     law = law_of_replay({TARGET: [(0, "a")]}, settings)
-    tails = settings.looks.noise.upper_tail_integers()
-    expected = float(Fraction(tails[settings.threshold - settings.looks.weights[-1] - 1], 1 << 128))
+    tails = settings.contributions.noise.upper_tail_integers()
+    expected = float(Fraction(tails[settings.threshold - settings.contributions.weights[-1] - 1], 1 << 128))
     named = sum(probability for transcript, probability in law.items() if transcript)
     assert named == pytest.approx(expected, rel=1e-12)
     assert 0 < expected <= DELTA_OPEN
@@ -181,10 +182,10 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
     """In one window: not named, or named with a level that is drawn given that it is named."""
     settings = settings_of(1, followed_threshold=5, domain_size=1)
     law = law_of_replay({}, settings, domain=("a",))
-    tails = settings.looks.noise.upper_tail_integers()
+    tails = settings.contributions.noise.upper_tail_integers()
     named = {level: share for transcript, share in law.items() for _, _, level, _ in transcript}
     for level, share in named.items():
-        bounds = [5 + step * settings.looks.spacing for step in (level - 1, level)]
+        bounds = [5 + step * settings.contributions.spacing for step in (level - 1, level)]
         low, high = (tails[bound - 1] if bound <= len(tails) else 0 for bound in bounds)
         assert share == pytest.approx((low - high) / 2**128, rel=1e-9)
     assert {1, 2} <= set(named)

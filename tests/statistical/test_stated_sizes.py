@@ -27,9 +27,9 @@ def wrong_sizes(few, *, one_by_one=False):
     plan = looks_plan(max_users=1_000_000)
     settings = trial_of(plan, stream="events", run_id="run-1")
     if one_by_one:
-        quantile = plan.looks.noise.smallest_margin(plan.paid_contributions.size_error) - 1
+        quantile = plan.contributions.noise.smallest_margin(plan.paid_contributions.size_error) - 1
         settings = changed(settings, likely_noise=quantile)
-    weight = int(settings.looks.listed.largest(np.array([BUDGET_UNITS]))[0][0])
+    weight = int(settings.contributions.listed.largest(np.array([BUDGET_UNITS]))[0][0])
     holders = {f"item-{number}": LARGE if number < 5 else few for number in range(5 + MANY)}
     wrong, stated, of_large = 0, 0, []
     for run in range(RUNS):

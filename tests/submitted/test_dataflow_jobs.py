@@ -72,7 +72,7 @@ def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
     steps = job.components.transforms.values()
     shuffles = [each.unique_name for each in steps if each.spec.urn == "beam:transform:group_by_key:v1"]
     reshuffles = [each.unique_name for each in steps if each.spec.urn == "beam:transform:reshuffle:v1"]
-    if plan.looks is not None:
+    if plan.contributions is not None:
         assert {"GroupUsers", "GroupItems"} <= {name.rpartition("/")[2] for name in shuffles}
     assert any("SpreadChunks" in name for name in shuffles + reshuffles)
     for each in steps:

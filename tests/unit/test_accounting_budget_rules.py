@@ -58,21 +58,21 @@ def test_the_grid_never_rounds_down(value):
 def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode):
     """The proofs behind a plan leave room for far more than the last digit of a float."""
     made = plan(mode=mode, epsilon=0.7, delta=1.1e-9)
-    if made.looks is not None:
-        proved = delta_of_budget(made.looks.order, made.looks.budget, made.epsilon * (1 - 1e-14))
+    if made.contributions is not None:
+        proved = delta_of_budget(made.contributions.order, made.contributions.budget, made.epsilon * (1 - 1e-14))
         assert proved <= made.shares.paid * (1 - 1e-14)
     else:
         hits = made.charged_hits
-        proof = hits.rules.proof(hits.noise, hits.per_user)
+        proof = hits.proof
         assert proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
 
 
 def test_the_cost_of_names_has_its_parts():
     made, found = plan(), cost()
-    assert made.looks is not None
+    assert made.contributions is not None
     assert (found.epsilon, found.delta) == (EPSILON // 2, DELTA // 10**9)
-    assert Decimal(found.order) == Decimal(made.looks.order)
-    assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.looks.budget) < Decimal("1e-15")
+    assert Decimal(found.order) == Decimal(made.contributions.order)
+    assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.contributions.budget) < Decimal("1e-15")
     events = Decimal(made.delta_open) + Decimal(made.shares.hash)
     assert 0 <= from_delta_units(found.delta_events) - events < Decimal("1e-30")
     assert found.distance * 1e-45 == pytest.approx(made.shares.sampling / (1 + math.exp(made.epsilon)), rel=1e-12)
@@ -108,10 +108,10 @@ def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_
 def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(max_epsilon, max_delta):
     """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
     made, one = plan(), cost()
-    assert made.looks is not None
+    assert made.contributions is not None
     rule = BudgetRule.declare(max_epsilon, max_delta, one)
     runs = runs_that_fit(rule, one)
-    looks = delta_from_divergences([made.looks.order], [runs * made.looks.budget], max_epsilon)
+    looks = delta_from_divergences([made.contributions.order], [runs * made.contributions.budget], max_epsilon)
     distance = made.shares.sampling / (1 + math.exp(made.epsilon))
     rest = runs * (made.delta_open + made.shares.hash + distance * (1 + math.exp(max_epsilon)))
     assert looks + rest <= max_delta * (1 + 1e-9)

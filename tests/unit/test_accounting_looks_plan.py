@@ -28,13 +28,17 @@ def tail(noise, margin):
 
 def test_hourly_example():
     plan = looks_plan()
-    assert (plan.charge, plan.looks.usual_looks, plan.looks.most_looks) == ("contributions", (1, 1000), 3000)
+    assert (plan.charge, plan.contributions.usual_tests, plan.contributions.most_tests) == (
+        "contributions",
+        (1, 1000),
+        3000,
+    )
     assert plan.schedule.horizon == 384
     assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
     assert [plan.found_from(looks, followed=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
     assert plan.followed_for == 168
-    assert BUDGET_UNITS // plan.looks.units[0] == plan.looks.most_looks
-    assert plan.looks.spacing >= 5.5 * plan.looks.noise.standard_deviation
+    assert BUDGET_UNITS // plan.contributions.units[0] == plan.contributions.most_tests
+    assert plan.contributions.spacing >= 5.5 * plan.contributions.noise.standard_deviation
 
 
 @pytest.mark.parametrize(
@@ -45,14 +49,14 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes):
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
     with mpmath.workdps(40):  # Canonne, Kamath, Steinke (2020), Proposition 12
-        lam = mpmath.mpf(plan.looks.order) - 1
-        factor = (1 - 1 / mpmath.mpf(plan.looks.order)) ** plan.looks.order / lam
-        proved = mpmath.exp(lam * (mpmath.mpf(plan.looks.budget) - plan.epsilon)) * factor
+        lam = mpmath.mpf(plan.contributions.order) - 1
+        factor = (1 - 1 / mpmath.mpf(plan.contributions.order)) ** plan.contributions.order / lam
+        proved = mpmath.exp(lam * (mpmath.mpf(plan.contributions.budget) - plan.epsilon)) * factor
     assert plan.shares.paid * (1 - 1e-6) < proved <= plan.shares.paid
     if plan.domain_size:
         assert plan.delta_open == 0
     else:
-        assert plan.threshold == smallest_open_threshold(plan.looks.prices, plan.delta_open)
+        assert plan.threshold == smallest_open_threshold(plan.contributions.prices, plan.delta_open)
 
 
 def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes():
@@ -72,7 +76,7 @@ def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes():
 def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that_nobody_holds():
     for domain, windows in ((None, 0), (DOMAIN, 384)):
         plan = short_looks_plan(public_items=domain)
-        reach = math.ceil(plan.looks.scale * 89.0 ** (1 / plan.looks.shape)) + 2
+        reach = math.ceil(plan.contributions.scale * 89.0 ** (1 / plan.contributions.shape)) + 2
         units = 20 * (8 * reach + 4) + windows * (3 * 1000 + 2)
         needed = float((1 + mpmath.exp(2)) * units / mpmath.mpf(2) ** 128)
         assert with_changes(plan, {"shares.sampling": needed * (1 + 1e-9)})
@@ -83,14 +87,18 @@ def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that
 
 def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
     plan = short_looks_plan()
-    assert tail(plan.looks.noise, plan.followed_threshold) <= 1e-5 < tail(plan.looks.noise, plan.followed_threshold - 1)
+    assert (
+        tail(plan.contributions.noise, plan.followed_threshold)
+        <= 1e-5
+        < tail(plan.contributions.noise, plan.followed_threshold - 1)
+    )
     assert plan.followed_threshold < plan.threshold
-    assert plan.false_name_error == pytest.approx(float(tail(plan.looks.noise, plan.followed_threshold)))
+    assert plan.false_name_error == pytest.approx(float(tail(plan.contributions.noise, plan.followed_threshold)))
     rarer = short_looks_plan(false_name_error=1e-9)
     assert (
-        tail(rarer.looks.noise, rarer.followed_threshold)
+        tail(rarer.contributions.noise, rarer.followed_threshold)
         <= 1e-9
-        < tail(rarer.looks.noise, rarer.followed_threshold - 1)
+        < tail(rarer.contributions.noise, rarer.followed_threshold - 1)
     )
     never_above = short_looks_plan(false_name_error=1e-25)
     assert never_above.followed_threshold == never_above.threshold
@@ -114,9 +122,13 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
     plan = short_looks_plan(public_items=DOMAIN)
     tests = 1000 * 384
     assert (plan.domain_size, plan.domain.fingerprint) == (1000, DOMAIN.fingerprint)
-    assert tests * tail(plan.looks.noise, plan.threshold) <= 0.05 < tests * tail(plan.looks.noise, plan.threshold - 1)
+    assert (
+        tests * tail(plan.contributions.noise, plan.threshold)
+        <= 0.05
+        < tests * tail(plan.contributions.noise, plan.threshold - 1)
+    )
     assert (plan.followed_threshold, plan.followed_for) == (plan.threshold, 384)
-    assert plan.expected_false_reports == pytest.approx(float(tests * tail(plan.looks.noise, plan.threshold)))
+    assert plan.expected_false_reports == pytest.approx(float(tests * tail(plan.contributions.noise, plan.threshold)))
     assert short_looks_plan().expected_false_reports == 0
     assert plan.found_from(5) < short_looks_plan().found_from(5), "nothing of delta goes to items with one holder"
     assert plan.shares.paid > short_looks_plan().shares.paid
@@ -124,7 +136,7 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
 
 def test_a_known_domain_with_another_rate_of_false_names():
     plan = short_looks_plan(public_items=DOMAIN, false_name_error=1e-3)
-    assert tail(plan.looks.noise, plan.threshold) <= 1e-3 < tail(plan.looks.noise, plan.threshold - 1)
+    assert tail(plan.contributions.noise, plan.threshold) <= 1e-3 < tail(plan.contributions.noise, plan.threshold - 1)
     assert plan.expected_false_reports == pytest.approx(384, rel=1e-3)
     assert plan.found_from(5) < short_looks_plan(public_items=DOMAIN).found_from(5)
 
@@ -136,20 +148,23 @@ def test_a_known_domain_with_another_rate_of_false_names():
 def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
     plan = short_looks_plan(**changes)
-    largest, each_user = plan.looks.weights[-1], zip(plan.looks.weights, plan.looks.units, strict=True)
+    largest, each_user = (
+        plan.contributions.weights[-1],
+        zip(plan.contributions.weights, plan.contributions.units, strict=True),
+    )
     looks = [(weight, Fraction(BUDGET_UNITS, units)) for weight, units in each_user]
-    most_unheld = 384 * plan.domain_size or 2 * plan.followed_for * plan.max_users * plan.looks.most_looks
+    most_unheld = 384 * plan.domain_size or 2 * plan.followed_for * plan.max_users * plan.contributions.most_tests
 
     def wrong(allowed):
         worst = max(
-            tail(plan.looks.noise, allowed + 1 + 4 * (largest - weight))
+            tail(plan.contributions.noise, allowed + 1 + 4 * (largest - weight))
             * mpmath.mpf(number.numerator)
             / number.denominator
             for weight, number in looks
         )
-        return plan.max_users * worst + most_unheld * tail(plan.looks.noise, allowed + 1 + 4 * largest)
+        return plan.max_users * worst + most_unheld * tail(plan.contributions.noise, allowed + 1 + 4 * largest)
 
-    assert wrong(plan.likely_noise) <= plan.looks.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
+    assert wrong(plan.likely_noise) <= plan.contributions.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
 
 
 def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error():
@@ -157,18 +172,18 @@ def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error
     plan = short_looks_plan(size_error=0.05)
     wrong_before = mpmath.mpf(0)
     for threshold in (plan.threshold, plan.followed_threshold):
-        boundaries = threshold + plan.looks.spacing * np.arange(40)
-        stated = stated_users(boundaries, plan.likely_noise, plan.looks.weights[-1])
-        before = -(-(boundaries - plan.looks.noise.smallest_margin(0.05) + 1) // plan.looks.weights[-1])
+        boundaries = threshold + plan.contributions.spacing * np.arange(40)
+        stated = stated_users(boundaries, plan.likely_noise, plan.contributions.weights[-1])
+        before = -(-(boundaries - plan.contributions.noise.smallest_margin(0.05) + 1) // plan.contributions.weights[-1])
         for users in (1, 2, 3, 4, 5, 8, 12, 20, 30, 50, 100):
-            for weight, units in [*zip(plan.looks.weights, plan.looks.units, strict=True)][::-20]:
+            for weight, units in [*zip(plan.contributions.weights, plan.contributions.units, strict=True)][::-20]:
                 items = mpmath.mpf(plan.max_users) * (BUDGET_UNITS // units) / users
                 for sizes in (stated, before):
                     first = boundaries[np.flatnonzero(sizes > users)[0]]
                     margin = int(first) - users * weight
-                    wrong = items * (tail(plan.looks.noise, margin) if margin > 0 else 1)
+                    wrong = items * (tail(plan.contributions.noise, margin) if margin > 0 else 1)
                     if sizes is stated:
-                        assert wrong <= plan.looks.size_error
+                        assert wrong <= plan.contributions.size_error
                     else:
                         wrong_before = max(wrong, wrong_before)
     assert wrong_before > 1000, "with sizes that are right one by one"
@@ -177,28 +192,28 @@ def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error
 def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts():
     plan = short_looks_plan()
     assert plan.found_from(20) < plan.found_from(21)
-    users, weight = plan.found_from(100), plan.looks.weights[0]  # each counts with 1/5
+    users, weight = plan.found_from(100), plan.contributions.weights[0]  # each counts with 1/5
     for number, is_found in ((users, True), (users - 1, False)):
         holders = np.arange(number + 1)
-        found = np.exp(plan.looks.noise.log_upper_tail(plan.threshold - holders * weight))
+        found = np.exp(plan.contributions.noise.log_upper_tail(plan.threshold - holders * weight))
         assert (scipy.stats.binom.pmf(holders, number, 0.2) @ found >= 0.95) == is_found
 
 
 def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once():
     """A weight has to be less than the spacing of levels: a search over weights tries larger ones."""
     plan = looks_plan(epsilon=40.0, delta=0.5)
-    assert plan.looks.spacing / 3 < plan.looks.weights[-1] <= plan.looks.spacing
+    assert plan.contributions.spacing / 3 < plan.contributions.weights[-1] <= plan.contributions.spacing
     assert plan.found_from(1) <= 3
     with pytest.raises(ValueError, match="weight 32593 costs more than its"):
-        with_changes(plan, {"looks.weights": [*plan.looks.weights[:-1], plan.looks.spacing + 1]})
+        with_changes(plan, {"looks.weights": [*plan.contributions.weights[:-1], plan.contributions.spacing + 1]})
     assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_a_small_epsilon_has_a_finer_grid():
     plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_contributions=3000)
-    assert plan.looks.scale > short_looks_plan().paid_contributions.scale
-    assert plan.looks.weights[0] >= 8
-    with pytest.raises(ValueError, match=r"cannot pay for most_contributions = 100000 .* lower most_contributions"):
+    assert plan.contributions.scale > short_looks_plan().paid_contributions.scale
+    assert plan.contributions.weights[0] >= 8
+    with pytest.raises(ValueError, match=r"cannot pay for 100000 contributions .* lower most_contributions"):
         short_looks_plan(epsilon=0.02, delta=1e-6, most_contributions=100_000)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.accounting.price_bounds import SMALLEST_PRICE, Published, price_bounds, within
-from dp_transforms.accounting.price_list import PriceList
+from dp_transforms.accounting.price_list import PriceList, check_prices
 from dp_transforms.plan.plan import Plan
 from tests.helpers import exact_prices as exact_prices_of
 from tests.helpers.exact_prices import level_price, look_price
@@ -47,14 +47,6 @@ def test_prices_are_those_of_the_definition(shape, scale, order, weight):
     assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
 
 
-@pytest.mark.parametrize("shape", [1.0, 2.5, 4.0])
-def test_a_weight_costs_more_than_a_smaller_one(shape):
-    noise = ExponentialPower(shape, 50)
-    prices = [look_price(noise, 12.0, weight) for weight in (1, 2, 3, 5, 8, 13, 21)]
-    assert prices == sorted(prices)
-    assert prices[0] < prices[-1]
-
-
 @pytest.mark.parametrize("order", [2, 8, 17, 64])
 @pytest.mark.parametrize("weight", [10, 100])
 def test_a_bit_costs_less_than_the_noisy_count_itself(order, weight):
@@ -70,11 +62,6 @@ def test_a_bit_costs_less_than_the_noisy_count_itself(order, weight):
     accountant.compose(dp_event.LaplaceDpEvent(1000 / weight))
     assert 0.5 * float(accountant._rdp[0]) < laplace < float(accountant._rdp[0]) * (1 + 1e-9)
     assert laplace < weight / 1000  # pure epsilon
-
-
-def test_orders_beyond_floats_have_an_infinite_price():
-    assert look_price(ExponentialPower(4.0, 100), 900.0, 80) == math.inf
-    assert math.isfinite(look_price(ExponentialPower(4.0, 100), 100.0, 1))
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
@@ -158,25 +145,9 @@ def test_levels_cost_what_the_definition_says(shape, scale, order, weight):
         assert exact <= found <= exact * (1 + 1e-5)
 
 
-def test_levels_cost_more_than_one_bit_and_less_with_more_space():
-    noise = ExponentialPower(3.0, 1000)
-    prices = [level_price(noise, 17.0, 24, round(d * noise.standard_deviation)) for d in (2, 3, 4, 5.5, 8)]
-    assert prices == sorted(prices, reverse=True)
-    assert prices[0] > 1.3 * prices[-1]
-    assert prices[-1] >= look_price(noise, 17.0, 24)
-
-
-def test_infinite_where_one_bit_is():
-    assert level_price(ExponentialPower(4.0, 100), 900.0, 80, 300) == math.inf
-
-
 def exact_prices(published, weights):
-    noise, order, spacing = published.noise, published.order, published.spacing
-
-    def price(weight):
-        return level_price(noise, order, weight, spacing) if spacing else look_price(noise, order, weight)
-
-    return np.array([price(int(weight)) for weight in weights])
+    noise, order, spacing = published
+    return np.array([level_price(noise, order, int(weight), spacing) for weight in weights])
 
 
 def published(shape, scale, order, deviations):
@@ -184,7 +155,7 @@ def published(shape, scale, order, deviations):
     return Published(noise, order, math.ceil(deviations * noise.standard_deviation))
 
 
-@pytest.mark.parametrize("deviations", [0, 5.5], ids=["bit", "levels"])
+@pytest.mark.parametrize("deviations", [5.5, 29.0])
 @pytest.mark.parametrize(
     ("shape", "scale", "order"),
     [(1.5, 2000, 27.0), (2.0, 3000, 14.0), (2.75, 3000, 16.0), (3.0, 1000, 17.0), (4.0, 1000, 17.0), (2.5, 500, 200.0)],
@@ -207,12 +178,13 @@ def test_bounds_are_hardly_above_the_prices(shape, scale, order, deviations):
     shape=st.sampled_from([1.0, 1.3, 2.0, 2.5, 3.0, 4.0]),
     scale=st.integers(5, 60),
     order=st.floats(1.2, 40.0),
-    deviations=st.sampled_from([0.0, 2.2, 3.0, 5.5, 9.0]),
+    deviations=st.sampled_from([2.0, 2.2, 3.0, 5.5, 9.0]),
     weight=st.integers(1, 12),
 )
+@example(shape=2.5, scale=20, order=3.0, deviations=2.0, weight=5)  # boundaries beyond the reach show most
 def test_a_bound_is_never_below_the_price(shape, scale, order, deviations, weight):
     looks = published(shape, scale, order, deviations)
-    if looks.spacing and weight > looks.spacing:
+    if weight > looks.spacing:
         return
     weights = np.array([weight])
     exact = exact_prices(looks, weights)
@@ -223,8 +195,8 @@ def test_a_bound_is_never_below_the_price(shape, scale, order, deviations, weigh
 def test_bounds_hold_by_the_definition_with_50_digits():
     for shape, scale, order, weight in ((1.0, 6, 2.0, 1), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3)):
         exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
-        found = price_bounds(Published(ExponentialPower(shape, scale), order), np.array([weight]))[0]
-        assert exact <= found <= exact * 1.0002
+        found = price_bounds(published(shape, scale, order, 29.0), np.array([weight]))[0]
+        assert exact <= found <= exact * 1.0002 + 1e-12
 
 
 def test_a_bound_does_not_depend_on_the_weights_beside_it():
@@ -239,7 +211,7 @@ def test_weights_that_pass_two_boundaries_and_orders_beyond_floats_have_no_bound
     looks = published(2.0, 100, 17.0, 2.5)
     assert price_bounds(looks, np.array([looks.spacing + 1]))[0] == math.inf
     assert not within(looks, np.array([looks.spacing + 1]), np.array([1e9]))[0]
-    assert price_bounds(Published(ExponentialPower(4.0, 100), 900.0), np.array([80]))[0] == math.inf
+    assert price_bounds(published(4.0, 100, 900.0, 5.5), np.array([80]))[0] == math.inf
 
 
 def test_tails_that_no_float_holds_are_bounded_as_well():
@@ -248,16 +220,6 @@ def test_tails_that_no_float_holds_are_bounded_as_well():
         looks = published(shape, 400, order, 29.0)
         exact = exact_prices(looks, np.array([weight]))[0]
         assert exact <= price_bounds(looks, np.array([weight]))[0] <= exact * 1.0002 + 1e-9
-
-
-def test_far_tails_of_weights_beyond_the_boundary_are_not_bounded_by_a_hazard_above_it():
-    """The tail without the user underflows where that with it is still near 1: a huge weight and an order near 1."""
-    for shape, weight, order in ((1.0, 13_000, 1.2), (1.0, 13_000, 1.02), (3.0, 185, 1.001), (2.0, 520, 1.001)):
-        looks = Published(ExponentialPower(shape, 20), order)
-        exact = look_price(looks.noise, order, weight)
-        found = price_bounds(looks, np.array([weight]))[0]
-        assert found >= exact
-        assert not within(looks, np.array([weight]), np.array([exact * (1 - 1e-6)]))[0]
 
 
 def test_forged_weights_that_no_memory_holds_have_no_bound_and_leave_the_others_alone():
@@ -269,22 +231,14 @@ def test_forged_weights_that_no_memory_holds_have_no_bound_and_leave_the_others_
     assert within(looks, weights, np.full(4, found[1])).tolist() == [True, True, False, False]
 
 
-def test_small_prices_need_no_closer_look():
-    looks = published(2.5, 3000, 17.0, 5.5)
-    weights = np.array([3, 30, 300])
-    close, coarse = price_bounds(looks, weights), price_bounds(looks, weights, least=2e-3)
-    assert coarse[:2].tolist() == [2e-3, 2e-3]
-    assert coarse[2] == pytest.approx(close[2], rel=3e-4)
-
-
 @pytest.mark.parametrize(("scale", "spacing"), [(20, 120), (60, 900), (500, 3000)])
 def test_a_list_that_charges_too_little_is_refused(scale, spacing):
     noise, weight = ExponentialPower(2.5, scale), scale // 15
     needed = math.ceil(level_price(noise, 17.0, weight, spacing) / 5.0 * 10**12 * (1 + 1e-9))
     enough = needed + needed // 5000  # as close as the bounds are
-    assert PriceList(noise, 17.0, 5.0, (weight,), (enough,), spacing=spacing).most_looks >= 1
+    check_prices(PriceList(noise, 17.0, 5.0, (weight,), (enough,), spacing))
     with pytest.raises(ValueError, match="Use make_price_list"):
-        PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing=spacing)
+        check_prices(PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing))
 
 
 MANY = {"looks.weights": list(range(1, 1001)), "looks.units": [10**12 // 20 + n for n in range(1000)]}
@@ -307,7 +261,7 @@ def test_a_forged_plan_is_judged_at_once(changes):
     text = changed_plan(small_looks_plan(), changes)
     started = time.process_time()
     with contextlib.suppress(ValueError):
-        assert Plan.from_json(text).looks is not None
+        assert Plan.from_json(text).contributions is not None
     assert time.process_time() - started < 3
 
 

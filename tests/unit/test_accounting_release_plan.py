@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from dp_transforms.accounting.charged_hits import RELEASE_MODES, NoiseParameters
+from dp_transforms.accounting.charged_hits import NoiseParameters, proof_of, target_probability
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
@@ -37,14 +37,13 @@ def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits, k
     plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode, most_keys=keys)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
-    charging = RELEASE_MODES[mode]
-    proved = charging.proof(plan.hits.noise, keys * hits).delta(epsilon)
+    proved = proof_of(mode, plan.hits.noise, keys * hits).delta(epsilon)
     assert 0.98 * plan.shares.paid <= proved <= plan.shares.paid or mode == "hits"
     assert proved <= plan.shares.paid
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.charged_hits.epsilon_per_query)) - 4)
     less_noise = NoiseParameters(plan.charged_hits.epsilon_per_query + step)
-    assert charging.proof(less_noise, keys * hits).delta(epsilon) > plan.shares.paid
+    assert proof_of(mode, less_noise, keys * hits).delta(epsilon) > plan.shares.paid
     queries = keys * 3 * 384
     assert plan.queries_per_user == queries
     assert plan.shares.hash == keys * (plan.max_users + plan.max_items**2 / 2**64) / 2**64
@@ -128,7 +127,7 @@ def test_epsilon_after_hits(plan):
     for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
         if not 1 <= hits <= plan.hits_per_user:
             continue
-        q = RELEASE_MODES[plan.charged_hits.mode].target_probability(plan.charged_hits.epsilon_per_query)
+        q = target_probability(plan.charged_hits.mode, plan.charged_hits.epsilon_per_query)
         delta = charging_game_delta(plan.charged_hits.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.shares.paid * (1 + 1e-9)
         exact = GameAccountant(plan.charged_hits.epsilon_per_query, q, hits).epsilon(plan.shares.paid)

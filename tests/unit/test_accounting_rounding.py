@@ -9,17 +9,11 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charged_hits import (
-    DEFAULT_FALSE_REPORTS,
     NoiseParameters,
-    choose_for_known_domain,
-    choose_for_open_domain,
-    epsilon_after_each_hit,
     smallest_safe_threshold,
-    solve_target_charging,
 )
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import hash_delta, optimal_composition_delta
-from dp_transforms.accounting.kms21_accountant import _round_noise
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.plan_files import with_changes
@@ -87,7 +81,7 @@ def plan_of(mode):
 @pytest.mark.parametrize("mode", OPTIONS)
 def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode):
     plan = plan_of(mode)
-    proved = plan.hits.rules.proof(plan.hits.noise, plan.hits.per_user).delta(plan.epsilon)
+    proved = plan.hits.proof.delta(plan.epsilon)
     assert 0 < proved <= plan.shares.paid
     assert with_changes(plan, {"shares.paid": proved}).shares.paid == proved
     with pytest.raises(ValueError, match="is too little noise"):
@@ -129,30 +123,6 @@ MARGIN = 1e-9
 DELTA = 1e-7
 
 
-@pytest.mark.parametrize(("below", "found"), [(0.5 * MARGIN, 0.1), (2 * MARGIN, 0.2)])
-def test_noise_that_is_safe_by_less_than_the_margin_is_not_taken(below, found):
-    """Between 0.1 and 0.2 delta is below what is allowed by so small a part; up to 0.1 by half."""
-
-    def delta_at(epsilon_per_query):
-        if epsilon_per_query <= 0.1:
-            return DELTA / 2
-        return DELTA * (1 - below) if epsilon_per_query <= 0.2 else 1.0
-
-    assert solve_target_charging(delta_at, 3, 1.0, DELTA) == pytest.approx(found, rel=2e-5)
-
-
-@pytest.mark.parametrize("scale", [2000.0, 3000.0])
-def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale):
-    hits, epsilon, grid = 20, 1.0, 3
-    first = _round_noise(scale, epsilon, 1.0 - 1e-6, hits, grid)
-    exact = first.delta(epsilon)
-    assert 0 < exact < 1e-6
-    for above, is_taken in ((0.5 * MARGIN, False), (2 * MARGIN, True)):
-        taken = _round_noise(scale, epsilon, exact * (1 + above), hits, grid)
-        assert (taken.narrow_epsilon == first.narrow_epsilon) is is_taken
-        assert taken.narrow_epsilon <= first.narrow_epsilon
-
-
 @pytest.mark.parametrize("share", [1.0, 1 + 1e-12, 1 - 1e-12])
 def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share):
     """At the exact tail of a margin, and one digit beside it."""
@@ -169,56 +139,9 @@ def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share):
 EACH, Q, HITS, DELTA_OF_HITS = 0.2, 0.3, 4, 1e-6
 
 
-def test_the_noise_of_a_plan_is_the_largest_of_six_digits():
-    for root in (0.123456789, 0.00765432199):
-        found = solve_target_charging(lambda each, root=root: 1e-7 if each <= root else 1.0, 3, 1.0, 1.1e-7)
-        unit = 10 ** (math.floor(math.log10(root)) - 5)
-        assert found in [pytest.approx(math.floor(root / unit) * unit - less * unit, rel=1e-12) for less in (0, 1)]
-        assert float(f"{found:.6g}") == found
-
-
-def solver(asked_for):
-    """Notes the deltas it is asked for; less delta, more noise."""
-
-    def solve(delta):
-        asked_for.append(delta)
-        return NoiseParameters(0.3 if delta > 0.6e-6 else 0.25)
-
-    return solve
-
-
-def test_all_of_delta_goes_to_the_noise_where_the_domain_is_known():
-    asked_for = []
-    found = choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
-    noise = NoiseParameters(0.3)
-    assert found == (noise, smallest_safe_threshold(noise, 5000, DEFAULT_FALSE_REPORTS) - 1, 0.0)
-    assert choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
-    assert choose_for_known_domain(solver(asked_for), 1e-6, 0, None)[1] == 1, "never below one holder"
-    assert asked_for == [1e-6] * 3
-
-
-def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs():
-    asked_for = []
-    smallest = smallest_safe_threshold(NoiseParameters(0.25), 240, 0.5e-6)
-    wanted = (NoiseParameters(0.25), smallest, 0.5e-6)
-    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
-    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
-    assert asked_for == [0.5e-6] * 2
-    with pytest.raises(ValueError, match=f"threshold must be >= {smallest}, .* got {smallest - 1}"):
-        choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
-    del asked_for[:]
-    for above in (1, 40, 400):
-        tail = 240 * NoiseParameters(0.25).upper_tail(smallest + above - 1)
-        share = max(tail, 1e-12)
-        noise, threshold, delta_open = choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
-        assert delta_open == pytest.approx(share, rel=1e-14, abs=0)
-        assert (threshold, asked_for[-1]) == (smallest + above, 1e-6 - delta_open)
-        assert noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
-
-
 def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total():
     total = GameAccountant(EACH, Q, HITS).epsilon(0.2)
     assert GameAccountant(EACH, Q, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
-    assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
+    assert GameAccountant(EACH, Q, HITS).epsilon_after_hits(total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
     lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA_OF_HITS) * (1 - 1e-8)
-    assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA_OF_HITS)) <= lower
+    assert lower * (1 - 1e-6) < max(GameAccountant(EACH, Q, HITS).epsilon_after_hits(lower, DELTA_OF_HITS)) <= lower

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, order_budget
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.audit.exact_looks import audit_looks_exactly
@@ -79,7 +80,7 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
 @functools.cache
 def _small_game(step=1):
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
-    prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
+    prices = make_price_list(Published(ExponentialPower(2.5, 30), 6.0, 500), 1.2, 3)
     mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, BUDGET_UNITS), 120, 120, 60)
     options = []
     for weight, units in zip(prices.weights, prices.units, strict=True):
@@ -128,23 +129,23 @@ def test_equal_looks_are_those_of_the_definition():
 
 
 def _audit(mechanism, claim):
-    return audit_looks_exactly(mechanism, claim, most_looks=1)
+    return audit_looks_exactly(mechanism, claim, most_tests=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
 def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
     plan = audited_plan(**options)
-    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=2)
+    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_tests=2)
     assert audit.violations == ()
     assert 0.9999 < audit.worst_price.ratio <= 1
     assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
     assert 0.3 < audit.worst_delta / plan.shares.paid <= 1
-    assert audit.most_looks == plan.paid_contributions.most_looks
+    assert audit.most_tests == plan.paid_contributions.most_tests
     if plan.domain_size:
         assert (audit.lone_delta, audit.lone_looks) == (0.0, 0)
     else:
         assert 0.9 < audit.lone_delta / plan.delta_open <= 1
-        assert audit.lone_looks == plan.paid_contributions.most_looks
+        assert audit.lone_looks == plan.paid_contributions.most_tests
         assert max(audit.worst_delta, audit.lone_delta) <= audit.together_delta <= plan.delta
 
 
@@ -186,11 +187,11 @@ def _no_floor(mechanism, claim):
     )
     weights, prices = (weight, *mechanism.looks_list.weights), (units, *mechanism.looks_list.units)
     found = with_prices(mechanism, weights=weights, units=prices)
-    return found, dataclasses.replace(claim, most_looks=found.most_looks)
+    return found, dataclasses.replace(claim, most_tests=found.most_tests)
 
 
 def _more_looks_than_declared(mechanism, claim):
-    return mechanism, dataclasses.replace(claim, most_looks=claim.most_looks - 1)
+    return mechanism, dataclasses.replace(claim, most_tests=claim.most_tests - 1)
 
 
 def _prices_of_another_order(mechanism, claim):
@@ -209,11 +210,11 @@ def _prices_of_another_order(mechanism, claim):
 
 def _budget_of_another_order(mechanism, claim):
     """Prices of order 8 are shares of the budget of order 14."""
-    budget = order_budget(14.0, claim.epsilon, claim.delta_looks)
+    budget = order_budget(14.0, claim.epsilon, claim.delta_tests)
     share = claim.budget / budget
     units = tuple(math.ceil(amount * share) for amount in mechanism.looks_list.units)
     found = with_prices(mechanism, units=units)
-    claim = dataclasses.replace(claim, budget=budget, most_looks=found.most_looks)
+    claim = dataclasses.replace(claim, budget=budget, most_tests=found.most_tests)
     return _with_threshold_raised(found), claim
 
 
@@ -230,7 +231,7 @@ def _weights_not_charged(mechanism, claim):
 
 
 @pytest.mark.parametrize(
-    ("fault", "most_looks", "found_by"),
+    ("fault", "most_tests", "found_by"),
     [
         (_price_of_a_smaller_weight, 1, {PRICE}),
         (_narrow_levels, 1, {PRICE}),
@@ -241,9 +242,9 @@ def _weights_not_charged(mechanism, claim):
         (_weights_not_charged, 2, {PRICE, LOOKS, ALONE, TOGETHER}),
     ],
 )
-def test_a_planted_fault_is_found_by_its_check(fault, most_looks, found_by):
+def test_a_planted_fault_is_found_by_its_check(fault, most_tests, found_by):
     pair = fault(*mechanism_and_claim(audited_plan()))
-    violations = audit_looks_exactly(*pair, most_looks=most_looks).violations
+    violations = audit_looks_exactly(*pair, most_tests=most_tests).violations
     assert {
         check for check in (PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER) if check in " ".join(violations)
     } == found_by
@@ -259,7 +260,7 @@ def test_prices_that_stop_at_a_finite_tail_are_found():
     misses = [noise.log_upper_tail(1 - margins + moved) for moved in (weight, 0)]
     finite = float(np.max(divergence(np.array([logs[0], misses[0]]), np.array([logs[1], misses[1]]), order)))
     claim = LooksClaim(
-        epsilon=2.0, delta=1e-9, delta_looks=0.9, delta_open=1e-9, order=order, budget=finite, most_looks=1
+        epsilon=2.0, delta=1e-9, delta_tests=0.9, delta_open=1e-9, order=order, budget=finite, most_tests=1
     )
     listed, bound = PricesOfUser((weight,), (BUDGET_UNITS,), BUDGET_UNITS), 10_000
     mechanism = LooksMechanism(shape, scale, listed, bound, bound, spacing=bound)

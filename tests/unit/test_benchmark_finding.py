@@ -105,14 +105,14 @@ def test_gaussian_selection_is_private_and_no_more(cap):
     assert selection(np.array([1]))[0] == pytest.approx(float(lone), rel=1e-6)
 
 
-@pytest.mark.parametrize("most_looks", [1, 40, 3000])
-def test_the_threshold_of_the_weighted_gaussian(most_looks):
+@pytest.mark.parametrize("most_tests", [1, 40, 3000])
+def test_the_threshold_of_the_weighted_gaussian(most_tests):
     """[GGK20] Theorem 5.1, at each number of items that one user alone may have."""
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
     with mpmath.workdps(40):
         largest = max(
             1 / mpmath.sqrt(pairs)
             + sigma * mpmath.sqrt(2) * mpmath.erfinv(2 * (1 - mpmath.mpf(DELTA) / 2) ** (mpmath.mpf(1) / pairs) - 1)
-            for pairs in {1, *({2, 3, most_looks // 2} if most_looks > 3 else ()), most_looks}
+            for pairs in {1, *({2, 3, most_tests // 2} if most_tests > 3 else ()), most_tests}
         )
-    assert weighted_gaussian_threshold(EPSILON, DELTA, most_looks) == pytest.approx(float(largest), rel=1e-9)
+    assert weighted_gaussian_threshold(EPSILON, DELTA, most_tests) == pytest.approx(float(largest), rel=1e-9)

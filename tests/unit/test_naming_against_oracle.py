@@ -79,7 +79,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
     domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
-    most_looks=st.sampled_from([1, 3, 8]),
+    most_tests=st.sampled_from([1, 3, 8]),
     threshold=st.integers(1, 150),
     known_share=st.floats(0, 1),
     forget_after=st.integers(0, 9),
@@ -92,12 +92,12 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     order=st.randoms(use_true_random=False),
 )
 def test_columns_equal_the_oracle(
-    log, domain, most_looks, threshold, known_share, forget_after, spacing, sliding, shards, batch_size, cuts,
+    log, domain, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size, cuts,
     most_bytes, order,
 ):  # fmt: skip
     chosen = naming_settings(
         WINDOWS,
-        most_looks=most_looks,
+        most_tests=most_tests,
         threshold=threshold,
         followed_threshold=1 + int((threshold - 1) * known_share),
         forget_after=forget_after,
@@ -129,7 +129,7 @@ def expected(log, chosen, domain=()):
 @pytest.mark.parametrize(("seed", "forget_after"), enumerate([0, 1, 5, 40]))
 def test_columns_equal_the_oracle_on_busy_logs(seed, forget_after):
     chosen = naming_settings(
-        40, most_looks=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
+        40, most_tests=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
     )
     log = busy_log(seed, 40, busy)
     found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
@@ -141,7 +141,7 @@ def test_busy_logs_exercise_what_they_are_for():
     named, again = [], 0
     for seed in range(4):
         chosen = naming_settings(
-            40, most_looks=12, threshold=60, followed_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
+            40, most_tests=12, threshold=60, followed_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
         )
         log = busy_log(seed, 40, busy)
         of_run = oracle_of(log, chosen)
@@ -240,7 +240,7 @@ def test_levels_and_sizes_of_sums_far_above_the_noise():
     assert 1 + (10_000 - 236 - 1000) // 600 <= new <= 1 + (10_000 + 236 - 1000) // 600
     assert 1 + (10_000 - 236 - 300) // 600 <= known <= 1 + (10_000 + 236 - 300) // 600
     assert abs(huge - 5 * 10**11 / 600) < 3
-    largest = chosen.looks.weights[-1]
+    largest = chosen.contributions.weights[-1]
     for level, threshold, users in zip(
         (new, known, huge), (1000, 300, 1000), named.at_least_users.tolist(), strict=True
     ):
@@ -249,7 +249,7 @@ def test_levels_and_sizes_of_sums_far_above_the_noise():
 
 def test_a_size_of_fewer_than_5_users_is_not_stated():
     chosen = naming_settings(1, threshold=1000, followed_threshold=300, spacing=600)
-    largest = chosen.looks.weights[-1]
+    largest = chosen.contributions.weights[-1]
     for likely_noise, size in ((50_000, 0), (1000 - 4 * largest, 0), (999 - 4 * largest, 5)):
         chosen = changed(chosen, likely_noise=likely_noise)
         assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [size]

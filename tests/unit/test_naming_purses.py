@@ -23,9 +23,9 @@ from tests.helpers.trials import changed
 HOUR, DAY = 3600, 24 * 3600
 
 
-def settings_for(windows, slide_seconds=HOUR, most_looks=8, sliding=1, **numbers):
+def settings_for(windows, slide_seconds=HOUR, most_tests=8, sliding=1, **numbers):
     schedule = WindowSchedule(START, START + windows * slide_seconds, sliding * slide_seconds, slide_seconds)
-    return changed(naming_settings(most_looks=most_looks), schedule=schedule, **numbers)
+    return changed(naming_settings(most_tests=most_tests), schedule=schedule, **numbers)
 
 
 def event(user, item, window, chosen):
@@ -104,11 +104,11 @@ def expected_weights(log, chosen, wallets=None):
     rows=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30), st.integers(-1, 12)), max_size=90),
     slide=st.sampled_from([10, HOUR, 7 * HOUR, DAY, 10 * DAY]),
     sliding=st.sampled_from([1, 3]),
-    most_looks=st.sampled_from([1, 2, 8, 40]),
+    most_tests=st.sampled_from([1, 2, 8, 40]),
     source=st.randoms(use_true_random=False),
 )
-def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_looks, source):
-    chosen = settings_for(12, slide, most_looks, sliding)
+def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_tests, source):
+    chosen = settings_for(12, slide, most_tests, sliding)
     log = [event(user, f"item {item}", window, chosen) for user, item, window in rows]
     wallets = {}
     found, store = weights_of(log, chosen, source)
@@ -132,7 +132,7 @@ wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_TESTS), st.just(MOST_TE
 )
 def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares, second, units):
     """The oracle's integers have no limit. Looks beyond what 32 bits hold change nothing: the share is 0 either way."""
-    chosen = changed(naming_settings(most_looks=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
+    chosen = changed(naming_settings(most_tests=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
     window = min(horizon - 1, int(shares[0] * horizon))
     first = int(shares[1] * window)
     numbers = [np.array([value], dtype=np.int64) for value in (left, looks_before, first)]
@@ -151,7 +151,7 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
     """10^5 steps, each all looks of one user in one window. Workers die at any window, and what they had not stored
     is paid again from the newest snapshot, with the same weights."""
     source = random.Random(4)
-    chosen = settings_for(2_500, HOUR, most_looks=300)
+    chosen = settings_for(2_500, HOUR, most_tests=300)
     keys = chosen.stream_keys(SECRET)
     users = [f"u{number}" for number in range(40)]
     log = []
@@ -180,13 +180,13 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
     assert sum(len(pairs.users) for pairs in windows.values()) == 100_000
     assert deaths > 200
     assert max(spent.values()) <= BUDGET_UNITS
-    assert min(spent.values()) > BUDGET_UNITS - chosen.looks.units[0], "all of them are empty at last"
+    assert min(spent.values()) > BUDGET_UNITS - chosen.contributions.units[0], "all of them are empty at last"
     left = BudgetEntries.of_messages(stored[1])
     assert left.left.min() >= 0
 
 
 def test_a_user_who_comes_back_after_a_year_has_what_was_left():
-    chosen = settings_for(2 * 365 * 24, HOUR, most_looks=3_000)
+    chosen = settings_for(2 * 365 * 24, HOUR, most_tests=3_000)
     back = 365 * 24
     log = [event("u", f"i{number}", 0, chosen) for number in range(100)]
     log += [event("u", f"i{number}", back, chosen) for number in range(3)]
@@ -200,29 +200,29 @@ def test_a_user_who_comes_back_after_a_year_has_what_was_left():
 
 
 def test_an_empty_purse_pays_for_nothing_and_a_nearly_empty_one_for_what_it_can():
-    chosen = settings_for(3, DAY, most_looks=8)
+    chosen = settings_for(3, DAY, most_tests=8)
     log = [
         event("u", f"i{number}", window, chosen) for window, many in ((0, 6), (1, 9), (2, 1)) for number in range(many)
     ]
     found, store = weights_of(log, chosen)
     per_window = collections.Counter(window for window, _, _ in found)
     assert per_window == {0: 6, 1: 2}, "eight looks, and no more"
-    assert set(found.values()) == {chosen.looks.weights[0]}
+    assert set(found.values()) == {chosen.contributions.weights[0]}
     assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [
-        BUDGET_UNITS - 8 * chosen.looks.units[0]
+        BUDGET_UNITS - 8 * chosen.contributions.units[0]
     ]
     assert found == expected_weights(log, chosen)
 
 
 def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key():
-    chosen = settings_for(1, DAY, most_looks=8)
+    chosen = settings_for(1, DAY, most_tests=8)
     log = [event("u", f"i{number}", 0, chosen) for number in range(100)]
     kept = []
     for secret in (SECRET, bytes(range(60, 100))):
         keys = chosen.stream_keys(secret)
         (pairs,) = pairs_by_window(log, chosen, keys).values()
         weights = UserBudgets(chosen, keys).spend(pairs, 0)
-        assert sorted(weights.tolist()) == [0] * 92 + [chosen.looks.weights[0]] * 8
+        assert sorted(weights.tolist()) == [0] * 92 + [chosen.contributions.weights[0]] * 8
         kept.append(set(pairs.table.labels.take(pairs.items[weights > 0]).to_pylist()))
     assert kept[0] != kept[1], "the same eight with probability 1 / binomial(100, 8) < 1e-11"
 

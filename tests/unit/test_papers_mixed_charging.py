@@ -6,17 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import ROUNDING
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.mixed_charging import (
     CallKind,
     MixedChargingAccountant,
     MixedChargingFilter,
-    delta_from_divergences,
-    epsilon_from_divergences,
     largest_lam,
     largest_probability,
     largest_support,
@@ -248,25 +244,8 @@ def test_target_charging_pays_each_call_at_its_own_price():
         charging.ask(Scripted([1], epsilon=2.0), NotPrior(0))
 
 
-@pytest.mark.parametrize(("each", "q", "lam"), [(0.01, 0.4, 0.5), (0.001, 0.3, 3.0), (0.02, 0.2, 0.01)])
-def test_the_charge_is_rounded_up_twice_and_no_more(each, q, lam):
-    """For a small charge two roundings show as their sum; the digits come from the series, which loses none."""
-    u = lam * each
-    excess = math.expm1(u) * -math.expm1(-u - each) / (1 + math.exp(-each)) * math.exp(u) / q
-    assert 1 + 1.5 * ROUNDING < target_charge(each, q, lam) / -math.log1p(-excess) < 1 + 2.5 * ROUNDING
-
-
 def exactly(value):
     return pytest.approx(value, rel=1e-15, abs=0)
-
-
-def test_what_is_converted_is_rounded_toward_more_noise():
-    orders, divergences = [1.5, 4.0], [0.1, 0.3]
-    raised = [divergence + 2.0**-52 for divergence in divergences]
-    delta, _ = rdp_privacy_accountant.compute_delta(orders, raised, 0.7)
-    assert delta_from_divergences(orders, divergences, 0.7) == exactly(float(delta) * (1 + ROUNDING))
-    epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, raised, 1e-5 * (1 - 10 * ROUNDING))
-    assert epsilon_from_divergences(orders, divergences, 1e-5) == exactly(float(epsilon) * (1 + ROUNDING))
 
 
 def test_a_mixed_budget_never_exceeds_its_promise():
@@ -284,32 +263,6 @@ def test_a_mixed_budget_never_exceeds_its_promise():
         tried += 1
         assert found.epsilon(delta) <= epsilon
         assert found.epsilon(delta) >= epsilon * (1 - 1e-6), "and hardly less is promised than paid for"
-
-
-@pytest.mark.parametrize("divergence", [1e-40, 1e-18, 1e-16, 9e-16, 1e-15])
-def test_divergences_whose_digits_would_be_lost_count_as_larger_ones(divergence):
-    """``1 - e^-d`` has no digit left below 1e-16, and a logarithm of 0 would end the conversion."""
-    for order, epsilon in ((1.5, 0.0), (3.0, 1e-12), (50.0, 0.1)):
-        found = delta_from_divergences([order], [divergence], epsilon)
-        assert found == delta_from_divergences([order], [1e-15], epsilon)
-        assert math.sqrt(1e-15) < found < 4e-8
-        assert epsilon_from_divergences([order], [divergence], 1e-9) >= 0
-
-
-def test_small_divergences_are_not_rounded_down_by_the_conversion():
-    """At epsilon 0 a divergence d gives ``sqrt(1 - e^-d)``, or less where the order is worth more: here it is not."""
-    for exponent in range(-1500, -300):
-        divergence = 10 ** (exponent / 100)
-        found = delta_from_divergences([1.02], [divergence], 0.0)
-        assert math.sqrt(-math.expm1(-divergence)) <= found <= math.sqrt(divergence + 1e-15) * (1 + 1e-3)
-
-
-def test_the_budget_of_an_order_by_hand():
-    for epsilon, delta, order in ((1.0, 1e-6, 20.0), (3.0, 1e-9, 12.0)):
-        found = MixedChargingAccountant.calibrate(epsilon, delta, order)
-        divergence = epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)
-        assert found.order == order
-        assert 1 - 2e-8 < found.budget / (divergence * (order - 1)) <= 1 - 10 * ROUNDING * 0.999
 
 
 def test_a_larger_target_counts_as_the_largest_that_there_is():

@@ -103,14 +103,3 @@ def test_a_student_that_errs_pays():
     assert [charging.ask(*teachers.as_predicted(label)) for label in ("cat", "owl", "cat")] == ["cat"] * 3
     assert limit.used == 1
     assert teachers.as_predicted("owl")[1].probability(teachers.label()) == not_prior_probability(1.0)
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="cannot be a label"):
-        TeacherVotes((LOW, "high"), lambda votes: votes, 1.0).agreed_or_low(1, 1.0)
-    with pytest.raises(ValueError, match="threshold"):
-        ASKED.agreed_or_low(0, 1.0)
-    with pytest.raises(ValueError, match="epsilon per query"):
-        ASKED.agreed_or_low(1, 1e-5)
-    with pytest.raises(ValueError, match="exactly one for each outcome"):
-        ASKED.agreed_or_low(1, 1.0)[0].run((1, 2), SecretNoise())

@@ -271,7 +271,7 @@ def test_progress_of_another_version_or_number_of_shards_is_refused():
         ({"idle_timeout_seconds": 0}, "idle_timeout_seconds must be > 0"),
         ({"idle_timeout_seconds": True}, "got True"),
         ({"shown_within_seconds": -1}, "shown_within_seconds must be from 0"),
-        ({"shown_within_seconds": 61}, r"at most idle_timeout_seconds \(60\), got 61"),
+        ({"shown_within_seconds": 61}, r"at most the idle timeout \(60\), got 61"),
     ],
 )
 def test_clocks_that_cannot_be_used_are_refused(arguments, message):

@@ -116,7 +116,7 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed):
     """What a user adds is a function of its own pairs and of what was named; what its purse does not pay for does not
     count."""
     trial, log = trial_with_rounds(), busy_log(seed)
-    run, price = Run(log, trial), dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    run, price = Run(log, trial), dict(zip(trial.contributions.weights, trial.contributions.units, strict=True))
     assert run.unpaid > 0
     for user in ["busy", *(f"user-{number}" for number in range(0, 40, 8))]:
         alone = Run([event for event in log if event[0] == user], trial, told=run)
@@ -157,8 +157,8 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not():
     assert run.rounds[1].drawn == 2000 * 4
     left_out = len(left_out_of(run.rounds[2].found)[0])
     assert run.rounds[3].drawn == run.rounds[2].drawn - left_out - len(run.rounds[2].found.without_left_out())
-    noise = trial.looks.noise
-    share = 1 - noise.upper_tail(noise.smallest_margin(0.01) - trial.looks.spacing)
+    noise = trial.contributions.noise
+    share = 1 - noise.upper_tail(noise.smallest_margin(0.01) - trial.contributions.spacing)
     assert left_out == pytest.approx(run.rounds[2].drawn * share, rel=0.1)
     assert by_cell(held.rounds[1].sums).keys() <= set(cells_of(in_block, windows=range(4)))
     for number in (1, 2):
@@ -234,7 +234,7 @@ def test_all_parts_together_spend_one_purse_of_each_round(tmp_path, ends):
     days = WindowSchedule.fixed(START, START + WINDOWS * 86_400, 86_400)
     trial = dataclasses.replace(trial, schedule=days)
     log = [("user", item, (START + day * 86_400) * 1_000_000) for item in "abc" for day in range(WINDOWS)]
-    price = dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    price = dict(zip(trial.contributions.weights, trial.contributions.units, strict=True))
     spent, stored, first = [], [], 0
     for end in (*ends, WINDOWS):
         in_blocks = Run(log, trial, part=RunPart(first, end)).rounds[0].sums

@@ -12,6 +12,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.item_table import ItemTable
@@ -37,7 +38,7 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
         block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.75
     )
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.paid_contributions.most_looks == 30_000  # of all rounds
+    assert plan.paid_contributions.most_tests == 30_000  # of all rounds
     reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_contributions.shape]
     assert plan.threshold / plan.paid_contributions.scale == pytest.approx(reference["T"], rel=1e-3)
     days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
@@ -47,7 +48,7 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
 
 def test_each_round_pays_for_a_test():
     least = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, most_contributions=3)
-    assert least.paid_contributions.most_looks == 30
+    assert least.paid_contributions.most_tests == 30
     assert least.paid_rounds.units == calibrated().paid_rounds.units
 
 
@@ -69,7 +70,7 @@ def test_the_numbers_of_the_reference(row):
     """Weights, and thresholds for a tenth of a purse and for so many pairs."""
     terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
     amounts = [BUDGET_UNITS // 10, BUDGET_UNITS // 100, BUDGET_UNITS // 1000, 0]
-    prices = make_price_list(noise, terms["order"], terms["purse"], 30_000, amounts=amounts)
+    prices = make_price_list(Published(noise, terms["order"], 20 * noise.scale // 2), terms["purse"], 30_000, amounts)
     assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
     assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
     found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.errors import InputError
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
@@ -68,19 +69,20 @@ class StreamClock:
 
     def __post_init__(self) -> None:
         if self.kind not in (ARRIVAL, EVENT):
-            raise ValueError(f"the kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
+            raise InputError("the kind of a clock", f"must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
         for field in dataclasses.fields(self)[1:]:
             name, value = field.name, getattr(self, field.name)
             if value is None and name == "shown_within_seconds":
                 continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _LONGEST_SECONDS:
-                raise ValueError(f"{name} must be from 0 to {_LONGEST_SECONDS:,} seconds (a year), got {value!r}.")
+                raise InputError(name, f"must be from 0 to {_LONGEST_SECONDS:,} seconds (a year), got {value!r}.")
         if self.idle_timeout_seconds == 0:
-            raise ValueError("idle_timeout_seconds must be > 0, got 0. Use 60 for a minute.")
+            raise InputError("idle_timeout_seconds", "must be > 0, got 0.", "Use 60 for a minute.")
         if self.shown_within_seconds is not None and self.shown_within_seconds > self.idle_timeout_seconds:
-            raise ValueError(
-                f"shown_within_seconds must be at most idle_timeout_seconds ({self.idle_timeout_seconds!r}), got"
-                f" {self.shown_within_seconds!r}: a partition is idle only when what arrived before is shown."
+            raise InputError(
+                "shown_within_seconds",
+                f"must be at most the idle timeout ({self.idle_timeout_seconds!r}), got {self.shown_within_seconds!r}:"
+                " a partition is idle only when what arrived before is shown.",
             )
 
     @property

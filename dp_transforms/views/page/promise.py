@@ -87,14 +87,16 @@ def up(value: float) -> str:
 
 def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
     """of_blocks: whether it is about the report of blocks of a run."""
-    if plan is not None and plan.looks is not None:
+    if plan is not None and plan.contributions is not None:
         sizes = (
             "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
-            f" has a probability of at most {one_in(plan.looks.size_error)}."
+            f" has a probability of at most {one_in(plan.contributions.size_error)}."
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
-    followed = ", or some of them if it was named lately before" if plan is None or plan.looks is not None else ""
+    followed = (
+        ", or some of them if it was named lately before" if plan is None or plan.contributions is not None else ""
+    )
     of_noise, beside = "Noise alone seldom names one.", ""
     if plan is not None and plan.rounds is not None:
         followed = "" if of_blocks else ", or some of them if it has many in the windows around it"
@@ -116,7 +118,7 @@ def must_not_be_concluded(plan: Plan | None) -> list[str]:
         "How many different users there were in several windows together: the same user may be in all of them.",
         "How many events there were: a user counts once for an item in a window.",
     ]
-    if plan is None or plan.looks is not None:
+    if plan is None or plan.contributions is not None:
         found.append(
             "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
             " may only be less active, so that each adds more."
@@ -222,7 +224,7 @@ def _is_of_schedule(report: WindowReport, plan: Plan, *, of_blocks: bool) -> boo
 
 
 def _is_of_charge(entry: HeavyHitter, plan: Plan) -> bool:
-    if plan.looks is not None:
+    if plan.contributions is not None:
         return entry.level is not None and entry.noisy_count is None
     if entry.level is not None:
         return False

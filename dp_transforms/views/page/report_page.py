@@ -278,7 +278,7 @@ def _section(name: str, title: str, content: str) -> str:
 def unseen_table(plan: Plan) -> str:
     """From how many users on an item is found, by how active they are."""
     found = found_from(plan, CONTRIBUTIONS)
-    if plan.looks is None:
+    if plan.contributions is None:
         return ""
     new, followed = "a new item", "a followed item (named lately)"
     if plan.rounds is not None:
@@ -287,7 +287,7 @@ def unseen_table(plan: Plan) -> str:
     rows = [
         [f"{each:,}", *(f"{row[each]:,} users" for row in found.values())]
         for each in CONTRIBUTIONS
-        if each <= plan.looks.most_looks
+        if each <= plan.contributions.most_tests
     ]
     return table(
         "An item with fewer users in a window than this may be missing; with so many it is found with"
@@ -356,8 +356,8 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     ]
     if plan.domain is not None:
         facts.append(("public items", f"{plan.domain.size:,}, by a list; SHA-256 {plan.domain.fingerprint[:16]}…"))
-    if plan.looks is not None:
-        error = one_in(plan.looks.size_error)
+    if plan.contributions is not None:
+        error = one_in(plan.contributions.size_error)
         facts.append(("stated sizes", f"one or more is too large with a probability of at most {error}"))
     return [*facts, ("fingerprint", plan.fingerprint)]
 
