@@ -33,7 +33,7 @@ from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.core.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
-from dp_transforms.reports.files import replace_whole, report_writer, write_error
+from dp_transforms.reports.files import replace_whole, report_file_bytes, write_error
 from dp_transforms.reports.report_records import checked_report
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter, key_of
 from dp_transforms.stores.local_files import write_whole
@@ -85,7 +85,7 @@ def gathered_reports(group: Gathered) -> Iterator[WindowReport]:
 def _pack(record: WindowReport | RunEnded) -> bytes:
     """A report checked. As JSON: lists take a third of the time of a line of a file. Equal records are equal bytes."""
     is_ended = len(record) == len(RunEnded._fields)  # Beam may have made another type of it
-    return json.dumps(record if is_ended else checked_report(record)).encode()  # type: ignore[arg-type]
+    return json.dumps(record if is_ended else checked_report(record)).encode()
 
 
 def _unpack(packed: bytes) -> WindowReport | RunEnded:
@@ -147,14 +147,12 @@ def _write_reports(group: Gathered, path: str, header: ReportHeader, max_bad_fra
     for report in gathered_reports((key, (blob for blob in blobs if len(blob) != _ROWS.size))):
         if kept.setdefault((report.stream, report.window_start), report) is not report:
             conflicting.inc()
-    write = report_writer(header, kept.values(), report_format(path))
+    content = report_file_bytes(header, kept.values(), report_format(path))
     try:
         if is_remote(path):
-            content = io.BytesIO()
-            write(content)
-            put_new(path, content.getvalue())
+            put_new(path, content)
         else:
-            write_whole(path, write)
+            write_whole(path, lambda handle: handle.write(content))
     except OSError as error:
         if not _is_of_run(path, header.run_id):
             raise write_error(path, error) from None

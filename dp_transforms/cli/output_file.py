@@ -30,13 +30,11 @@ from dp_transforms.stores.local_files import (
 from dp_transforms.stores.remote_files import (
     RemoteFileError,
     UrlError,
-    copy_new,
-    draft_url,
+    check_writable,
     exists,
     is_remote,
     put_new,
     put_over,
-    remove,
 )
 
 
@@ -96,7 +94,7 @@ def publish_output(finished: Path, output: Path) -> None:
             publish(finished, output)
         else:
             with open_regular(finished) as file:
-                copy_new(file, os.fspath(output))
+                put_new(os.fspath(output), file)
     note_done()
 
 
@@ -163,10 +161,7 @@ def _check_url(output: str, option: str, force: bool | None) -> None:
     try:
         has_name = exists(output)
         if not has_name:
-            draft = draft_url(output)
-            put_new(draft, b"")
-            with contextlib.suppress(OSError):
-                remove(draft)
+            check_writable(output)
     except OSError as error:
         raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
     if has_name and not force:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 import secrets
 import threading
 import time
@@ -35,8 +36,7 @@ from dp_transforms.logs import (
 )
 from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.reports.files import replace_whole, report_format, report_writer, write_error
-from dp_transforms.reports.report_records import checked_report
+from dp_transforms.reports.files import replace_whole, report_file_bytes, report_format, write_error
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, read_key_file, sealing_key
 from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
@@ -164,8 +164,8 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
                     (of_blocks, options.block_output, request.block_header if of_blocks else None, made.blocks),
                 ):
                     if header is not None:
-                        write = report_writer(header, map(checked_report, reports), report_format(path))
-                        replace_whole(path, write, shown_name=name)
+                        content = report_file_bytes(header, reports, report_format(path))
+                        replace_whole(path, operator.methodcaller("write", content), shown_name=name)
                 if rejected:
                     packed = map(pack_rejected, made.rejected)
                     write = functools.partial(write_rejected_lines, packed=packed)

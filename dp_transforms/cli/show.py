@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -119,22 +119,22 @@ def command(options: ShowOptions) -> None:
             click.echo(state)
 
 
-def read_report(paths: Sequence[str]) -> tuple[ReportHeader, Iterator[WindowReport], str]:
+def read_report(paths: Sequence[str]) -> tuple[ReportHeader, list[WindowReport], str]:
     """The header, the reports, and for all but one file whether the run has ended."""
     path = paths[0]
     if parts := _parts(paths):
         header, found = read_report_files(parts)
-        return header, iter(found), _NO_END_IN_PARTS
+        return header, found, _NO_END_IN_PARTS
     if not os.path.isdir(path):
         return *read_report_file(path), ""
     with user_errors(StreamError):
         header, found, ended = read_run(path)
     if ended is None:
-        return header, iter(found), "The run goes on: further windows may follow."
+        return header, found, "The run goes on: further windows may follow."
     from dp_transforms.views.page.report_columns import plan_of
 
     plan = plan_of(header)
-    return header, iter(found), ended_words(ended, plan.schedule.horizon if plan else None)
+    return header, found, ended_words(ended, plan.schedule.horizon if plan else None)
 
 
 def _parts(paths: Sequence[str]) -> Sequence[str]:

@@ -67,7 +67,7 @@ def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request
     _run(there, times=3)
     (header, found), (header_here, found_here) = read_report_file(there.output), read_report_file(here.output)
     assert (header, list(found)) == (header_here, list(found_here))
-    names = [file.url for file in remote_files.store_of(bucket).list_below(bucket + "/")]
+    names = [file.url for file in remote_files.list_beginning(bucket + "/")]
     assert names == [there.output], "a draft is left"
     with pytest.raises(UserError, match=r"there\.jsonl"):
         _run(request_of("there.jsonl", output=there.output, run_id="run-2"))

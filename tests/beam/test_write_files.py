@@ -4,6 +4,7 @@ that they should have."""
 import json
 import os
 import random
+import signal
 import stat
 
 import apache_beam as beam
@@ -17,6 +18,7 @@ from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
 from dp_transforms.stores.local_files import publish
 from tests.helpers.beam_pipelines import local_pipeline
+from tests.helpers.killed_nights import in_a_process
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
@@ -104,6 +106,28 @@ def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(t
 
 
 # Files appear as a whole.
+
+
+def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(Exception, match="No space left"):
+        write(tmp_path / "report.avro", REPORTS)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_path):
+    def die(handle):
+        handle.write(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_a_process(lambda: replace_whole(str(tmp_path / "report.avro"), die)) == (True, "")
+    (left,) = os.listdir(tmp_path)
+    assert left.endswith(".partial")
+    replace_whole(str(tmp_path / "report.avro"), lambda handle: handle.write(b"whole"))  # as the step runs again
+    assert os.listdir(tmp_path) == ["report.avro"]
 
 
 # Rejected rows.

@@ -71,13 +71,13 @@ KILLING = """
 import os, sys
 from dp_transforms.cli import replay_run
 from dp_transforms.cli.main import main
-made = replay_run.report_writer
-def writer_that_dies(*arguments):
+replace = replay_run.replace_whole
+def replace_and_die(path, write, **more):
     def write_and_die(handle):
-        made(*arguments)(handle)
+        write(handle)
         os.kill(os.getpid(), int(sys.argv.pop(1)))
-    return write_and_die
-replay_run.report_writer = writer_that_dies
+    replace(path, write_and_die, **more)
+replay_run.replace_whole = replace_and_die
 main(sys.argv[2:])
 """
 

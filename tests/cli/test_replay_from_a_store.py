@@ -25,7 +25,7 @@ EXPECTED = {hour: [f"heavy-{hour}"] for hour in (0, 1, 3, 5)}
 
 def everything_in(bucket):
     """Also what is hidden."""
-    return [file.url.removeprefix(bucket + "/") for file in remote_files.store_of(bucket).list_below(bucket + "/")]
+    return [file.url.removeprefix(bucket + "/") for file in remote_files.list_beginning(bucket + "/")]
 
 
 def items(report):

@@ -43,7 +43,7 @@ def report_samples() -> list[Sample]:
     kinds = {"none": (HEADER, []), "four": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
     kinds["names"] = (NAMES_HEADER, [NAMES])
     return [
-        Sample(f"{form}, {name}", report_file_bytes(header, held, file_format=form), f".{form}", mutators[form])
+        Sample(f"{form}, {name}", report_file_bytes(header, held, form), f".{form}", mutators[form])
         for form in mutators
         for name, (header, held) in kinds.items()
     ]
@@ -56,7 +56,7 @@ def _read_report(_sample: Sample, path: str) -> Any:
     for form in ("json", "avro"):
         copy = f"{path}.copy.{form}"
         with open(copy, "wb") as file:
-            file.write(report_file_bytes(header, held, file_format=form))
+            file.write(report_file_bytes(header, held, form))
         found, again = read_report_file(copy)
         again = list(again)
         os.unlink(copy)

@@ -3,7 +3,7 @@
 import pytest
 
 from dp_transforms.local.pool import ProcessPool
-from dp_transforms.stores.store_clients import RemoteFileError
+from dp_transforms.stores.remote_files import RemoteFileError
 from tests.helpers.shh_process import run_python
 
 
