@@ -216,8 +216,8 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
     import apache_beam as beam
 
     from dp_transforms.beam.jobs import build_replay, run_to_end
-    from dp_transforms.beam.metrics import operator_counts
     from dp_transforms.beam.runner_options import is_on_dataflow, is_sent, job_name, runner_options
+    from dp_transforms.beam.workers import operator_counts
     from dp_transforms.cli.exit_signals import Unwinding
 
     started = time.monotonic()

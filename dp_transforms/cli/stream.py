@@ -15,7 +15,7 @@ import apache_beam as beam
 import click
 
 from dp_transforms.beam.jobs import RunningPipeline, build_stream
-from dp_transforms.beam.keys import KeyFile
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done, tell
 from dp_transforms.cli.options import (

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.jobs import StreamJob
-from dp_transforms.beam.keys import KeyFile
 from dp_transforms.beam.runner_options import (
     is_local,
     is_on_dataflow,
@@ -20,6 +19,7 @@ from dp_transforms.beam.runner_options import (
     runner_options,
     workers_are_here,
 )
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.options import MAKE_A_KEY, Options, check_together, user_errors
 from dp_transforms.cli.plan_options import plan_of_command

@@ -10,8 +10,8 @@ import pytest
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.jobs import build_replay, run_to_end
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.runner_options import runner_options
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_run import ReplayRequest, job_of, run_replay
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD

@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
+from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.reports import ReportHeader, read_report_file
@@ -89,20 +89,6 @@ def test_reports_become_one_file_in_order(tmp_path, ending, flags):
     assert read_all(path) == IN_ORDER
     assert os.listdir(tmp_path) == [path.name]
     assert conflicts(result) == 0
-
-
-def test_windowed_reports_are_gathered(tmp_path):
-    path = tmp_path / "report.avro"
-    with local_pipeline() as job:
-        written = (
-            job
-            | beam.Create(REPORTS).with_output_types(WindowReport)
-            | beam.Map(lambda row: beam.window.TimestampedValue(row, row.window_start // 100_000))
-            | beam.WindowInto(beam.window.FixedWindows(3600))
-            | WriteReports(path, HEADER)
-        )
-        assert_that(written, equal_to([str(path)]))
-    assert read_all(path) == IN_ORDER
 
 
 def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(tmp_path):

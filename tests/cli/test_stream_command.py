@@ -21,7 +21,7 @@ from dp_transforms import (
     WindowSchedule,
     find_log_chunks,
 )
-from dp_transforms.beam.write_files import WriteReports
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.reports import read_report_file
 from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, KEY, PLAN, START, run, write_log_and_key
 from tests.helpers import shh_process

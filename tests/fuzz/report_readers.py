@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
-from dp_transforms.beam.keys import KeyFile
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.core.event_batch import MAX_ID_BYTES

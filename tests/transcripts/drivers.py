@@ -31,7 +31,7 @@ from dp_transforms import (
     find_log_chunks,
     read_report,
 )
-from dp_transforms.beam.metrics import operator_counts
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli import replay, state_part
 from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_on_runner, run_replay
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
