@@ -8,7 +8,7 @@ LOCK := .ci/requirements.lock
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
 VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
-VERSION_EXTRAS := accounting kafka s3
+VERSION_EXTRAS := accounting kafka stores
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -123,7 +123,7 @@ fuzz: $(INSTALLED)
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
 
-# A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
+# A real server of Azure's storage. The other stores have theirs from a package, in `make test`.
 test-stores: $(INSTALLED) azurite
 	$(BIN)/python -m pytest -n0 -k 'azfs or azure' tests/unit/test_stores.py
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows
     from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
-    from dp_transforms.beam.write_report_stream import WriteReportStream
+    from dp_transforms.beam.write_reports import WriteReportStream
     from dp_transforms.core.event_batch import EventBatch
     from dp_transforms.core.public_items import PublicItems
     from dp_transforms.core.window_report import HeavyHitter, WindowReport
@@ -97,7 +97,7 @@ _HOME = {
     "StreamClock": "logs.streams.partition_progress",
     "WindowReport": "core.window_report",
     "WindowSchedule": "plan.window_schedule",
-    "WriteReportStream": "beam.write_report_stream",
+    "WriteReportStream": "beam.write_reports",
     "find_log_chunks": "logs",
     "read_report": "reports",
     "replay": "local.replay_table",

@@ -92,7 +92,7 @@ def s3_process() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """A real S3 server, which boto3 finds by the environment."""
+    """A real S3 server, which obstore finds by the environment."""
     for name, value in environment(s3_process).items():
         monkeypatch.setenv(name, value)
     s3_process.reset()

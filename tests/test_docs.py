@@ -125,10 +125,6 @@ def test_every_option_is_documented_once_in_its_section_or_with_those_of_several
     having = [name for name, command in commands().items() if option_tables.options_of(command)]
     assert sorted(marks) == sorted([*having, option_tables.SHARED])
     sections = dict(re.findall(r"^## (.*)$((?:(?!^## ).*\n)*)", page, re.MULTILINE))
-    sections = {
-        name: re.sub(r"^What goes together.*:\n\n(?:[- ] .*\n)*", "", text, flags=re.M)
-        for name, text in sections.items()
-    }
     several = re.findall(r"^Of (.*):\n((?:(?!Of |<!--).*\n)*)", sections["Options of several commands"], re.MULTILINE)
     for name in having:
         assert f"<!-- options of {name} -->" in sections[f"shh {name}"]

@@ -103,7 +103,7 @@ for words in json.load(sys.stdin):
 """
 WITHOUT_EXTRA = {
     ("stream", *TOPIC, *RANGE, "--output", "reports"): "kafka",
-    ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
+    ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "stores",
 }
 
 

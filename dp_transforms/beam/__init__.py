@@ -5,21 +5,17 @@ against a threshold, charges the counters of the users who hold a hit, and leave
 hits. It runs wherever users pay for hits. All else brings it its candidates, takes its reports, or does the same where
 users pay for contributions. The way of an event:
 
-read_events            a log, or elements of any kind (element_fields) -> batches of events
-assign_windows         batches -> contributions by window and shard of users
+read_events            a log, or elements of any kind -> batches of events
+assign_windows         batches -> contributions by key, window and shard of users; when a window is complete
 at_once                these, of bounded input -> reports: users and items in turn, once or in rounds
-write_files            reports -> one file, when all is done; rejected rows -> another file, for the operator
+write_reports          reports -> one file, when all is done, or a folder or topic; rejected rows -> for the operator
 release_heavy_hitters  `ShiftingHeavyHitters`, which joins these steps
 release_rows           `HeavyHitterRows`, declared by plain values: rows -> rows with a schema, in order
 
-What belongs to a window is complete:
+What belongs to a window is complete at the end of bounded input; when the watermark passes its end, for any source of
+Beam's; and when all that was announced for it has come, for the partitions that `monitor_stream` reads. turns: what
+waits until then, in every stateful step. in_order: the steps of a stream of counted messages.
 
-at_once                at the end of bounded input
-close_windows          when the watermark passes its end: for any source of Beam's
-in_order               when all that was announced for it has come (turns): for the partitions of `MonitorStream`, which
-                       poll_partitions reads, and for what close_windows has closed where users pay for contributions;
-                       write_report_stream writes
-
-What all share: keys (how workers get the noise key), coders, metrics, and runner_options, what a run needs on each
-runner.
+What all share: workers (the noise key, coders, metrics), and runner_options, what a run needs on each runner. jobs: the
+two pipelines that are submitted.
 """

@@ -1,75 +1,83 @@
-"""Assign: batches of events -> packed contributions (user, item) by window and shard of users.
+"""Assign: batches of events -> packed contributions by key, range of windows and shard of users. And when what belongs
+to a window is complete.
 
 Contributions are made distinct before the shuffle, and from here on users are keyed hashes, and items have one beside
-their label. With public items, events with other items are left out here.
+their label. With public items, events with other items are left out here. A run with one stream has one key, its name.
+
+Bounded input is in the GlobalWindow, and complete at its end. What is sent on a stream is stamped, and put into a
+window of Beam that ends a millisecond before that of the plan. A GroupByKey of Beam then gives all of it at once, and
+engines drop what comes later. So a timer at the last millisecond comes after all that was grouped, and holds the
+watermark back for the report, whose timestamp is the last microsecond.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, TimestampedValue, WindowFn
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Duration, Timestamp
 
-from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.keys import KeyedDoFn
-from dp_transforms.beam.metrics import add_counts, operator_counter
-from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE
+from dp_transforms.beam.workers import KeyedDoFn, add_counts, operator_counter
+from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE, LATE_BATCHES
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.stage import GroupKey
+from dp_transforms.core.stage import Sharding
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
-PACKED = tuple[GroupKey, bytes]
+KeyedCell = tuple[str, int, int]
+"""A key, a range of windows, and a shard of users or items."""
+_MILLISECOND = 1000  # microseconds: engines cut timestamps to milliseconds
 _LOG = logging.getLogger(__name__)
 
 
 def assign_windows(
-    run: PlannedRun, noise_key: beam.Secret, step: PackContributions, public_items: PublicItemsSource | None = None
-) -> beam.ParDo:
-    """`EventBatch` -> ``((range, shard), packed contributions)``, as ``step`` says.
-
-    All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
-    return beam.ParDo(_PackDoFn(run, step, noise_key, public_items)).with_output_types(PACKED)
-
-
-def assign_windows_of_keys(
     run: PlannedRun,
     noise_key: beam.Secret,
-    step: PackContributions,
-    public_items: PublicItemsSource | None = None,
+    cut: Sharding,
+    public_items: PublicItemsSource | None,
+    *,
+    has_keys: bool = False,
     keys: Collection[str] | None = None,
 ) -> beam.ParDo:
-    """``(key, EventBatch)`` -> ``((key, range, shard), packed contributions)``. keys: others are left out; None: any"""
-    do_fn = _PackOfKeysDoFn(keys, run, step, noise_key, public_items)
-    return beam.ParDo(do_fn).with_output_types(tuple[KeyedCell, bytes])
+    """`EventBatch` under the stream of the run, or ``(key, EventBatch)``, -> ``(KeyedCell, packed contributions)``. All
+    in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners.
+
+    has_keys: whether events have keys. keys: events of others are left out and counted; None: any key.
+    """
+    pack = _PackDoFn(run, noise_key, cut, public_items, has_keys, keys)
+    return beam.ParDo(pack).with_output_types(tuple[KeyedCell, bytes])
 
 
 class _PackDoFn(KeyedDoFn):
     """Adapts `PackContributions`, and warns of a range in which no event lies."""
 
-    TRANSFORM = "ShiftingHeavyHitters"  # for who is warned
-
     def __init__(
         self,
         run: PlannedRun,
-        step: PackContributions,
         noise_key: beam.Secret,
+        cut: Sharding,
         public_items: PublicItemsSource | None,
+        has_keys: bool,
+        keys: Collection[str] | None,
     ) -> None:
         super().__init__(run, noise_key, public_items)
-        self._step = step
+        self._packing, self._has_keys = PackContributions(run.plan.schedule, cut), has_keys
+        self._of_keys = None if keys is None else frozenset(keys)
         self._has_inside = self._has_outside = self._has_warned = False
 
-    def process(self, batch: EventBatch) -> Iterator[Any]:
+    def process(self, element: Any) -> Iterator[Any]:
+        key, batch = element if self._has_keys else (self._run.stream, element)
+        if self._of_keys is not None and key not in self._of_keys:
+            operator_counter(EVENTS_OF_OTHER_KEYS).inc(len(batch))
+            return
         counts: Counter[str] = Counter()
-        yield from self._step.pack(batch, self._keys, self._public_items, counts)
+        for cell, blob in self._packing.pack(batch, self._keys, self._public_items, counts):
+            yield (key, *cell), blob
         add_counts(counts)
         self._has_inside |= counts[EVENTS_OUTSIDE_RANGE] < len(batch)
         if not self._has_inside:  # elements without a timestamp have a warning of their own
@@ -79,31 +87,14 @@ class _PackDoFn(KeyedDoFn):
         if self._has_inside or not self._has_outside or self._has_warned:
             return
         self._has_warned = True
-        schedule, part = self._step.schedule, self._step.run_part
+        schedule = self._run.plan.schedule
         _LOG.warning(
-            "%s: none of the events that this worker has seen so far lies in the range of the plan, %s .. %s; such"
-            " events are skipped. Check the range, and the unit of the times. How many: the counter %s.",
-            self.TRANSFORM,
-            format_utc(schedule.window_start_micros(part.first)),
-            format_utc(schedule.window_end_micros(part.end - 1)),
+            "None of the events that this worker has seen so far lies in the range of the plan, %s .. %s; such events"
+            " are skipped. Check the range, and the unit of the times. How many: the counter %s.",
+            format_utc(schedule.window_start_micros(0)),
+            format_utc(schedule.window_end_micros(schedule.horizon - 1)),
             EVENTS_OUTSIDE_RANGE,
         )
-
-
-class _PackOfKeysDoFn(_PackDoFn):
-    TRANSFORM = "ThresholdMonitorEvolving"
-
-    def __init__(self, keys: Collection[str] | None, *of_run: Any) -> None:
-        super().__init__(*of_run)
-        self._of_keys = None if keys is None else frozenset(keys)
-
-    def process(self, element: tuple[str, EventBatch]) -> Iterator[Any]:  # type: ignore[override]
-        key, batch = element
-        if self._of_keys is not None and key not in self._of_keys:
-            operator_counter(EVENTS_OF_OTHER_KEYS).inc(len(batch))
-            return
-        for cell, blob in super().process(batch):
-            yield (key, *cell), blob
 
 
 def check_windowing(elements: beam.PCollection, schedule: WindowSchedule) -> None:
@@ -137,11 +128,107 @@ def in_global_window(elements: beam.PCollection) -> beam.PCollection:
     """The same elements, by a step only where they are in other windows."""
     if elements.windowing.is_default():
         return elements
-    everywhere = elements | "InGlobalWindow" >> beam.WindowInto(beam.window.GlobalWindows())
+    everywhere = elements | "InGlobalWindow" >> beam.WindowInto(GlobalWindows())
     everywhere.element_type = elements.element_type
     return everywhere
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When a window is complete
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def max_timestamp(schedule: WindowSchedule, window: int) -> Timestamp:
     """The last instant of a window."""
     return Timestamp(micros=schedule.window_end_micros(window) - 1)
+
+
+def closing_time(schedule: WindowSchedule, window: int) -> Timestamp:
+    """The last millisecond of a window."""
+    return Timestamp(micros=schedule.window_end_micros(window) - _MILLISECOND)
+
+
+def last_closed(schedule: WindowSchedule, time: Timestamp) -> int:
+    """The last window whose `closing_time` is this time or an earlier one."""
+    after_first = time.micros + _MILLISECOND - schedule.window_end_micros(0)
+    return int(after_first // (schedule.slide_seconds * MICROS_PER_SECOND))
+
+
+class InClosingWindows(beam.PTransform):
+    """``(KeyedCell, blob)`` of a stream -> the same in the windows of Beam by which windows are closed."""
+
+    def __init__(self, schedule: WindowSchedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        schedule = self._schedule
+        windows = FixedWindows(Duration(seconds=schedule.slide_seconds), closing_time(schedule, 0))
+        stamped = packed | "Stamp" >> beam.Map(_stamped, schedule)
+        stamped.element_type = packed.element_type
+        return stamped | "InClosingWindows" >> beam.WindowInto(windows)
+
+
+def _stamped(
+    packed: tuple[KeyedCell, bytes], schedule: WindowSchedule, timestamp: Timestamp = beam.DoFn.TimestampParam
+) -> TimestampedValue:
+    """With the timestamp that it has, or the nearest one in the closing window."""
+    (_, window, _), _ = packed
+    end = closing_time(schedule, window).micros
+    first = end - schedule.slide_seconds * MICROS_PER_SECOND
+    return TimestampedValue(packed, Timestamp(micros=min(max(timestamp.micros, first), end - _MILLISECOND)))
+
+
+class WithStarts(beam.PTransform):
+    """Packed columns by `KeyedCell`, and an empty blob for each one that there may be under these keys: those to which
+    nothing comes act, too.
+
+    Followed items, and public ones, are tested in every window. On a stream the starts of all windows are put in at the
+    beginning, before the watermark can pass one.
+    """
+
+    def __init__(self, schedule: WindowSchedule, cut: Sharding, keys: Sequence[str]) -> None:
+        super().__init__()
+        self._schedule, self._cut, self._keys = schedule, cut, keys
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        once = packed.pipeline | "Once" >> beam.Impulse()
+        starts = once | "Starts" >> beam.FlatMap(_starts, self._schedule.horizon, self._cut, self._keys)
+        starts.element_type = packed.element_type
+        if not packed.is_bounded:
+            starts = starts | "ByWatermark" >> InClosingWindows(self._schedule)
+        return (packed, starts) | "Join" >> beam.Flatten()
+
+
+def _starts(once: bytes, windows: int, cut: Sharding, keys: Sequence[str]) -> Iterator[tuple[KeyedCell, bytes]]:
+    for number in range(-(-windows // cut.windows_per_range)):
+        for shard in range(cut.shards):
+            yield from (((key, number, shard), b"") for key in keys)
+
+
+class GroupOnce(beam.PTransform):
+    """GroupByKey, whose groups are complete and come once: a second pane of a window is dropped.
+
+    Engines that keep to Beam's model send none, since late elements are dropped; the DirectRunner does (apache/beam
+    #19736). A user would count twice in such a window.
+
+    are_started: each group has an empty blob, its start. One without a start is late, and dropped: its window was
+    closed before.
+    """
+
+    def __init__(self, *, are_started: bool = False) -> None:
+        super().__init__()
+        self._are_started = are_started
+
+    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
+        groups = pairs | "Group" >> beam.GroupByKey()
+        once = groups | "Once" >> beam.Filter(_is_whole, self._are_started)
+        once.element_type = groups.element_type
+        return once
+
+
+def _is_whole(group: tuple[Any, Iterable[bytes]], are_started: bool, pane: Any = beam.DoFn.PaneInfoParam) -> bool:
+    is_late = bool(pane.index) or (are_started and not any(len(blob) == 0 for blob in group[1]))
+    if is_late:
+        operator_counter(LATE_BATCHES).inc()
+    return not is_late

@@ -1,34 +1,35 @@
 """In order: the steps of a stream, window after window. Counted messages of users -> reports.
 
-`CountedByWatermark` makes such messages of a stream that Beam reads; `poll_partitions` of the partitions of a source.
+`CountedByWatermark` makes such messages of a stream that Beam reads; `MonitorStream` of the partitions of a source.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam.assign_windows import in_global_window, max_timestamp
-from dp_transforms.beam.at_once import WithStarts
-from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows
-from dp_transforms.beam.metrics import add_counts, operator_counter, operator_gauge
+from dp_transforms.beam.assign_windows import (
+    GroupOnce,
+    InClosingWindows,
+    KeyedCell,
+    WithStarts,
+    in_global_window,
+    max_timestamp,
+)
 from dp_transforms.beam.threshold_monitor import charge_windows
-from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, TURNS, Turns, store, unpack_stored
+from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, PROGRESS, Progress, Turns, store
+from dp_transforms.beam.workers import add_counts, operator_counter, operator_gauge
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import (
-    AtOnceStep,
-    GroupKey,
     Message,
     Sent,
     Sharding,
@@ -42,36 +43,34 @@ from dp_transforms.core.stage import (
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
 from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import RunEnded, WindowReport
-from dp_transforms.errors import StreamError
 
 ENDED, REPORTS = "ended", "reports"
 
 
 class CountedByWatermark(beam.PTransform):
-    """``((window, shard of users), packed contributions)`` of a stream that Beam reads -> ``(shard, message)`` of one
-    sender, in the GlobalWindow.
+    """``(KeyedCell, packed contributions)`` of a stream that Beam reads, under the stream of the run -> ``(shard,
+    message)`` of one sender, in the GlobalWindow.
 
-    Beam groups a shard of a window when the watermark passes its end (`close_windows`); what comes later is dropped and
-    counted. Each shard of every window is announced, also one without events, since it was started before: followed
+    Beam groups a shard of a window when the watermark passes its end (`assign_windows`); what comes later is dropped
+    and counted. Each shard of every window is announced, also one without events, since it was started before: followed
     items are tested in every window, what is announced must not show who was there, and no user can decide whether
     late events of others count.
-
-    users: the users step, cut by window and shard.
     """
 
-    def __init__(self, users: AtOnceStep) -> None:
+    def __init__(self, run: PlannedRun, cut: Sharding) -> None:
         super().__init__()
-        self._users = users
+        self._run, self._cut = run, cut
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        closing = packed | "InClosingWindows" >> InClosingWindows(self._users.stage.run.plan.schedule)
-        started = closing | "AllWindows" >> WithStarts(self._users)
+        schedule = self._run.plan.schedule
+        closing = packed | "InClosingWindows" >> InClosingWindows(schedule)
+        started = closing | "AllWindows" >> WithStarts(schedule, self._cut, [self._run.stream])
         groups = started | "GroupUsers" >> GroupOnce(are_started=True)
         return in_global_window(groups | "Announce" >> beam.FlatMap(_announced).with_output_types(ToShard))
 
 
-def _announced(group: tuple[GroupKey, Iterable[bytes]]) -> Iterator[ToShard]:
-    (window, shard), blobs = group
+def _announced(group: tuple[KeyedCell, Iterable[bytes]]) -> Iterator[ToShard]:
+    (_, window, shard), blobs = group
     return ((shard, message) for message in messages_of(window, [blob for blob in blobs if blob]))
 
 
@@ -105,23 +104,6 @@ class ReleaseStagesInOrder(beam.PTransform):
         return ReleasedInOrder(released[REPORTS], released[ENDED])
 
 
-@dataclasses.dataclass
-class StageProgress:
-    """shards: of the step. cells, size: of the state when it was last rewritten. Of the last step, reports: how many
-    were released; hit_bound: as in `MonitorState`."""
-
-    shards: int
-    cells: int = 0
-    size: int = 0
-    reports: int = 0
-    hit_bound: int = 0
-
-    FIELDS = struct.Struct("<5q")
-
-    def to_bytes(self) -> bytes:
-        return self.FIELDS.pack(*dataclasses.astuple(self))
-
-
 class InOrderDoFn(beam.DoFn):
     """Counted messages to a shard -> messages to the shards of the next stage, window after window.
 
@@ -137,9 +119,8 @@ class InOrderDoFn(beam.DoFn):
     of them in every window, even if it has nothing to say.
     """
 
-    PENDING, PENDING_SOON, PENDING_FAR, TURNS = PENDING, PENDING_SOON, PENDING_FAR, TURNS
+    PENDING, PENDING_SOON, PENDING_FAR, PROGRESS = PENDING, PENDING_SOON, PENDING_FAR, PROGRESS
     CELLS = BagStateSpec("cells", BytesCoder())
-    PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
 
     def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int) -> None:
         self._stage, self._noise_key = stage, noise_key
@@ -155,42 +136,30 @@ class InOrderDoFn(beam.DoFn):
         pending: Any = beam.DoFn.StateParam(PENDING),
         soon: Any = beam.DoFn.StateParam(PENDING_SOON),
         far: Any = beam.DoFn.StateParam(PENDING_FAR),
-        turns: Any = beam.DoFn.StateParam(TURNS),
         cells: Any = beam.DoFn.StateParam(CELLS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
         shard, message = element
-        waiting = Turns(self._senders, turns, (pending, soon, far))
-        windows = waiting.add(Message(*message))
-        self._late.inc(waiting.dropped)
-        if not windows:
-            return
-        now, span = self._progress(progress), Span(windows[0][0], windows[-1][0] + 1, shard, self._shards)
-        blobs = [blob for _, of_window in windows for blob in of_window]
-        outputs = list(self.close(blobs, span, cells, now))  # all state is written before anything is sent
-        progress.write(now.to_bytes())
+        now = Progress.read(progress, self._shards)
+        first, turns = now.next_window, Turns(now, (pending, soon, far), self._senders)
+        blobs, outputs = [blob for _, _, blob in turns.add(Message(*message))], []
+        self._late.inc(turns.dropped)
+        if now.next_window > first:
+            outputs = list(self.close(blobs, Span(first, now.next_window, shard, self._shards), cells, now))
+        progress.write(now.to_bytes())  # all state is written before anything is sent
         yield from outputs
 
-    def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+    def close(self, blobs: list[bytes], span: Span, cells: Any, now: Progress) -> Iterator[object]:
         """What the step makes of a span, window by window. blobs: all that came for it."""
         packed = {}
         if blobs or self._step.runs_on_empty:
-            packed = dict(packed_by_group(self._processed(blobs, span, cells, progress), self._to))
+            packed = dict(packed_by_group(self._processed(blobs, span, cells, now), self._to))
         for window in range(span.first, span.end):
             for shard in range(self._to.shards):
                 for message in messages_of(window, packed.get((window, shard), [])):
                     yield shard, message
 
-    def _progress(self, progress: Any) -> StageProgress:
-        stored = progress.read()
-        now = StageProgress(self._shards)
-        if stored is not None:
-            now = StageProgress(*unpack_stored(StageProgress.FIELDS, stored))
-        if now.shards != self._shards:  # users would be in other shards, where their budgets are full again
-            raise StreamError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
-        return now
-
-    def _processed(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Sent:
+    def _processed(self, blobs: list[bytes], span: Span, cells: Any, now: Progress) -> Sent:
         step, counts = self._step, Counter[str]()
         stored = [] if step.state_kind is None else list(cells.read())
         entries = [entries_of_chunk(kind, chunk) for kind, _, chunk in map(unpack_chunk, stored)]
@@ -198,7 +167,7 @@ class InOrderDoFn(beam.DoFn):
         sent = step.process(state, step.TAKES.of_messages(blobs), span, counts)
         add_counts(counts)
         if step.state_kind is not None:
-            store(cells, stored, _packed(step.delta(state)), lambda: _packed(step.chunks(state)), progress)
+            store(cells, stored, _packed(step.delta(state)), lambda: _packed(step.chunks(state)), now)
             for name, value in step.measures(state).items():
                 operator_gauge(name).set(value)
         return sent
@@ -226,17 +195,17 @@ class ReportInOrderDoFn(InOrderDoFn):
             keys = self._run.stream_keys(self._noise_key.get_secret_bytes())
             self._monitor = HeavyHitterMonitor(self._run.plan, keys)
 
-    def close(self, blobs: list[bytes], span: Span, cells: Any, progress: StageProgress) -> Iterator[object]:
+    def close(self, blobs: list[bytes], span: Span, cells: Any, now: Progress) -> Iterator[object]:
         plan, stream = self._run.plan, self._run.stream
         reports: Iterable[tuple[int, WindowReport]]
         if self._monitor is None:
             reports = NamedItems.of_messages(blobs).window_reports(plan, stream)
         else:
-            reports = charge_windows(self._monitor, blobs, span.first, cells, progress)
+            reports = charge_windows(self._monitor, blobs, span.first, cells, now)
         for window, report in reports:
-            progress.reports += 1
+            now.reports += 1
             yield TimestampedValue[WindowReport](report, max_timestamp(plan.schedule, window))
         self._closed.inc(span.end - span.first)
         self._answered.set(span.end)
         if span.end == plan.schedule.horizon:
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, span.end, progress.reports))
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, span.end, now.reports))

@@ -19,14 +19,12 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.metrics import counts_and_gauges, operator_values
-from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.poll_partitions import LOOP, TIMERS
+from dp_transforms.beam.monitor_stream import LOOP, TIMERS, MonitorStream
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.runner_options import FLINK, cluster_address, is_local, runner_of, waits_for_storing
-from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder, WriteReports
-from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.beam.workers import counts_and_gauges, operator_values
+from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports, WriteReportStream
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, LogChunk, estimate_log
 from dp_transforms.logs.streams.partition_progress import StreamClock

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.element_fields import Getter
-from dp_transforms.beam.metrics import operator_counter
+from dp_transforms.beam.assign_windows import in_global_window
+from dp_transforms.beam.workers import operator_counter
 from dp_transforms.core.event_batch import ID_RULE, EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
-from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value
+from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value, label_getter
+from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
 
+Getter = Callable[[Any], Any]
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000
+_NUMBERS = {int, float, np.int64, np.int32, np.int16, np.int8, np.float64, np.float32}
 REJECTED = "rejected"  # tag of the second output of whatever reads
 
 
@@ -71,23 +77,133 @@ def _batches_and_rejected(
     return batches, rejected
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Elements of any kind
+# ---------------------------------------------------------------------------------------------------------------------
+
+
 class CollectEvents(beam.PTransform):
     """Elements with event times -> ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
-    user, item: functions from an element to its user and its item. Elements for which one of them is not an id by the
-    rule of `event_ids` are rejected; no other element is lost.
-    time: a function from an element to its time, and then elements whose time `times.parse_values` cannot read with
-    this time_unit are rejected too. None: the timestamp of the element.
+    user, item, time, time_unit: as in `ShiftingHeavyHitters`. Elements for which user or item is not an id by the rule
+    of `event_ids`, or whose time `times.parse_values` cannot read, are rejected; no other element is lost. What the
+    type of the elements can say is checked when the pipeline is built: raises ValueError.
     """
 
-    def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
+    def __init__(
+        self,
+        user: str | Getter,
+        item: str | Sequence[str] | Getter,
+        time: str | Getter | None = None,
+        time_unit: str | None = None,
+    ) -> None:
         super().__init__()
-        self._collect = beam.ParDo(CollectEventsDoFn(user, item, time, time_unit))
+        self._items: Any = item if isinstance(item, (list, tuple)) and item else [item]
+        times = [] if time is None else [("time", time)]
+        self._fields = [("user", user), *(("item", each) for each in self._items), *times]
+        for name, field in self._fields:
+            if not (callable(field) or (isinstance(field, str) and field)):
+                raise ValueError(f"{name} must be a field name or a function, got {field!r}.")
+        if time_unit is not None and (time is None or time_unit not in TIME_UNITS):
+            raise ValueError(
+                f"time_unit must be one of {', '.join(TIME_UNITS)}, and belongs to time, got {time_unit!r} with"
+                f" time={time!r}."
+            )
+        self._user, self._time, self._time_unit = user, time, time_unit
 
     def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
-        collect = self._collect.with_outputs(REJECTED, main="batches")
-        return _batches_and_rejected(everywhere | "CollectBatches" >> collect)
+        if self._time is not None and not elements.is_bounded:
+            raise ValueError(
+                "time cannot be used with unbounded input: its windows close by the timestamps of its elements, so the"
+                " source must set these. Leave time out."
+            )
+        everywhere = in_global_window(elements)
+        if elements.element_type is EventBatch:
+            return everywhere, elements | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
+        self._check_fields(elements.element_type)
+        item = label_getter([getter_of(field, 1) for field in self._items])
+        time = None if self._time is None else getter_of(self._time, 2)
+        collect = beam.ParDo(CollectEventsDoFn(getter_of(self._user, 0), item, time, self._time_unit))
+        return _batches_and_rejected(everywhere | "CollectBatches" >> collect.with_outputs(REJECTED, main="batches"))
+
+    def _check_fields(self, element_type: Any) -> None:
+        """Raises ValueError where elements of this type cannot have these fields, or have numbers for times without a
+        unit."""
+        names, time = _names_of(element_type), self._time
+        by_function = callable(self._user), callable(self._items[0])
+        if names is not None:
+            for flag, field in self._fields:
+                if isinstance(field, str) and field not in names:
+                    raise ValueError(
+                        f"{flag}={field!r} is not a field of the input, which has {', '.join(names)}."
+                        " Name one of them, or give a function."
+                    )
+            if isinstance(time, str) and self._time_unit is None and {names[time], *get_args(names[time])} & _NUMBERS:
+                raise ValueError(f"the field {time!r} has numbers: give time_unit, one of s, ms, us.")
+        elif may_be_mapping(element_type):  # whose keys no type says
+            return
+        elif all(by_function):
+            if isinstance(time, str):
+                raise ValueError("the input has no schema: give a function for time as well.")
+        elif any(by_function):
+            raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
+        elif not _may_be_pair(element_type):
+            raise ValueError(
+                "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
+                f" {element_type!r}."
+                " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
+            )
+        elif isinstance(time, str) and not _is_anything(element_type):
+            raise ValueError("pairs (user, item) have no field for their time: give a function for time.")
+
+
+def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:
+    return ()
+
+
+def getter_of(field: str | Getter, position: int) -> Getter:
+    """One rule for the user, the item and the time of an element: a function is asked; a mapping by its key; a plain
+    tuple or list is ``(user, item)``, by position; all else, such as rows and NamedTuples, by the name of an attribute.
+
+    A step that sets timestamps often loses the type of elements, so each is looked at: a NamedTuple (item, user) must
+    not be read by position."""
+    if not isinstance(field, str):
+        return field
+
+    def get(element: Any) -> Any:
+        if isinstance(element, Mapping):
+            return element[field]
+        if not isinstance(element, (tuple, list)) or hasattr(element, "_fields"):
+            return getattr(element, field)
+        if len(element) != 2:
+            raise ValueError("the element is not a pair (user, item).")
+        return element[position]
+
+    return get
+
+
+def _names_of(element_type: Any) -> dict[str, Any] | None:
+    """Names and types of the fields of elements with a schema; None for others."""
+    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
+    return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
+
+
+def may_be_mapping(element_type: Any) -> bool:
+    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
+    constraint = typehints.normalize(element_type)
+    if isinstance(constraint, typehints.UnionConstraint):
+        return any(map(may_be_mapping, constraint.union_types))
+    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
+
+
+def _may_be_pair(element_type: Any) -> bool:
+    constraint = typehints.normalize(element_type)
+    is_tuple = isinstance(constraint, typehints.TupleHint.TupleConstraint)
+    return _is_anything(element_type) or (is_tuple and len(constraint.tuple_types) == 2)
+
+
+def _is_anything(element_type: Any) -> bool:
+    return element_type in (Any, typehints.Any, object)
 
 
 class CollectEventsOfKeys(beam.PTransform):
@@ -96,9 +212,8 @@ class CollectEventsOfKeys(beam.PTransform):
     are; what has none is rejected under the empty one."""
 
     def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
         collect = beam.ParDo(_CollectEventsOfKeysDoFn()).with_outputs(REJECTED, main="batches")
-        outputs = everywhere | "CollectBatches" >> collect
+        outputs = in_global_window(elements) | "CollectBatches" >> collect
         return _batches_and_rejected(outputs, tuple[str, EventBatch], tuple[str, RejectedEvents])
 
 

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
 
-from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing, in_global_window
+from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing
 from dp_transforms.beam.at_once import ReleaseAtOnce, Released
-from dp_transforms.beam.close_windows import KeyedCell
-from dp_transforms.beam.element_fields import Getter, check_getters, getter_of
 from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
-from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.read_events import CollectEvents
+from dp_transforms.beam.read_events import CollectEvents, Getter
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
+from dp_transforms.beam.workers import resolve_noise_key
 from dp_transforms.checks import check_names
-from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding
+from dp_transforms.core.stage import Partitioning, Sharding
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.logs.event_ids import label_getter
-from dp_transforms.logs.log_chunk import TIME_UNITS
-from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan
 
 
@@ -111,97 +104,48 @@ class ShiftingHeavyHitters(beam.PTransform):
             )
         if window is not None:
             check_window(window, plan.schedule)
-        items = item if isinstance(item, (list, tuple)) and item else [item]
-        of_items = (("item", each) for each in items)
-        for name, getter in (("user", user), *of_items, *((("time", time),) if time is not None else ())):
-            if not (callable(getter) or (isinstance(getter, str) and getter)):
-                raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
-        if time_unit is not None and (time is None or time_unit not in TIME_UNITS):
-            raise ValueError(
-                f"time_unit must be one of {', '.join(TIME_UNITS)}, and belongs to time, got {time_unit!r} with"
-                f" time={time!r}."
-            )
+        self._collect = CollectEvents(user, item, time, time_unit)
         check_names(stream=stream, run_id=run_id)
         if with_blocks:
             _ = plan.paid_rounds  # raises without rounds
-        self._with_blocks = with_blocks
+        self._plan, self._noise_key, self._shards, self._with_blocks = plan, noise_key, shards, with_blocks
         self._public_items = PublicItemsSource.of_plan(public_items, plan)
-        self._plan = plan
-        self._user = user
-        self._item = item
-        self._time = time
-        self._time_unit = time_unit
-        self._noise_key = noise_key
-        self._shards = shards
-        self._run_id = run_id
-        self._stream = stream
+        self._run_id, self._stream = run_id, stream
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
         check_windowing(events, self._plan.schedule)
-        if self._time is not None and not events.is_bounded:
-            raise ValueError(
-                "time cannot be used with unbounded input: its windows close by the timestamps of its elements, so the"
-                " source must set these. Leave time out."
-            )
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
         keep_bundles_whole(events.pipeline)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
-        release = self._in_order
-        if run.plan.hits is not None:
-            release = self._by_hits
+        batches, rejected = events | "CollectEvents" >> self._collect
+        if self._plan.hits is not None:
+            released = self._by_hits(batches, run, noise_key)
         elif events.is_bounded:
-            release = self._at_once
-        batches, rejected = self._batches(events)
-        reports, blocks = release(batches, run, noise_key)
-        return ReleaseOutput(reports, rejected, blocks)
+            released = self._at_once(batches, run, noise_key)
+        else:
+            released = self._in_order(batches, run, noise_key)
+        return ReleaseOutput(released.reports, rejected, released.blocks)
 
     def _by_hits(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         """`ThresholdMonitorEvolving` under one key, the stream of the run."""
         cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=batches.is_bounded)
-        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cut)
-        keyed = packed | "UnderKey" >> beam.Map(_under_key, run.stream).with_output_types(tuple[KeyedCell, bytes])
+        packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
         monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=(run.stream,))
-        return Released(keyed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport), None)
+        return Released(
+            packed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport), None
+        )
 
     def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
-        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cuts.users)
+        packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cuts.users, self._public_items)
         stages = stages_of(run, self._public_items, is_replay=True)
         return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]
 
     def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
-        packed = batches | "AssignWindows" >> self._packing(run, noise_key, cut)
-        messages = packed | "ByWatermark" >> CountedByWatermark(AtOnceStep(stages.users, cut, cut))
+        packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
+        messages = packed | "ByWatermark" >> CountedByWatermark(run, cut)
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
         return Released((messages | "Release" >> release).reports, None)
-
-    def _packing(self, run: PlannedRun, noise_key: beam.Secret, cut: Sharding) -> beam.ParDo:
-        step = PackContributions(run.plan.schedule, cut)
-        return assign_windows(run, noise_key, step, self._public_items)
-
-    def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        if events.element_type is EventBatch:
-            none = events | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
-            return in_global_window(events), none
-        user, item, time = self._getters(events.element_type)
-        batches, rejected = events | "CollectEvents" >> CollectEvents(user, item, time, self._time_unit)
-        return batches, rejected
-
-    def _getters(self, element_type: Any) -> tuple[Getter, Getter, Getter | None]:
-        items = [self._item] if isinstance(self._item, str) or callable(self._item) else self._item
-        check_getters(element_type, self._user, items, self._time, self._time_unit)
-        of_items = [getter_of(field, 1) for field in items]
-        item = of_items[0] if items[0] is self._item else label_getter(of_items)
-        return getter_of(self._user, 0), item, None if self._time is None else getter_of(self._time, 2)
-
-
-def _under_key(packed: tuple[GroupKey, bytes], key: str) -> tuple[KeyedCell, bytes]:
-    cell, blob = packed
-    return (key, *cell), blob
-
-
-def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:
-    return ()

@@ -16,7 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
+from dp_transforms.beam.write_reports import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import shown
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan, plan_for
@@ -97,15 +97,17 @@ class HeavyHitterRows(beam.PTransform):
                 " same noise, and their rows would show what changed. Leave run_id out: a fresh one is drawn."
             )
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "start": start, "end": end, "window": window}
-        choices: dict[str, Any] = {"slide": slide, "charge": charge, "counts": counts or None, "use": use}
+        choices: dict[str, Any] = {"charge": charge, "counts": counts or None, "use": use}
         if plan is not None:
-            if beside := [name for name, value in (budget | choices).items() if value is not None]:
+            given = budget | choices | {"slide": slide}
+            if beside := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"{', '.join(beside)} cannot be given beside plan, which has them. {_WAYS}")
             self.plan = _read(plan)
         elif missing := [name for name, value in budget.items() if value is None]:
             raise ValueError(f"{', '.join(missing)} must be given. {_WAYS}")
         else:
-            self.plan = _plan_of(**budget, **choices)
+            schedule = WindowSchedule.sliding(start, end, window, window if slide is None else slide)  # type: ignore[arg-type]
+            self.plan = plan_for(epsilon=_number(epsilon), delta=_number(delta), schedule=schedule, **choices)
         self._release = ShiftingHeavyHitters(self.plan, **of_release)
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:
@@ -130,11 +132,6 @@ def _rows_in_order(group: Gathered) -> Iterator[TimestampedValue]:
         timestamp = Timestamp(micros=report.window_end - 1)
         for row in rows_of_report(report):
             yield TimestampedValue[HeavyHitterRow](row, timestamp)
-
-
-def _plan_of(*, epsilon: Any, delta: Any, start: Any, end: Any, window: Any, slide: Any, **choices: Any) -> Plan:
-    schedule = WindowSchedule.sliding(start, end, window, window if slide is None else slide)
-    return plan_for(epsilon=_number(epsilon), delta=_number(delta), schedule=schedule, **choices)
 
 
 def _number(value: Any) -> Any:

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 import os
-import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
+from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.assign_windows import assign_windows_of_keys, check_windowing, in_global_window, max_timestamp
-from dp_transforms.beam.at_once import WithStarts, run_step
-from dp_transforms.beam.close_windows import GroupOnce, InClosingWindows, KeyedCell, closing_time, last_closed
-from dp_transforms.beam.keys import resolve_noise_key
-from dp_transforms.beam.metrics import operator_counter, operator_gauge
+from dp_transforms.beam.assign_windows import (
+    GroupOnce,
+    InClosingWindows,
+    KeyedCell,
+    WithStarts,
+    assign_windows,
+    check_windowing,
+    closing_time,
+    in_global_window,
+    last_closed,
+    max_timestamp,
+)
+from dp_transforms.beam.at_once import run_step
 from dp_transforms.beam.read_events import CollectEventsOfKeys
 from dp_transforms.beam.runner_options import keep_bundles_whole
-from dp_transforms.beam.turns import Rewritten, store, unpack_stored
+from dp_transforms.beam.turns import NEVER, PENDING, PENDING_FAR, PENDING_SOON, PROGRESS, Progress, Waiting, store
+from dp_transforms.beam.workers import operator_counter, operator_gauge, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.core.columns import MOST_MESSAGE_BYTES
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import COUNTER_STATE_BYTES, LATE_BATCHES, WINDOWS_CLOSED
-from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import AtOnceStep, Sharding, Stage, shards_of_items
@@ -47,8 +52,6 @@ Due = tuple[str, tuple[int, int, list[bytes]]]
 
 Candidates of a key that became due together come as n elements: what is missing is n - 1 in one of them and -1 in each
 other. So they are all there when these add up to 0."""
-_LEAST_NEAR_WINDOWS = 8
-_NEVER = 1 << 62
 
 
 class ThresholdMonitorEvolving(beam.PTransform):
@@ -108,8 +111,9 @@ class ThresholdMonitorEvolving(beam.PTransform):
         run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())
         batches, rejected = events | "CollectEvents" >> CollectEventsOfKeys()
         cut = MonitorContributions.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
-        packing = PackContributions(plan.schedule, cut)
-        packed = batches | "AssignWindows" >> assign_windows_of_keys(run, noise_key, packing, self._public_items, keys)
+        packed = batches | "AssignWindows" >> assign_windows(
+            run, noise_key, cut, self._public_items, has_keys=True, keys=keys
+        )
         monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=keys or ())
         reports = packed | "Monitor" >> monitor
         return MonitorOutput(reports, rejected) if self._with_rejected else reports
@@ -124,11 +128,11 @@ class MonitorOutput(NamedTuple):
 
 
 class MonitorContributions(beam.PTransform):
-    """``((key, range, shard), packed Contributions)`` -> ``(key, WindowReport)``.
+    """``(KeyedCell, packed Contributions)`` -> ``(key, WindowReport)``.
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
     among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
-    (`close_windows`). Without a state is all but the last step.
+    (`assign_windows`). Without a state is all but the last step.
 
     cut: how users are cut. keys: of public items.
     """
@@ -161,11 +165,11 @@ class MonitorContributions(beam.PTransform):
         if not packed.is_bounded:
             packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
         users = packed | "GroupUsers" >> GroupOnce()
-        sums = users | "BoundUsers" >> run_step(self._bound, noise_key, of_keys=True)
+        sums = users | "BoundUsers" >> run_step(self._bound, noise_key)
         if are_public := self._find.stage.public_items is not None:
-            sums = sums | "AllItems" >> WithStarts(self._find, self._keys)
+            sums = sums | "AllItems" >> WithStarts(self._schedule, self._find.cut, self._keys)
         items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
-        found = items | "FindCandidates" >> run_step(self._find, noise_key, of_keys=True)
+        found = items | "FindCandidates" >> run_step(self._find, noise_key)
         due = (
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
@@ -221,10 +225,8 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
     what the engine has stored (docs/known_limitations.md, "Watermarks").
     """
 
-    PENDING = BagStateSpec("pending", TupleCoder([VarIntCoder(), BytesCoder()]))
-    PENDING_FAR = BagStateSpec("pending_far", TupleCoder([VarIntCoder(), BytesCoder()]))
+    PENDING, PENDING_SOON, PENDING_FAR, PROGRESS = PENDING, PENDING_SOON, PENDING_FAR, PROGRESS
     CONTRIBUTION_COUNTERS = BagStateSpec("contribution_counters", BytesCoder())
-    PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
     CLOSE = TimerSpec("close", TimeDomain.WATERMARK)
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret) -> None:
@@ -245,19 +247,22 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         self,
         element: Due,
         pending: Any = beam.DoFn.StateParam(PENDING),
-        pending_far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
+        far: Any = beam.DoFn.StateParam(PENDING_FAR),
         _counters: Any = beam.DoFn.StateParam(CONTRIBUTION_COUNTERS),  # with --runtime_type_check Beam looks only here
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         _, (window, missing, candidates) = element
-        now = KeyProgress.of(progress.read())
+        now = Progress.read(progress)
         if window < now.next_window:  # which no engine sends that keeps to Beam's model
             self._late.inc()
             return
         now.missing += missing
+        now.first_pending = min(now.first_pending, window)
+        waiting = Waiting(now, (pending, soon, far))
         for blob in candidates:
-            now.add(window, blob, pending, pending_far)
+            waiting.put((window, 0, blob))
         progress.write(now.to_bytes())
         close.set(closing_time(self._run.plan.schedule, now.first_pending))
 
@@ -267,33 +272,29 @@ class ThresholdMonitorEvolvingDoFn(beam.DoFn):
         key: str = beam.DoFn.KeyParam,
         time: Timestamp = beam.DoFn.TimestampParam,
         pending: Any = beam.DoFn.StateParam(PENDING),
-        pending_far: Any = beam.DoFn.StateParam(PENDING_FAR),
+        soon: Any = beam.DoFn.StateParam(PENDING_SOON),
+        far: Any = beam.DoFn.StateParam(PENDING_FAR),
         counters: Any = beam.DoFn.StateParam(CONTRIBUTION_COUNTERS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[TimestampedValue]:
-        now = KeyProgress.of(progress.read())
-        through = last_closed(self._run.plan.schedule, time)
+        now, schedule = Progress.read(progress), self._run.plan.schedule
+        first, through = now.next_window, last_closed(schedule, time)
         if now.first_pending <= through and not now.missing:
-            first, candidates = now.next_window, now.take(through, pending, pending_far)
+            waiting = Waiting(now, (pending, soon, far))
+            candidates = [blob for _, _, blob in waiting.take(through + 1)]
+            now.first_pending = waiting.first()
             reports = charge_windows(self._monitor_of(key), candidates, first, counters, now)
             progress.write(now.to_bytes())
             self._closed.inc(now.next_window - first)
             for window, report in reports:
-                stamp = max_timestamp(self._run.plan.schedule, window)
-                yield TimestampedValue[KeyedReport]((key, report), stamp)
-        if now.first_pending != _NEVER:
-            close.set(closing_time(self._run.plan.schedule, now.first_pending))
-
-
-class Charged(Rewritten, Protocol):
-    """hit_bound: as in `MonitorState`."""
-
-    hit_bound: int
+                yield TimestampedValue[KeyedReport]((key, report), max_timestamp(schedule, window))
+        if now.first_pending != NEVER:
+            close.set(closing_time(schedule, now.first_pending))
 
 
 def charge_windows(
-    monitor: HeavyHitterMonitor, candidates: Sequence[bytes], first: int, counters: Any, now: Charged
+    monitor: HeavyHitterMonitor, candidates: Sequence[bytes], first: int, counters: Any, now: Progress
 ) -> list[tuple[int, WindowReport]]:
     """Tests all candidates of the windows from ``first`` on, and charges the counters that a bag holds. They are
     written before a report is sent; the caller writes ``now``."""
@@ -307,58 +308,3 @@ def charge_windows(
     store(counters, stored, state.budgets.delta(), state.budgets.chunks, now)
     operator_gauge(COUNTER_STATE_BYTES).set(12 * len(state.budgets))
     return reports
-
-
-@dataclasses.dataclass
-class KeyProgress:
-    """How far a key is, in a few bytes that are read and written for each element.
-
-    next_window: the first that is not closed. hit_bound: as in `MonitorState`. missing: elements that have not come, of
-    groups of which others have. first_pending: the first window that waits. near_end, far: windows before near_end wait
-    in `pending`; of the others so many blobs wait in `pending_far`. cells, size: of the counters when they were last
-    rewritten.
-    """
-
-    next_window: int = 0
-    hit_bound: int = 0
-    missing: int = 0
-    first_pending: int = _NEVER
-    near_end: int = 0
-    far: int = 0
-    cells: int = 0
-    size: int = 0
-
-    _FIELDS = struct.Struct("<8q")
-
-    @classmethod
-    def of(cls, stored: bytes | None) -> KeyProgress:
-        return cls() if stored is None else cls(*unpack_stored(cls._FIELDS, stored))
-
-    def to_bytes(self) -> bytes:
-        return self._FIELDS.pack(*dataclasses.astuple(self))
-
-    def add(self, window: int, blob: bytes, pending: Any, pending_far: Any) -> None:
-        """Lets a blob wait. Windows far ahead wait apart, so that what is read at each firing stays small."""
-        self.first_pending = min(self.first_pending, window)
-        if window < self.near_end:
-            pending.add((window, blob))
-        else:
-            pending_far.add((window, blob))
-            self.far += 1
-
-    def take(self, through: int, pending: Any, pending_far: Any) -> list[bytes]:
-        """Takes out what waits of the windows up to this one, which are closed with it."""
-        waiting = list(pending.read())
-        pending.clear()
-        rest = [each for each in waiting if each[0] > through]
-        if not rest and self.far:
-            waiting += pending_far.read()
-            pending_far.clear()
-            rest = [each for each in waiting if each[0] > through]
-            self.near_end = min((window for window, _ in rest), default=through + 1)
-            self.near_end += max(_LEAST_NEAR_WINDOWS, 2 * math.isqrt(len(rest)))
-            self.far = 0
-        self.next_window, self.first_pending = through + 1, _NEVER
-        for window, blob in rest:
-            self.add(window, blob, pending, pending_far)
-        return [blob for window, blob in waiting if window <= through]

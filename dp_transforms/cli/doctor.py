@@ -19,9 +19,9 @@ from dp_transforms.cli import log_fields
 from dp_transforms.cli.log_fields import ADDRESS, DEVICE, OTHER, SESSION, Choice, Field, Times
 from dp_transforms.cli.log_sample import FORMATS, LogSample, sample_log, unpacked
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import fill, parameters_of
+from dp_transforms.cli.options import INPUT, Option, Options, files, shh_command
 from dp_transforms.cli.output_file import free_report_name
-from dp_transforms.cli.shared_options import ReadingOptions
+from dp_transforms.cli.shared_options import READING, fields_of
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, EventFileError
 from dp_transforms.logs.discovery import format_of_log
@@ -79,12 +79,15 @@ class Glance(NamedTuple):
         return are_ids and self.low is not None and not self.nested and not self.sample.faults
 
 
-@click.command("doctor")
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--user-field", metavar="NAME", help="Look at this field as the user. Default: one is proposed.")
-@click.option("--item-field", metavar="NAME", help="Look at this field as the item. Default: one is proposed.")
-@click.option("--time-field", metavar="NAME", help="Look at this field as the time. Default: one is proposed.")
-def command(logs: tuple[str, ...], **options: Any) -> None:
+@shh_command(
+    "doctor",
+    files("LOG..."),
+    Option("--user-field", INPUT, "Look at this field as the user. Default: one is proposed.", metavar="NAME"),
+    Option("--item-field", INPUT, "Look at this field as the item. Default: one is proposed.", metavar="NAME"),
+    Option("--time-field", INPUT, "Look at this field as the time. Default: one is proposed.", metavar="NAME"),
+    *READING,
+)
+def command(options: Options) -> None:
     """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.
 
     LOG is what `shh replay` takes. Some rows at the beginning and the end of some
@@ -93,12 +96,10 @@ def command(logs: tuple[str, ...], **options: Any) -> None:
     \b
     shh doctor clicks.csv
     """
-    given = {role: name for role in ROLES if (name := options[f"{role}_field"]) is not None}
-    if not show_glance(logs, given, fill(ReadingOptions, options).fields(), click.echo, Console()).is_ready:
+    given = {role: name for role in ROLES if (name := getattr(options, f"{role}_field")) is not None}
+    reading = fields_of(options, are_named=False)
+    if not show_glance(options.logs, given, reading, click.echo, Console()).is_ready:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
-
-
-command.params += parameters_of(ReadingOptions)
 
 
 def look_at(logs: Sequence[str], given: Mapping[str, str], reading: EventFields) -> Glance:
@@ -325,7 +326,7 @@ def _command_lines(glance: Glance, logs: Sequence[str], more_items: Sequence[str
     *lines, last = (shlex.join(line).replace("'?'", "?") for line in command if line)
     yield from (f"{'      ' if at else '  '}{line} \\" for at, line in enumerate(lines))
     yield f"      {last}"
-    yield "What this would find, and what it needs: the same with --dry-run, which runs nothing."
+    yield "What it would find: shh plan, with its options of a budget."
 
 
 def _proposed_range(glance: Glance) -> tuple[str, str, str]:

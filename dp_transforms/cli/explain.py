@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import shutil
 import textwrap
@@ -10,15 +9,15 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from dp_transforms.cli.options import argument, filled_by, opt, user_errors
+from dp_transforms.cli.options import OUTPUT, Option, Options, files, shh_command
 from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.shared_options import check_page, force_option
+from dp_transforms.cli.shared_options import check_page
 from dp_transforms.cli.show import read_report
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportFileError, ReportHeader
+from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.promise import (
     Finding,
     budget_of,
@@ -34,24 +33,17 @@ from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import escape_text, local_text, shown_text
 
 _WIDTH = 100
+_PLAN = "Explain a plan of `shh plan --output` instead, before it is run."
+_SHEET = "Also write a fact sheet of the plan, one page to attach to an approval."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExplainOptions:
-    """The command line of ``shh explain``."""
-
-    reports: tuple[str, ...] = argument("[REPORT]...", required=False)
-    plan_file: str | None = opt(
-        "", "Explain a plan of `shh plan --output` instead, before it is run.", "--plan", metavar="FILE"
-    )
-    html: str | None = opt(
-        "", "Also write a fact sheet of the plan, one page to attach to an approval.", metavar="FILE.html"
-    )
-    force: bool = force_option()
-
-
-@filled_by(ExplainOptions, "explain")
-def command(options: ExplainOptions) -> None:
+@shh_command(
+    "explain",
+    files("[REPORT]...", required=False),
+    Option("--plan", OUTPUT, _PLAN, name="plan_file", metavar="FILE"),
+    Option("--html", OUTPUT, _SHEET, metavar="FILE.html"),
+)
+def command(options: Options) -> None:
     """Say in plain words what a report promises, what it may be used for, and what it does not cover.
 
     REPORT is a file of `shh replay`, several of one run or their folder, or a folder of `shh stream`. Exit code 1 if
@@ -60,16 +52,14 @@ def command(options: ExplainOptions) -> None:
     html, plan_file = options.html, options.plan_file
     if bool(options.reports) == (plan_file is not None):
         raise click.UsageError("Name a report, or a plan with --plan.")
-    check_page(html, force=options.force)
+    check_page(html)
     findings: list[Finding] = []
     if plan_file is not None:
         plan: Plan | None = read_plan(plan_file)
         header, windows = None, list[WindowReport]()
     else:
-        with user_errors(ReportFileError):
-            header, read, state = read_report(options.reports)
-            windows = list(read)
-        plan = plan_of(header)
+        header, read, state = read_report(options.reports)
+        windows, plan = list(read), plan_of(header)
         findings = check_against_plan(header, windows, plan)
         _say_report(header, windows, state)
     _say_promise(plan, windows, header)
@@ -81,7 +71,7 @@ def command(options: ExplainOptions) -> None:
             raise UserError(
                 "the plan in the report cannot be read, so there is no fact sheet. Use --plan with its file."
             )
-        write_output(html, fact_sheet(plan), force=options.force)
+        write_output(html, fact_sheet(plan))
         click.echo(f"\nFact sheet written to {html}.")
     if not all(each.holds for each in findings):
         raise UserError("the report and its plan do not agree: see the points marked NO. Do not rely on its guarantee.")

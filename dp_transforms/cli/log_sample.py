@@ -13,11 +13,12 @@ import glob
 import gzip
 import io
 import itertools
+import json
 import os
 import re
 import shlex
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -146,27 +147,34 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
+    """The first records and the last ones."""
     import fastavro
 
-    from dp_transforms.logs.avro import read_avro_header
-    from dp_transforms.logs.avro_schema import record_schema
+    from dp_transforms.logs import avro, avro_schema
 
     with open_log(path, stored, _AHEAD_BYTES) as file, faults_of_store(path, file):
+        header = avro.read_avro_header(path, file)
         # A hostile schema would end fastavro by a signal.
-        fields = record_schema(path, read_avro_header(path, file).schema).branches
-        file.seek(0)
-        reader, end_of_header = fastavro.reader(file), file.tell()
-        records: list[Any] = list(itertools.islice(reader, 2 * most + 1))
-        is_whole, last = len(records) <= 2 * most, b""
+        fields = avro_schema.record_schema(path, header.schema).branches
+        schema = fastavro.parse_schema(json.loads(header.schema))
+
+        def records_from(begin: int) -> Iterator[Any]:
+            for frame in avro.frames(file, header, begin):
+                data = avro.unpacked(file, header, frame)
+                stream = io.BytesIO(data)
+                for _ in range(min(frame.records, len(data))):  # a record without a byte says nothing
+                    yield fastavro.schemaless_reader(stream, schema, None)
+
+        records = list(itertools.islice(records_from(header.end), 2 * most + 1))
+        is_whole, tail = len(records) <= 2 * most, []
         if not is_whole:
-            file.seek(0)
-            header = file.read(end_of_header)
-            file.seek(max(end_of_header, log_size(path, stored) - _TAIL_BYTES))
-            last = file.read(_TAIL_BYTES).partition(header[-16:])[2]  # behind the mark that ends each block
-            records = [*records[:most], *(deque(fastavro.reader(io.BytesIO(header + last)), most) if last else ())]
+            begin = file.seek(max(header.end, log_size(path, stored) - _TAIL_BYTES))
+            mark = file.read(_TAIL_BYTES).find(header.sync)  # which ends each block
+            tail = [*deque(records_from(begin + mark + len(header.sync)), most)] if mark >= 0 else []
+            records = [*records[:most], *tail]
     refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
     records = [record | refused for record in records]
-    return FileSample(path, records, len(records), is_whole, is_whole or bool(last), Counter())
+    return FileSample(path, records, len(records), is_whole, is_whole or bool(tail), Counter())
 
 
 def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:

@@ -1,7 +1,7 @@
-"""What a command tells the operator on stderr. Nothing of it may be published.
+"""What a command says. On stderr to the operator: nothing of it may be published.
 
-While a command runs, `sys.stderr` is a `_Veiled`: whatever writes to it (click, logs of Beam, a traceback), no
-password, token or signature of a URL gets through.
+While a command runs, `sys.stderr` and `sys.stdout` are `_Kept`: whatever writes to stderr (click, logs of Beam, a
+traceback), no password, token or signature of a URL gets through; and neither ends a run because it takes nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dp_transforms.checks import without_secrets
 
 TYPE_CHECKING = False  # what typing has, without its 10 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, TextIO
 
     from rich.console import Console
     from rich.progress import Progress
 
+    from dp_transforms.local.replay import ReplayProgress
+
+_SECONDS_BETWEEN_UPDATES = 0.2
 _state = {"is_done": False}
 
 
@@ -43,38 +46,52 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
-class _Veiled:
-    """Standard error without secrets. What it does not take is dropped: there is nobody to tell, and a command that has
-    published must not seem to have failed."""
+class _Kept:
+    """A standard stream. What it does not take is dropped, for good: a run goes on whoever can be told, and a command
+    that has published must not seem to have failed. error: the first one."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, veil: Callable[[str], str]) -> None:
+        self._stream, self._veil = stream, veil
+        self.error: Exception | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # the way around
+        if name == "buffer" and self._veil is without_secrets:  # the way around
             raise AttributeError(name)
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
-            self._stream.write(without_secrets(text))
+        with self._kept():
+            self._stream.write(self._veil(text))
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with self._kept():
             self._stream.flush()
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # ValueError: it is closed
+            self.error = error
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())  # also for Python, which flushes once more at its end
 
 
 @contextlib.contextmanager
-def veiled_standard_error() -> Iterator[None]:
-    """While the block runs, no secret goes to `sys.stderr`, which takes everything, also if there is none."""
-    before = sys.stderr
-    with open(os.devnull, "w") if before is None else contextlib.nullcontext(before) as stream:
-        sys.stderr = _Veiled(stream)
+def kept_streams() -> Iterator[_Kept]:
+    """While the block runs, both take everything, also where there are none. Gives standard output."""
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as stack:
+        out, err = (stack.enter_context(open(os.devnull, "w")) if each is None else each for each in before)
+        output = _Kept(out, lambda text: text)
+        sys.stdout, sys.stderr = output, _Kept(err, without_secrets)
         try:
-            yield
+            yield output
         finally:
-            sys.stderr = before
+            output.flush()
+            sys.stdout, sys.stderr = before
 
 
 def operator_console() -> Console:
@@ -94,3 +111,39 @@ def operator_progress() -> Progress:
     *usual, left = progress.Progress.get_default_columns()
     columns = (*usual, progress.TimeElapsedColumn(), progress.TextColumn("[dim]left[/]"), left)
     return progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextlib.contextmanager
+def shown_progress(progress: ReplayProgress, total_bytes: int) -> Iterator[ReplayProgress]:
+    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
+    yet."""
+    import threading
+
+    if not operator_console().is_terminal:
+        yield progress
+        return
+    done = threading.Event()
+    with operator_progress() as bars:
+        bars.add_task("reading", total=max(1, total_bytes))
+
+        def show() -> None:
+            while not done.wait(_SECONDS_BETWEEN_UPDATES):
+                _update(bars, progress)
+
+        watcher = threading.Thread(target=show, daemon=True)
+        watcher.start()
+        try:
+            yield progress
+        finally:
+            done.set()
+            watcher.join()
+            _update(bars, progress)
+
+
+def _update(bars: Progress, progress: ReplayProgress) -> None:
+    """A bar for what is read, and below it one for the rest."""
+    reading, *rest = bars.task_ids
+    bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
+    if progress.groups:
+        finding = rest[0] if rest else bars.add_task("finding heavy items", total=progress.of_groups)
+        bars.update(finding, completed=progress.groups)

@@ -1,267 +1,110 @@
-"""What the options of a command are made of: a frozen record that they fill, and a table of rules between them.
+"""What commands are declared with: options of click, in lists that commands share, and one class of commands.
 
-A field of the record is an option (`opt`), an argument (`argument`), or a record that several commands share
-(`nested`); `filled_by` makes the command. Commands have dozens of options, so they stand in groups: ``--help`` shows
-those of every day, ``--help-all`` all, and the rules. Each `Rule` is checked before the command runs, and is a row of
-docs/commands.md.
+Commands have dozens of options, so they stand in groups: ``--help`` shows those of every day, ``--help-all`` all.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 
-R = TypeVar("R")
-INPUT, BUDGET, OUTPUT, ENGINE, ADVANCED = "Input", "Budget", "Output", "Engine", "Advanced"
-GROUPS = (INPUT, BUDGET, OUTPUT, ENGINE, ADVANCED)
-_SHOWS_ALL, _MAKES, _NESTED = "shh.help_all", "shh.makes", "shh.nested"
+INPUT, BUDGET, OUTPUT, ENGINE = "Input", "Budget", "Output", "Engine"
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
-_MOST_WITHOUT_GROUPS = 15
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
-# What the annotation of a field says of its option.
-_OF_ANNOTATION: dict[str, dict[str, Any]] = {
-    "int": {"type": int},
-    "float": {"type": float},
-    "tuple[int, int]": {"type": int, "nargs": 2},
-    "tuple[str, ...]": {"multiple": True},
-}
+_SHOWS_ALL = "shh.help_all"
+_MOST_WITHOUT_GROUPS = 14
+
+Options = types.SimpleNamespace
+"""The options of a command line, by their names; None, False or () for what was not given."""
 
 
-class GroupedOption(click.Option):
-    """group: one of `GROUPS`, or empty in a command without groups. brief: what the short help says of it; without,
-    only the long one has it. needed: what stands behind an option that a run needs; click cannot know, since a plan or
-    another input may stand for it. seen_as: what a rule takes its value for."""
+class Option(click.Option):
+    """group: its heading in the help; empty in a command without groups. text: what it is; with more in the long help.
+    is_daily: whether the short help has it."""
 
     def __init__(
-        self, *names: Any, group: str, brief: str = "", needed: str = "", seen_as: Callable[[Any], object], **more: Any
+        self,
+        flag: str,
+        group: str,
+        text: str,
+        more: str = "",
+        *,
+        name: str = "",
+        is_daily: bool = False,
+        **attributes: Any,
     ) -> None:
-        super().__init__(*names, **more)
-        self.group, self.brief, self.needed, self.seen_as = group, brief, needed, seen_as
+        attributes.setdefault("show_default", attributes.get("default") is not None)
+        super().__init__([flag, *([name] if name else [])], help=f"{text} {more}".strip(), **attributes)
+        self.group, self.text, self.is_daily = group, text, is_daily
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        needed = self.needed
-        if self.brief and isinstance(ctx.command, GroupedCommand) and not ctx.meta.get(_SHOWS_ALL):
-            kind = str(self.name).rpartition("_")[2].upper() if isinstance(self.type, click.Choice) else None
-            takes = "" if self.is_flag else f" {self.metavar or kind or self.type.name.upper()}"
-            record: tuple[str, str] | None = self.opts[0] + takes, self.brief
-            needed = "required" if self.required else needed
-        else:
-            record = super().get_help_record(ctx)
-        return (record[0], f"{record[1]} [{needed}]") if record and needed else record
+        record = super().get_help_record(ctx)
+        if record is None or not self.is_daily or ctx.meta.get(_SHOWS_ALL) or not isinstance(ctx.command, Command):
+            return record
+        return record[0], self.text
 
 
-def flag(name: str) -> str:
-    """``hits_per_user`` -> ``--hits-per-user``."""
-    return "--" + name.replace("_", "-")
+def files(metavar: str, *, required: bool = True) -> click.Argument:
+    """What a command reads: one or more, by the name `logs` or `reports`."""
+    return click.Argument([f"{metavar.strip('[].').lower()}s"], metavar=metavar, nargs=-1, required=required)
 
 
-def flags(names: Iterable[str]) -> str:
-    """Of several names, as a `Rule` takes them."""
-    return ", ".join(map(flag, names))
+def shh_command(
+    name: str, *parameters: click.Parameter, takes_runner: bool = False
+) -> Callable[[Callable[[Options], None]], click.Command]:
+    """A decorator: makes a command of a function of `Options`. Its docstring is the help. takes_runner: whether options
+    of Beam may follow."""
 
+    def decorate(function: Callable[[Options], None]) -> click.Command:
+        def run(**given: Any) -> None:
+            function(Options(**given))
 
-def opt(
-    group: str,
-    help_text: str,
-    name: str | None = None,
-    *,
-    default: Any = None,
-    shows_default: bool = True,
-    seen_as: Callable[[Any], object] = str,
-    **more: Any,
-) -> Any:
-    """A field of a record that an option fills. Its annotation says whether it is a flag or a number; without a default
-    it may be None. name: of the option, if it is not the field's. more: of `GroupedOption`.
-    """
-
-    def make(field: dataclasses.Field[Any]) -> click.Parameter:
-        attributes = {**_OF_ANNOTATION.get(str(field.type).removesuffix(" | None"), {}), **more, "help": help_text}
-        if default is not None:
-            attributes.update(default=default, show_default=shows_default and default not in (False, ()))
-        return GroupedOption([name or flag(field.name), field.name], group=group, seen_as=seen_as, **attributes)
-
-    kind = more.get("type")
-    value = kind.convert(default, None, None) if isinstance(kind, ParsedText) else default
-    return dataclasses.field(default=value, metadata={_MAKES: make})
-
-
-def switch(group: str, help_text: str, name: str | None = None, **more: Any) -> Any:
-    """A field that is true where its option is given."""
-    return opt(group, help_text, name, default=False, is_flag=True, **more)
-
-
-def argument(metavar: str, *, nargs: int = -1, required: bool = True) -> Any:
-    """A field of a record that an argument fills."""
-
-    def make(field: dataclasses.Field[Any]) -> click.Parameter:
-        return click.Argument([field.name], metavar=metavar, nargs=nargs, required=required)
-
-    return dataclasses.field(default=() if nargs < 0 else "", metadata={_MAKES: make})
-
-
-def nested(record: type[R]) -> R:
-    """A field that is such a record, filled by the same command line."""
-    made: R = dataclasses.field(default_factory=record, metadata={_NESTED: record})
-    return made
-
-
-def parameters_of(record: type) -> list[click.Parameter]:
-    """Of its fields and nested records, in their order."""
-    made: list[click.Parameter] = []
-    for field in dataclasses.fields(record):
-        if _NESTED in field.metadata:
-            made += parameters_of(field.metadata[_NESTED])
-        elif _MAKES in field.metadata:
-            made.append(field.metadata[_MAKES](field))
-    return made
-
-
-def fill(record: type[R], values: Mapping[str, Any]) -> R:
-    """The record with these values, by the names of fields."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(record):  # type: ignore[arg-type]
-        if _NESTED in field.metadata:
-            found[field.name] = fill(field.metadata[_NESTED], values)
-        elif field.name in values:
-            found[field.name] = values[field.name]
-    return record(**found)
-
-
-def names_of(record: type) -> tuple[str, ...]:
-    """The names of all fields that options fill."""
-    return tuple(str(each.name) for each in parameters_of(record))
-
-
-def filled_by(
-    record: type[R], name: str, rules: Sequence[Rule] = (), *, has_runner: bool = False
-) -> Callable[[Callable[[R], None]], click.Command]:
-    """A decorator: makes a command of a function of such a record. Its docstring is the help. has_runner: whether it
-    takes Beam's options too."""
-    parameters = parameters_of(record)
-
-    def decorate(function: Callable[[R], None]) -> click.Command:
-        def run(**values: Any) -> None:
-            context = click.get_current_context()
-            for rule, message in broken_rules(context):  # the first one
-                raise click.UsageError(message, ctx=context) if rule.is_usage else UserError(message)
-            function(fill(record, values))
-
-        kind = (
-            RunnerCommand if has_runner else GroupedCommand if len(parameters) > _MOST_WITHOUT_GROUPS else RuledCommand
-        )
-        return kind(name, callback=run, params=parameters, help=function.__doc__, rules=rules)
+        made = Command(name, callback=run, params=list(parameters), help=function.__doc__)
+        made.takes_runner = takes_runner
+        return made
 
     return decorate
 
 
-def given_names() -> set[str]:
-    """The parameters of the command that the operator gave, on the command line or in a file."""
-    context = click.get_current_context()
-    return {name for name in context.params if _is_given(context, name)}
+class Command(click.Command):
+    """A command whose errors name its flags, and whose help has groups if its options do."""
 
+    takes_runner = False
 
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    def __init__(self, *words: Any, **attributes: Any) -> None:
+        super().__init__(*words, **attributes)
+        if self._has_groups:
+            shows: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+            self.params.append(Option("--help-all", ENGINE, "Show all options.", **shows))
 
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """What holds for some options of a command, in words of the command line.
-
-    options: one or several, with commas: the rule holds for each. needs: one of these must be given too; alternatives
-    with bars. excludes: none of these may be. Each may name a value: ``--clock event``. unless: with this one, the rule
-    does not hold. why, remedy: parts of a sentence, and a sentence. is_usage: exit code 2, not 1.
-    """
-
-    options: str
-    needs: str = ""
-    excludes: str = ""
-    unless: str = ""
-    why: str = ""
-    remedy: str = ""
-    is_usage: bool = False
-
-    def words(self, option: str, needs_one: str = "", but: str = "") -> str:
-        """The sentence for an option that breaks it. needs_one, but: what it needs, or is given beside it."""
-        reason = f": {self.why}" if self.why else ""
-        if but:
-            return f"{option} cannot be used with {but}{reason}. {self.remedy or 'Leave one of them out.'}"
-        return f"{option} needs {needs_one}{reason}. {self.remedy or f'Give it too, or leave {option} out.'}"
-
-    def broken(self, has: Callable[[str], bool]) -> str | None:
-        """What is wrong, of a command line that has what ``has`` says."""
-        if self.unless and has(self.unless):
-            return None
-        for option in filter(has, _each(self.options)):
-            if self.needs and not any(map(has, _each(self.needs))):
-                return self.words(option, needs_one=" or ".join(_each(self.needs)))
-            for other in _each(self.excludes):
-                if has(other):
-                    return self.words(option, but=other)
-        return None
-
-    def among(self, parameters: Sequence[click.Parameter]) -> Rule:
-        """The rule for a command that has these, and perhaps not all options and values that it names."""
-        types = {each.opts[0]: each.type for each in parameters}
-
-        def known(words: str) -> str:
-            return ", ".join(word for word in _each(words) if _is_known(word, types))
-
-        return dataclasses.replace(
-            self, options=known(self.options), needs=known(self.needs), excludes=known(self.excludes)
-        )
+    def _options(self) -> list[Option]:
+        return [each for each in self.params if isinstance(each, Option)]
 
     @property
-    def in_short(self) -> str:
-        """For help and documents, behind the options."""
-        parts = (("needs", " or ".join(_each(self.needs))), ("not with", ", ".join(_each(self.excludes))))
-        text = "; ".join(f"{word} {others}" for word, others in parts if others)
-        return f"{text}, unless {self.unless}" if self.unless else text
+    def _has_groups(self) -> bool:
+        return len(self.params) > _MOST_WITHOUT_GROUPS
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words that are Beam's go to ``ctx.obj``."""
+        ours: dict[str, int] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option):
+                ours |= dict.fromkeys(each.opts, 0 if each.is_flag else each.nargs)
+        ctx.obj = []
+        if self.takes_runner and any(each.startswith("--") and each.partition("=")[0] not in ours for each in args):
+            from dp_transforms.beam.runner_options import split_words  # loads Beam
 
-def _each(words: str) -> list[str]:
-    return [word.strip() for word in words.replace("|", ",").split(",") if word.strip()]
-
-
-def _is_known(word: str, types: Mapping[str, click.ParamType]) -> bool:
-    name, _, value = word.partition(" ")
-    kind = types.get(name)
-    return kind is not None and not (value and isinstance(kind, click.Choice) and value not in kind.choices)
-
-
-def broken_rules(context: click.Context) -> Iterator[tuple[Rule, str]]:
-    """The rules of the command that its command line breaks, in their order, and what is wrong."""
-    assert isinstance(context.command, RuledCommand)
-    options = {each.opts[0]: each for each in context.command.params if isinstance(each, GroupedOption)}
-
-    def has(word: str) -> bool:
-        name, _, value = word.partition(" ")
-        given, option = context.params[str(options[name].name)], options[name]
-        if value:
-            return option.seen_as(given) == value
-        return _is_given(context, str(option.name)) and given is not None and given is not False
-
-    for rule in context.command.rules:
-        if message := rule.broken(has):
-            yield rule, message
-
-
-class RuledCommand(click.Command):
-    """A command with rules between its options."""
-
-    def __init__(self, *words: Any, rules: Sequence[Rule] = (), **attributes: Any) -> None:
-        super().__init__(*words, **attributes)
-        self.rules = [rule for each in rules if (rule := each.among(self.params)).options]
+            args, ctx.obj = split_words(args, ours)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -269,48 +112,26 @@ class RuledCommand(click.Command):
         except InputError as error:
             raise UserError(in_flags(error, self.params)) from None
 
-
-class GroupedCommand(RuledCommand):
-    """A command with options in groups, and ``--help-all``."""
-
-    def __init__(self, *words: Any, **attributes: Any) -> None:
-        super().__init__(*words, **attributes)
-        shows: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-        self.params.append(
-            GroupedOption(["--help-all"], group=ADVANCED, help="Show all options.", seen_as=str, **shows)
-        )
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options = [each for each in self.params if isinstance(each, GroupedOption)]
-        shown = [each for each in options if each.brief or ctx.meta.get(_SHOWS_ALL)]
-        for group in GROUPS:
-            of_group = [each for each in shown if each.group == group]
-            of_group.sort(key=lambda each: not (each.needed or each.required))
-            if of_group:
+        options = self._options()
+        if not self._has_groups:
+            super().format_options(ctx, formatter)
+            return
+        shown = [each for each in options if each.is_daily or ctx.meta.get(_SHOWS_ALL)]
+        for group in (INPUT, BUDGET, OUTPUT, ENGINE):
+            records = [each.get_help_record(ctx) for each in shown if each.group == group]
+            if records:
                 with formatter.section(group):
-                    formatter.write_dl([record for each in of_group if (record := each.get_help_record(ctx))])
+                    formatter.write_dl([record for record in records if record])
         if len(shown) < len(options):
             formatter.write(f"\nAll {len(options)} options: {ctx.command_path} --help-all\n")
-        elif self.rules:
-            with formatter.section("Rules"):
-                for rule in self.rules:
-                    formatter.write_text(f"{rule.options}: {rule.in_short}")
 
 
-class RunnerCommand(GroupedCommand):
-    """A command that also takes Beam's options, such as ``--runner``: its function finds them by `beam_words`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours: dict[str, int] = {}
-        for each in self.get_params(ctx):
-            if isinstance(each, click.Option):
-                ours |= dict.fromkeys(each.opts, 0 if each.is_flag else each.nargs)
-        ctx.obj = []
-        if any(word.startswith("--") and word.partition("=")[0] not in ours for word in args):
-            from dp_transforms.beam.runner_options import split_words  # loads Beam
-
-            args, ctx.obj = split_words(args, ours)
-        return super().parse_args(ctx, args)
+def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def beam_words() -> list[str]:
@@ -323,11 +144,10 @@ def beam_words() -> list[str]:
     return words
 
 
-def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        ctx.meta[_SHOWS_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
+def flag(name: str) -> str:
+    """Of the command that runs, by the name of its parameter."""
+    named = {each.name: each.opts[0] for each in click.get_current_context().command.params}
+    return named[name]
 
 
 def in_flags(error: InputError, parameters: Iterable[click.Parameter]) -> str:
@@ -340,6 +160,25 @@ def in_flags(error: InputError, parameters: Iterable[click.Parameter]) -> str:
 
     remedy = re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", flag_of, error.remedy)  # plain words are not meant there
     return str(InputError(re.sub(r"\w+", flag_of, error.parameter), error.problem, remedy))
+
+
+def check_together(
+    options: Options, names: str, *, needs: str = "", excludes: str = "", why: str = "", remedy: str = ""
+) -> None:
+    """A rule between options, each list of names with blanks. Raises InputError if one of names is given, but none of
+    needs, or one of excludes."""
+    for name in (each for each in names.split() if is_given(options, each)):
+        reason = f": {why}" if why else ""
+        if needs and not any(is_given(options, other) for other in needs.split()):
+            wanted = " or ".join(map(flag, needs.split()))
+            raise InputError(name, f"needs {wanted}{reason}.", remedy or f"Give it too, or leave {flag(name)} out.")
+        for other in (each for each in excludes.split() if is_given(options, each)):
+            remedy = remedy or "Leave one of them out."
+            raise InputError(name, f"cannot be used with {flag(other)}{reason}.", remedy)
+
+
+def is_given(options: Options, name: str) -> bool:
+    return getattr(options, name) not in (None, False, ())
 
 
 class NothingFoundError(UserError):
@@ -388,19 +227,20 @@ def _duration(text: str) -> int:
     return seconds
 
 
-def _time_zone(name: str) -> datetime.tzinfo:
-    """name: of the IANA time zone database, such as Europe/Berlin."""
+def time_zone(name: str | None) -> datetime.tzinfo:
+    """name: of the IANA time zone database, such as Europe/Berlin; None: UTC."""
     import zoneinfo
 
     try:
-        return zoneinfo.ZoneInfo(name)
+        return zoneinfo.ZoneInfo(name or "UTC")
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         from dp_transforms.logs.time_formats import zone_remedy
 
-        raise ValueError(f"{name!r} is not a time zone that this machine knows. {zone_remedy(name)}") from None
+        raise InputError(
+            "time_zone", f"must be a time zone that this machine knows, got {name!r}.", zone_remedy(str(name))
+        ) from None
 
 
 DURATION = ParsedText("duration", _duration)
 DURATION_OR_ZERO = ParsedText("duration", parse_duration)
 UTC_TIME = ParsedText("time", parse_utc)  # whole seconds since 1970 UTC
-TIME_ZONE = ParsedText("zone", _time_zone)

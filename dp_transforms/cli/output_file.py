@@ -1,5 +1,4 @@
-"""How all commands write files: each appears whole or not at all, and not over one that exists: only a page,
-and only with ``--force``.
+"""How all commands write files: each appears whole or not at all, and not over one that exists.
 
 An output is a path or a URL (`dp_transforms.stores.remote_files`). A replay on this machine writes both into a local
 draft, which `publish_output` copies to a URL in one request that fails if the name is taken.
@@ -30,41 +29,53 @@ from dp_transforms.stores.local_files import (
 from dp_transforms.stores.remote_files import (
     RemoteFileError,
     UrlError,
-    copy_new,
-    draft_url,
+    check_writable,
     exists,
     is_remote,
     put_new,
     put_over,
-    remove,
 )
 
 
-def check_output(output: Path | None, option: str = "--output", *, force: bool | None = None) -> None:
+def check_output(output: Path | None, option: str = "--output", *, replaces: bool = False) -> None:
     """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget.
 
-    output: None where none was asked for. force: of a view, which can be made again, whether ``--force`` is given; None
-    for all else, which is never replaced.
+    output: None where none was asked for. replaces: a file that is there is no hindrance.
     """
     if output is None:
         return
-    if not is_utf8(os.fspath(output)):
-        raise UserError(
-            f"{option} {os.fspath(output)}: a name that is not UTF-8 cannot be written. Choose another one."
-        )
-    if _is_url(output, option):
-        _check_url(os.fspath(output), option, force)
+    name = f"{option} {os.fspath(output)}"
+    if not is_utf8(name):
+        raise UserError(f"{name}: a name that is not UTF-8 cannot be written. Choose another one.")
+    try:
+        is_url = is_remote(output)
+    except UrlError as error:
+        raise UserError(f"{option}: {error}") from None
+    if is_url:
+        _check_url(os.fspath(output), name, replaces=replaces)
         return
     remove_dead_drafts(pathlib.Path(output))  # of a run that was killed
-    if os.path.lexists(output) and not (force and is_replaceable(output)):
-        raise _exists(f"{option} {os.fspath(output)}", has_force=force is False)
+    if os.path.lexists(output) and not (replaces and is_replaceable(output)):
+        raise _exists(name)
     if not pathlib.Path(output).absolute().parent.is_dir():
         raise UserError(
-            f"{option} {os.fspath(output)} cannot be written: No such file or directory. The folder does not exist."
-            " Create it, or name another one."
+            f"{name} cannot be written: No such file or directory. The folder does not exist. Create it, or name"
+            " another one."
         )
     with output_draft(output):
         return
+
+
+def _check_url(output: str, name: str, *, replaces: bool) -> None:
+    """Also by writing and removing a hidden file beside it."""
+    try:
+        has_name = exists(output)
+        if not has_name:
+            check_writable(output)
+    except OSError as error:
+        raise UserError(f"{name} cannot be written: {error.strerror}.") from None
+    if has_name and not replaces:
+        raise _exists(name)
 
 
 @contextlib.contextmanager
@@ -80,13 +91,9 @@ def output_draft(output: Path) -> Iterator[pathlib.Path]:
 def output_draft_file(output: str) -> Iterator[str]:
     """The same, as the path of the file itself; its ending says the format. The draft of a URL is a local file too:
     nothing that is not published ever reaches the store."""
-    name = f"file{pathlib.PurePath(output).suffix}"
-    if not is_remote(output):
-        with output_draft(output) as folder:
-            yield str(folder.absolute() / name)  # workers may have another current folder
-    else:
-        with output_draft(pathlib.Path(tempfile.gettempdir()) / f"shh-{os.getuid()}") as folder:
-            yield str(folder.absolute() / name)
+    place = pathlib.Path(tempfile.gettempdir()) / f"shh-{os.getuid()}" if is_remote(output) else output
+    with output_draft(place) as folder:  # workers may have another current folder
+        yield str(folder.absolute() / f"file{pathlib.PurePath(output).suffix}")
 
 
 def publish_output(finished: Path, output: Path) -> None:
@@ -96,28 +103,23 @@ def publish_output(finished: Path, output: Path) -> None:
             publish(finished, output)
         else:
             with open_regular(finished) as file:
-                copy_new(file, os.fspath(output))
+                put_new(os.fspath(output), file)
     note_done()
 
 
 def write_output(
-    output: Path,
-    content: str | bytes | Callable[[BinaryIO], None],
-    *,
-    force: bool = False,
-    is_all: bool = True,
+    output: Path, content: str | Callable[[BinaryIO], None], *, replaces: bool = False, is_all: bool = True
 ) -> None:
-    """content: all of it, or a function that writes the file. force: in the place of a file that is there. is_all: the
-    command has then done what it was asked for."""
-    data = content.encode() if isinstance(content, str) else content
-    write = data if callable(data) else lambda file: file.write(data)
+    """content: all of it, or a function that writes the file. replaces: in the place of a file that is there. is_all:
+    the command has then done what it was asked for."""
+    write = content if callable(content) else lambda file: file.write(content.encode())
     with write_errors(output):
         if is_remote(output):
             with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
                 write(file)
-                (put_over if force else put_new)(os.fspath(output), file)
+                (put_over if replaces else put_new)(os.fspath(output), file)
         else:
-            write_whole(output, write, may_replace=force)
+            write_whole(output, write, may_replace=replaces)
     if is_all:
         note_done()
 
@@ -137,13 +139,6 @@ def write_errors(output: Path, if_it_exists: str = "") -> Iterator[None]:
         raise UserError(f"cannot write {os.fspath(output)}: {reason}. Check the folder and its free space.") from None
 
 
-def _is_url(output: Path, option: str) -> bool:
-    try:
-        return is_remote(output)
-    except UrlError as error:
-        raise UserError(f"{option}: {error}") from None
-
-
 def free_report_name() -> str:
     """A name in the current folder that no file has yet: for a command that is printed, to be run next."""
     names = itertools.chain(["report.avro"], (f"report-{number}.avro" for number in itertools.count(2)))
@@ -158,22 +153,5 @@ def is_taken(output: Path) -> bool:
         raise UserError(f"{os.fspath(output)} cannot be looked for: {error.strerror}.") from None
 
 
-def _check_url(output: str, option: str, force: bool | None) -> None:
-    """Also by writing and removing a hidden file beside it."""
-    try:
-        has_name = exists(output)
-        if not has_name:
-            draft = draft_url(output)
-            put_new(draft, b"")
-            with contextlib.suppress(OSError):
-                remove(draft)
-    except OSError as error:
-        raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
-    if has_name and not force:
-        raise _exists(f"{option} {output}", has_force=force is False)
-
-
-def _exists(output: str, *, has_force: bool = False) -> UserError:
-    if has_force:
-        return UserError(f"{output} exists. Replace it with --force, or name another file.")
+def _exists(output: str) -> UserError:
     return UserError(f"{output} exists and is never overwritten. Name another output, or move it away.")

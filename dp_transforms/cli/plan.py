@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import click
 
-from dp_transforms.cli.options import BUDGET, OUTPUT, filled_by, nested, opt, switch
+from dp_transforms.cli.options import BUDGET, OUTPUT, Option, Options, shh_command
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_options import CHARGE_RULES, PlanOptions, plan_from_options
+from dp_transforms.cli.plan_options import PLAN, plan_from_options
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import REPLAY, USES
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanCommand:
-    """The command line of ``shh plan``."""
-
-    plan: PlanOptions = nested(PlanOptions)
-    use: str = opt(
-        BUDGET,
-        "Whether the plan is for one replay of the whole run, for parts of it or for a stream. Replays and parts test "
-        "contributions in rounds where a block of windows has six: a day, or the run where windows are days.",
-        brief="replay (default), parts or stream.",
-        type=click.Choice(USES),
-        default=REPLAY,
-    )
-    output: str | None = opt(
-        OUTPUT,
-        "Write the chosen plan to this file, as JSON; it must not exist.",
-        brief="Write the plan to this file.",
-        type=click.Path(path_type=str),
-    )
-    as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
+_USES = (
+    "Replays and parts test contributions in rounds where a block of windows has six: a day, or the run where windows "
+    "are days."
+)
 
 
-@filled_by(PlanCommand, "plan", CHARGE_RULES)
-def command(options: PlanCommand) -> None:
+@shh_command(
+    "plan",
+    *PLAN,
+    Option("--use", BUDGET, "replay (default), parts or stream.", _USES, is_daily=True, type=click.Choice(USES)),
+    Option("--output", OUTPUT, "Write the plan to this file.", "It must not exist.", is_daily=True, metavar="FILE"),
+    Option("--json", OUTPUT, "Print JSON instead of tables.", name="as_json", is_daily=True, is_flag=True),
+)
+def command(options: Options) -> None:
     """Show what a budget buys: from how many users on an item is found. Reads no data.
 
     \b
@@ -48,15 +36,16 @@ def command(options: PlanCommand) -> None:
         --end 2017-10-17
     """
     check_output(options.output)
-    plan = plan_from_options(options.plan, options.use)
+    use = options.use or REPLAY
+    plan = plan_from_options(options, use)
     found = found_from(plan, CONTRIBUTIONS)
     choices = alternatives(plan) if plan.contributions is None else []
     if options.output is not None:
         write_output(options.output, plan.to_json() + "\n")
     if options.as_json:
-        click.echo(json.dumps(_as_json(plan, options.use, found, choices), indent=2))
+        click.echo(json.dumps(_as_json(plan, use, found, choices), indent=2))
         return
-    print_plan(plan, options.use, found, choices)
+    print_plan(plan, use, found, choices)
     if options.output is not None:
         click.echo(f"Plan written to {options.output}.")
 

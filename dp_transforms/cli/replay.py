@@ -4,27 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from dp_transforms.checks import check_names
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import MAKE_A_KEY, UNREADABLE, beam_words, filled_by, given_names, user_errors
-from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.replay_request import (
-    REPLAY_RULES,
-    ReplayOptions,
-    ReplayRequest,
-    ReplaySummary,
+from dp_transforms.cli.options import (
+    BUDGET,
+    ENGINE,
+    INPUT,
+    MAKE_A_KEY,
+    OUTPUT,
+    UNREADABLE,
+    UTC_TIME,
+    Option,
+    Options,
+    ParsedText,
+    beam_words,
+    check_together,
+    files,
+    is_given,
+    shh_command,
+    time_zone,
 )
-from dp_transforms.cli.replay_run import run_part, run_whole
+from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.plan_options import PLAN, has_budget, plan_of_command
+from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_part, run_whole
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
+from dp_transforms.cli.shared_options import (
+    ACCOUNT,
+    FIELDS,
+    NAMED_WITH_KEY,
+    PLAN_FILE,
+    STREAM_NAME,
+    TITLES,
+    VERBOSE,
+    StateOptions,
+    check_account,
+    check_page,
+    check_state_file,
+    fields_of,
+    read_titles,
+)
+from dp_transforms.cli.show import print_windows
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
@@ -32,27 +60,66 @@ from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks, unit_hint
 from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.rounds import PARTS, REPLAY
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.reports import ReportFileError, read_report_file, report_format
+from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends
-from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, why
-from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
+from dp_transforms.views.report_words import counted
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
-_BY_ITSELF = "The command itself would do the work: the log is small."
 _MANY_IN_WINDOWS = 10_000_000
 _FEWEST_EVENTS = 30  # of a user: where fewer count in all their windows it is said
+_KEY = "At least 32 secret random bytes, mode 0600. Default: drawn and forgotten."
+_STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
+_UNTIL = "With --state: the end of this part. Default: --end."
+_BLOCKS = "With rounds: another report, of whole blocks such as days, at no further cost."
+_BAD = "Publish nothing if more rows cannot be read. Keep it high: one user can write such rows."
+_EMPTY = "Write an empty report if no event is in the range. Give it where others see whether there is one."
+_MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
+_PROCESSES = "Worker processes here. Default: one for each core."
 
 
-@filled_by(ReplayOptions, "replay", REPLAY_RULES, has_runner=True)
-def command(options: ReplayOptions) -> None:
+_BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+
+def _memory_size(text: str) -> int:
+    """``4GB``, ``500MB``, ``1.5GiB``: bytes."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MiB|GiB)", text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is not a size. Use a number and MB, GB, MiB or GiB, such as 4GB.")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+@shh_command(
+    "replay",
+    files("LOG..."),
+    *FIELDS,
+    Option("--max-bad-fraction", INPUT, _BAD, type=click.FloatRange(0, 1), default=0.5, metavar="SHARE"),
+    PLAN_FILE,
+    *PLAN,
+    *ACCOUNT,
+    Option("--noise-key-file", BUDGET, _KEY, metavar="FILE"),
+    Option("--run-id", BUDGET, "Name of the run. Default: a fresh one.", metavar="NAME"),
+    Option("--state", BUDGET, _STATE, metavar="FILE"),
+    Option("--until", BUDGET, _UNTIL, type=UTC_TIME),
+    Option("--output", OUTPUT, "The report: .avro or .jsonl.", "It must not exist.", is_daily=True, metavar="FILE|URL"),
+    Option("--block-output", OUTPUT, _BLOCKS, metavar="FILE|URL"),
+    STREAM_NAME,
+    Option("--html", OUTPUT, "Also the page of `shh show --html`.", is_daily=True, metavar="FILE.html"),
+    TITLES,
+    Option("--dead-letter", OUTPUT, "List of rows that cannot be read.", is_daily=True, metavar="FILE|URL"),
+    Option("--allow-empty", OUTPUT, _EMPTY, is_flag=True),
+    Option("--memory", ENGINE, _MEMORY, type=ParsedText("size", _memory_size), metavar="SIZE"),
+    Option("--processes", ENGINE, _PROCESSES, type=click.IntRange(min=1), metavar="N"),
+    VERBOSE,
+    takes_runner=True,
+)
+def command(options: Options) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob.
-    `shh replay LOG` alone shows the whole command.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob. `shh replay LOG`
+    alone shows the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -60,55 +127,70 @@ def command(options: ReplayOptions) -> None:
 
     Options of Beam may follow, such as --runner=FlinkRunner --flink_master=HOST:PORT (docs/engines.md).
     """
-    context = click.get_current_context()
-    if options.has_no_budget:
+    if not has_budget(options) and not any(is_given(options, name) for name in ("output", "state", "until", "ledger")):
         _propose(options)
-    if options.output is None and not options.dry_run:
-        raise click.UsageError("Missing option '--output'.", ctx=context)
+    _check_rules(options)
+    if options.output is None:
+        raise click.UsageError("Missing option '--output'.", ctx=click.get_current_context())
     check_page(options.html)
-    titles = options.view.read_titles()
-    if options.dry_run:
-        _say_what_would_be_done(options)
-        return
-    summary, request = _replay(options, beam_words())
+    titles, runner = read_titles(options.titles), beam_words()
+    if runner:
+        _make_absolute(options)
+    elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
+        with contextlib.suppress(OSError):  # it is told when workers are started
+            start_fork_server()  # which loads its libraries while the plan is made
+    account = RunAccount.of_options(options)
+    request = _request(options, account)
+    if sliding := _sliding_words(request):
+        tell(sliding)
+    spread, memory = request.spread, options.memory
+    if memory is not None and memory < spread.least_bytes:
+        tell(
+            f"--memory is less than this command with {counted(spread.number, 'worker')} may take,"
+            f" {spread.least_bytes / 1e9:.2f} GB, even with all that lies between two steps on disk."
+        )
+    summary = run_whole(request, runner, account) if request.state is None else run_part(request, account)
     if summary is None:
         return
-    skipped = "--start .. --end" if request.state is None else "this part"
-    _print_summary(summary, request, skipped)
+    _print_summary(summary, request, "--start .. --end" if request.state is None else "this part")
     if options.html is not None:
-        _write_page(options.html, request, titles)
-    _print_report(request, titles)
+        _write_page(options.html, request.output, options.time_zone, titles)
+    _print_report(request, options.time_zone, titles)
 
 
-def _replay(options: ReplayOptions, runner: Sequence[str]) -> tuple[ReplaySummary | None, ReplayRequest]:
-    """runner: Beam's options, if one was named."""
-    with user_errors(ValueError):  # of a file, the plan, or an option
-        if runner:
-            _check_with_runner(options)
-            options = options.with_absolute_paths()
-        elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
-            with contextlib.suppress(OSError):  # it is told when workers are started
-                start_fork_server()  # which loads its libraries while the plan is made
-        account = RunAccount.of_options(options.account)
-        request = _request(options, account)
-        if sliding := _sliding_words(request):
-            tell(sliding)
-        if not runner and (little := _memory_words(request)):
-            tell(little)
-    if request.state is None:
-        return run_whole(request, runner, account), request
-    return run_part(request, account), request
-
-
-def _memory_words(request: ReplayRequest) -> str | None:
-    """None where --memory is enough."""
-    spread, memory = request.spread, request.options.work.memory
-    if memory is None or memory >= spread.least_bytes:
-        return None
-    return (
-        f"--memory is less than this command with {counted(spread.number, 'worker')} may take,"
-        f" {spread.least_bytes / 1e9:.2f} GB, even with all that lies between two steps on disk."
+def _check_rules(options: Options) -> None:
+    """Raises InputError for options that do not go together."""
+    check_together(
+        options,
+        "html",
+        excludes="state",
+        why="there is no whole report when the command ends",
+        remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
     )
+    remedy = "Give --state FILE, or declare another range with --end."
+    check_together(options, "until", needs="state", remedy=remedy)
+    one_key = "all parts of a run have one key, since users are recognised by it"
+    check_together(options, "state", needs="noise_key_file", why=one_key, remedy=MAKE_A_KEY)
+    check_account(options)
+    if options.state is None:
+        remedy = "Leave --run-id out: a fresh one is drawn."
+        check_together(options, "run_id", excludes="noise_key_file", why=NAMED_WITH_KEY, remedy=remedy)
+
+
+def _make_absolute(options: Options) -> None:
+    """For a runner, whose workers have another current folder. Raises UserError for options that only a replay on this
+    machine has."""
+    if options.noise_key_file is None:
+        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
+    for name in ("state", "memory", "processes"):
+        if is_given(options, name):
+            raise UserError(
+                f"--{name} cannot be used with --runner: it is for a replay on this machine. Leave one out."
+            )
+    options.logs = tuple(map(full_name, options.logs))
+    for name in ("output", "dead_letter", "block_output", "noise_key_file", "public_items"):
+        if is_given(options, name):
+            setattr(options, name, full_name(getattr(options, name)))
 
 
 def _sliding_words(request: ReplayRequest) -> str | None:
@@ -126,93 +208,35 @@ def _sliding_words(request: ReplayRequest) -> str | None:
     return f"Each event counts in {repeats:,} windows: {'; and '.join(words)}. A longer --slide helps."
 
 
-def _check_with_runner(options: ReplayOptions) -> None:
-    """Raises UserError for options that only a replay on this machine has."""
-    if options.noise_key_file is None:
-        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
-    given = {"--state": options.part.state, "--memory": options.work.memory, "--processes": options.work.processes}
-    for name, value in given.items():
-        if value is not None:
-            raise UserError(f"{name} cannot be used with --runner: it is for a replay on this machine. Leave one out.")
-
-
-def _say_what_would_be_done(options: ReplayOptions) -> None:
-    """On stderr, since it depends on the log: what a replay prints on stdout may be published."""
-    with user_errors(ValueError):
-        account = RunAccount.of_options(options.account)
-        request = _request(options, account)
-        charged = account.check_fits(request.plan, options.stream, options.run_id)
-        for line in _dry_run_lines(request, charged):
-            tell(line)
-
-
-def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[str]:
-    """What a replay would read, find, need and charge. charged: by the ledger; None without one. Raises EventFileError,
-    as the replay would."""
-    from dp_transforms.cli.doctor import FOR_THE_OPERATOR
-    from dp_transforms.logs import estimate_log
-
-    yield FOR_THE_OPERATOR
-    events = estimate_log(request.chunks, request.fields).events
-    yield f"Reads about {counted(events, 'row')} of {counted(len({chunk.path for chunk in request.chunks}), 'file')}."
-    yield _range_words(request)
-    yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
-    number = request.spread.number
-    yield f"{counted(number, 'worker')} of this machine would do the work." if number else _BY_ITSELF
-    if little := _memory_words(request):
-        yield little
-    if sliding := _sliding_words(request):
-        yield sliding
-    if charged is not None:
-        yield f"The ledger is not charged by this. If it is run, {charged.line}"
-    report = f" The report would be {request.output}." if request.output else ""
-    yield f"Nothing was reserved or written.{report}"
-
-
-def _range_words(request: ReplayRequest) -> str:
-    """The declared range, beside the times that were looked at."""
-    from dp_transforms.cli.doctor import ROLES, look_at
-
-    schedule, fields = request.plan.schedule, request.fields
-    start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
-    glance = look_at(request.options.logs, dict(zip(ROLES, fields.names, strict=False)), fields)
-    declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
-    if glance.low is None or glance.high is None:
-        return f"{declared} No time was found in the rows that were looked at."
-    seen = f"{declared} Times that were looked at: {format_utc(glance.low)} to {format_utc(glance.high)}"
-    is_outside = glance.high < start or glance.low >= end
-    return f"{seen}, all of them outside." if is_outside else f"{seen}."
-
-
-def _propose(options: ReplayOptions) -> NoReturn:
+def _propose(options: Options) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
     from dp_transforms.cli.doctor import ROLES, show_glance
 
-    fields, names = options.fields.fields(), given_names()
-    given = {role: name for role, name in zip(ROLES, fields.names, strict=False) if f"{role}_field" in names}
+    source, fields = click.get_current_context().get_parameter_source, fields_of(options)
+    named = zip(ROLES, fields.names, strict=False)
+    given = {role: name for role, name in named if source(f"{role}_field") != ParameterSource.DEFAULT}
     show_glance(options.logs, given, fields, tell, Console(stderr=True), fields.items[1:])
     tell("\nNothing was run: the options of a budget are missing.")
     raise SystemExit(UNREADABLE)
 
 
-def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
+def _request(options: Options, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
-    output, run_id, path = options.output or "", options.run_id or fresh_run_id(), options.part.state
-    if output:
-        report_format(output)
+    output, path = options.output, options.state
+    report_format(output)
     if path is None:  # else what exists may be of this part, which was begun before
-        check_output(options.output)
+        check_output(output)
     others = {"--dead-letter": options.dead_letter, "--block-output": options.block_output}
     _check_others(output, {option: name for option, name in others.items() if name}, may_exist=path is not None)
-    check_names(**{"--stream": options.stream, "--run-id": options.run_id})
+    check_names(stream=options.stream, run_id=options.run_id)
     if path is not None:
         inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
-        check_state_file(path, {"--output": options.output, **others, **inputs})
+        check_state_file(path, {"--output": output, **others, **inputs})
     use = REPLAY if path is None else PARTS
-    plan = plan_of_command(options.plan, options.plan_file, use)
-    fields = options.fields.fields()
-    if plan.contributions is not None and (options.plan_file is None or options.dry_run):
+    plan = plan_of_command(options, use)
+    fields = fields_of(options)
+    if plan.contributions is not None and options.plan_file is None:
         tell(why(plan, use))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds, and this one has none. Leave it out.")
@@ -221,12 +245,23 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         account.check_fits(plan, options.stream, options.run_id)
     chunks = find_log_chunks(options.logs, fields)
     return ReplayRequest(
-        options,
+        logs=options.logs,
         chunks=chunks,
         fields=fields,
         plan=plan,
+        noise_key=options.noise_key_file,
+        run_id=options.run_id or fresh_run_id(),
+        is_named=options.run_id is not None,
+        stream=options.stream,
+        public_items=options.public_items,
         output=output,
-        run_id=run_id,
+        block_output=options.block_output,
+        dead_letter=options.dead_letter,
+        max_bad_fraction=options.max_bad_fraction,
+        allow_empty=options.allow_empty,
+        memory=options.memory,
+        processes=options.processes,
+        is_verbose=options.verbose,
         state=None if path is None else _state(options, path, full_name(output)),
     )
 
@@ -244,35 +279,31 @@ def _check_others(output: str, others: Mapping[str, str], *, may_exist: bool) ->
             raise UserError(f"{other} and {option} name the same file. Name two different ones.")
 
 
-def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
+def _state(options: Options, path: str, output: str) -> StateOptions:
     return StateOptions(
         os.path.abspath(path),
-        str(options.noise_key_file),
-        options.fields.user_field,
-        joined_label(options.fields.items),
+        options.noise_key_file,
+        options.user_field,
+        joined_label(options.item_field or ("item",)),
         output,
-        until_seconds=options.part.until,
+        until_seconds=options.until,
         run_id=options.run_id,
-        population=options.account.population,
+        population=options.population,
     )
 
 
 def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str) -> None:
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
-    rows = summary.events + summary.rejected
-    beyond = (
-        "tests of a round beyond the user budget"
-        if len(request.plan.units_of_rounds) > 1
-        else "contributions beyond --most-contributions"
-    )
-    unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
-    rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
-    read = (
-        f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
-        f" {summary.outside_range:,} outside {covered} skipped,"
-        f"{f' {summary.outside_domain:,} of other items than --public-items skipped,' if request.public_items else ''}"
-        f"{unpaid if summary.unpaid else ''}{rejected}"
-    )
+    rows, per_second = summary.events + summary.rejected, (summary.events + summary.rejected) / summary.seconds
+    in_rounds = len(request.plan.units_of_rounds) > 1
+    beyond = "tests of a round beyond the user budget" if in_rounds else "contributions beyond --most-contributions"
+    read = f"Read {rows:,} rows in {summary.seconds:.1f} s ({per_second:,.0f} a second);"
+    read += f" {summary.outside_range:,} outside {covered} skipped,"
+    if request.public_items:
+        read += f" {summary.outside_domain:,} of other items than --public-items skipped,"
+    if summary.unpaid:
+        read += f" {summary.unpaid:,} {beyond} of a user did not count,"
+    read += f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     odd, remedy = "", ""
     if not rows:
         odd = "The log has no rows."
@@ -288,49 +319,33 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         console.print(f"[bold]{odd}[/]{remedy}")
 
 
-def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> None:
+def _write_page(path: str, output: str, zone: str | None, titles: dict[str, str]) -> None:
     """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
     from dp_transforms.views.page.report_page import report_page
 
-    view = request.options.view
     try:
-        header, reports = read_report_file(request.output)
-        write_output(path, report_page(header, list(reports), view.zone, titles, title=view.page_title))
-    except (UserError, ReportFileError) as error:
+        header, reports = read_report_file(output)
+        write_output(path, report_page(header, list(reports), time_zone(zone), titles))
+    except UserError as error:
         raise UserError(
             f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"
-            f" which would spend a budget again: shh show {request.output} --html {path}"
+            f" which would spend a budget again: shh show {output} --html {path}"
         ) from None
     tell(f"Page written to {path}.")
 
 
-def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
-    console = Console(highlight=False)
-    console.print(request.plan.guarantee, markup=False)
+def _print_report(request: ReplayRequest, zone: str | None, titles: Mapping[str, str]) -> None:
+    console = Console(highlight=False, markup=False)
+    console.print(request.plan.guarantee)
     header, reports = read_report_file(request.output)
     total, shown = 0, deque[Trend](maxlen=_LATEST_WINDOWS)
     for total, found in enumerate(trends(header.plan, reports, are_all=request.state is None), start=1):  # noqa: B007
         shown.append(found)
-    if not shown:
-        console.print(
-            f"No window had an item held by enough users. {in_a_sentence(request.plan)}", markup=False, soft_wrap=True
-        )
+    if shown:
+        print_windows(console, header, shown, time_zone(zone), titles, max_items=_ITEMS_PER_WINDOW)
     else:
-        ascii_only = is_ascii_only(console)
-        table = windows_table(
-            shown,
-            max_items=_ITEMS_PER_WINDOW,
-            ascii_only=ascii_only,
-            zone=request.options.view.zone,
-            plan=header.plan,
-            titles=titles,
-        )
-        console.print(table)
-        console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    console.print(
-        f"{counted(total, 'window')} with heavy items: {request.output}; see all with: shh show {request.output}",
-        markup=False,
-        soft_wrap=True,
-    )
-    if (blocks := request.options.block_output) is not None:
-        console.print(f"Of blocks: {blocks}; see it with: shh show {blocks}", markup=False, soft_wrap=True)
+        click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
+    see = f"see all with: shh show {request.output}"
+    click.echo(f"{counted(total, 'window')} with heavy items: {request.output}; {see}")
+    if request.block_output is not None:
+        click.echo(f"Of blocks: {request.block_output}; see it with: shh show {request.block_output}")

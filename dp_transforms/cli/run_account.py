@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import LogError, user_errors
-from dp_transforms.cli.shared_options import AccountOptions
+from dp_transforms.cli.options import LogError, Options, user_errors
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
@@ -28,14 +27,13 @@ class RunAccount:
     caps: Caps | None = None
 
     @classmethod
-    def of_options(cls, options: AccountOptions) -> RunAccount:
-        """Raises UserError. Without a ledger no database library is loaded."""
+    def of_options(cls, options: Options) -> RunAccount:
+        """options: of `shared_options.ACCOUNT`. Raises UserError. Without a ledger no database library is loaded."""
         if options.ledger is None or options.population is None:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
-        caps = caps_of(options.max_epsilon, options.max_delta)
-        return cls(Ledger(options.ledger), options.population, caps)
+        return cls(Ledger(options.ledger), options.population, caps_of(options.max_epsilon, options.max_delta))
 
     def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> Verdict | None:
         """What a new run would take. Raises UserError if it does not fit into what is left. Before its log is looked

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.cli.operator_log import operator_progress
-from dp_transforms.cli.options import filled_by, nested, opt
+from dp_transforms.cli.options import OUTPUT, Option, Options, shh_command
 from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -47,17 +47,10 @@ _EVENTS_PER_USER = 10
 class LogPlan:
     """What is simulated. items: stories and persistent pages together. events: 0 for ten of each user."""
 
-    users: int = opt(
-        "", "Number of users. Ten times as many events are written.", type=click.IntRange(1, 10**8), default=25_000
-    )
-    items: int = opt("", "Number of items.", type=click.IntRange(1, 10**7), default=3_000)
-    days: int = opt("", "Length of the log, in days.", type=click.IntRange(1, 36_600), default=4)
-    seed: int = opt(
-        "",
-        "Seed of all random numbers: the same options give the same log.",
-        type=click.IntRange(0, 2**63 - 1),
-        default=1,
-    )
+    users: int = 25_000
+    items: int = 3_000
+    days: int = 4
+    seed: int = 1
     events: int = 0
 
     @property
@@ -181,27 +174,30 @@ def _user_ids(users: int, random: np.random.Generator) -> pa.StringArray:
     return pa.LargeStringArray.from_buffers(users, offsets, pa.py_buffer(text)).cast(pa.string())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SimulateOptions:
-    """The command line of ``shh simulate``."""
-
-    plan: LogPlan = nested(LogPlan)
-    output: str = opt(
-        "",
-        "Where the log goes: a name that ends in .parquet or .csv; must not exist.",
-        required=True,
-        metavar="FILE",
-    )
+_RANGES = {"users": (1, 10**8), "items": (1, 10**7), "days": (1, 36_600), "seed": (0, 2**63 - 1)}
+_TEXTS = {
+    "users": "Number of users. Ten times as many events are written.",
+    "items": "Number of items.",
+    "days": "Length of the log, in days.",
+    "seed": "Seed of all random numbers: the same options give the same log.",
+}
 
 
-@filled_by(SimulateOptions, "simulate")
-def command(options: SimulateOptions) -> None:
+@shh_command(
+    "simulate",
+    *(
+        Option(f"--{name}", OUTPUT, text, type=click.IntRange(*_RANGES[name]), default=getattr(LogPlan, name))
+        for name, text in _TEXTS.items()
+    ),
+    Option("--output", OUTPUT, "The log: .parquet or .csv; it must not exist.", required=True, metavar="FILE"),
+)
+def command(options: Options) -> None:
     """Write a simulated event log: who (user) looked at what (item) when (timestamp).
 
     Items are stories that rise within an hour and fade within a day, and a few pages that stay. There are more events
     by day than by night; few users come often, and many rarely. The same options give the same events.
     """
-    plan, output = options.plan, options.output
+    plan, output = LogPlan(options.users, options.items, options.days, options.seed), options.output
     write = _writer(output)
     check_output(output)
     write_output(output, lambda file: write(file, plan))

@@ -8,31 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import secrets
-import time
 from collections.abc import Iterator
 
 import apache_beam as beam
-import numpy as np
+import click
 
 from dp_transforms.beam.jobs import RunningPipeline, build_stream
-from dp_transforms.beam.keys import KeyFile
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli.exit_signals import Unwinding
-from dp_transforms.cli.operator_log import note_done
-from dp_transforms.cli.options import NothingFoundError, beam_words, filled_by
+from dp_transforms.cli.operator_log import note_done, tell
+from dp_transforms.cli.options import (
+    BUDGET,
+    DURATION,
+    DURATION_OR_ZERO,
+    ENGINE,
+    INPUT,
+    OUTPUT,
+    Option,
+    Options,
+    beam_words,
+    shh_command,
+    time_zone,
+)
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
+from dp_transforms.cli.plan_options import PLAN
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
-from dp_transforms.cli.stream_request import StreamRequest, stream_request
-from dp_transforms.cli.stream_status import StreamStatus
-from dp_transforms.cli.stream_watch import StreamWatch
+from dp_transforms.cli.shared_options import ACCOUNT, FIELDS, PLAN_FILE, STREAM_NAME, TITLES, VERBOSE, read_titles
+from dp_transforms.cli.stream_request import CLOCKS, PRODUCER, StreamRequest, stream_request
+from dp_transforms.cli.stream_watch import StreamPage, StreamWatch
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
-from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
-from dp_transforms.logs.streams.partition_progress import PartitionProgress
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.logs.streams.partition_progress import ARRIVAL
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.records import PartRequest
+from dp_transforms.stores.kafka_client import TOPIC
 
 _NOTHING_STARTED = "nothing was started"
 _IN_PROCESS = (
@@ -40,10 +49,50 @@ _IN_PROCESS = (
     " ends before, the run cannot be resumed, and a new one pays its budget again. --runner=PrismRunner shows each"
     " window as it closes; --runner=FlinkRunner also goes on after a crash (docs/engines.md)."
 )
+_INPUT = f"A folder that grows, or {TOPIC}."
+_CONFIG = "Settings of the Kafka client, NAME=VALUE a line; a file that every worker has."
+_CLOCK = "arrival, or event for history."
+_CLOCKS = "What closes windows: the log's own clock; that of producers, none of them a user; times of events."
+_PARTITIONS = "To resume a run after others were added: the first N alone."
+_LATENESS = "How long after its end a window accepts events."
+_BACKWARDS = "By how much the clock of a partition may run back."
+_IDLE = "Then a partition with nothing new keeps no window open."
+_KEY = "A secret that all workers share, 32 bytes or more."
+_RUN_ID = "To resume a run, or with --ledger."
+_OUTPUT = "Where reports go: a folder, or a topic."
+_PAGE = "A page, anew at each window."
+_STOP = "When it appears the run is drained. Default: beside --output."
+_ONCE = "All windows close."
 
 
-@filled_by(StreamOptions, "stream", STREAM_RULES, has_runner=True)
-def command(options: StreamOptions) -> None:
+@shh_command(
+    "stream",
+    Option("--input", INPUT, _INPUT, is_daily=True, required=True, metavar="FOLDER|URL"),
+    Option("--kafka-config", INPUT, _CONFIG, metavar="FILE"),
+    Option(
+        "--clock", INPUT, _CLOCK, _CLOCKS, is_daily=True, type=click.Choice(CLOCKS), default=ARRIVAL, metavar="CLOCK"
+    ),
+    Option("--partitions", INPUT, _PARTITIONS, type=click.IntRange(min=1), metavar="N"),
+    Option("--allowed-lateness", INPUT, _LATENESS, type=DURATION_OR_ZERO, default="1m"),
+    Option("--out-of-order", INPUT, _BACKWARDS, type=DURATION_OR_ZERO, default="10s"),
+    Option("--idle-timeout", INPUT, _IDLE, type=DURATION, default="1m"),
+    *FIELDS,
+    PLAN_FILE,
+    *PLAN,
+    *ACCOUNT,
+    Option("--noise-key-file", BUDGET, _KEY, "Needed with --runner.", is_daily=True, metavar="FILE"),
+    Option("--run-id", BUDGET, _RUN_ID, metavar="NAME"),
+    Option("--output", OUTPUT, _OUTPUT, is_daily=True, required=True, metavar="FOLDER|URL"),
+    Option("--html", OUTPUT, _PAGE, is_daily=True, metavar="FILE.html"),
+    TITLES,
+    Option("--dead-letter", OUTPUT, "Lists of records that cannot be read.", is_daily=True, metavar="FOLDER"),
+    STREAM_NAME,
+    Option("--stop-file", ENGINE, _STOP, metavar="FILE"),
+    Option("--once", ENGINE, "Read what is there now, and end.", _ONCE, is_daily=True, is_flag=True),
+    VERBOSE,
+    takes_runner=True,
+)
+def command(options: Options) -> None:
     """Watch a stream: which items are held by many users right now, window by window, under differential privacy for
     each user.
 
@@ -55,74 +104,38 @@ def command(options: StreamOptions) -> None:
     shh stream --input kafka://localhost:9092/clicks --plan plan.json \\
         --noise-key-file noise.key --output reports/ --runner=PrismRunner
     """
-    request = stream_request(options, beam_words())
-    account = RunAccount.of_options(options.account)
-    status = StreamStatus(plan=json.loads(request.job.plan.to_json()))
+    request, page = stream_request(options, beam_words()), None
+    if options.html is not None:
+        titles = read_titles(options.titles)
+        page = StreamPage(options.html, request.job.header, time_zone(options.time_zone), titles)
     with Unwinding():  # engines are stopped in order
-        run_stream(request, status, account)
+        run_stream(request, page, RunAccount.of_options(options))
     note_done()
 
 
-def run_stream(request: StreamRequest, status: StreamStatus, account: RunAccount) -> None:
+def run_stream(request: StreamRequest, page: StreamPage | None, account: RunAccount) -> None:
     """Returns when the run has ended or was drained.
 
     Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
     """
+    job = request.job
     with errors_in_one_line(_NOTHING_STARTED):
-        _check_clock(request, status)
-        _check_that_something_counts(request)
-        _announce(request, status)
+        check_clock(job.clock, tell)
+        if isinstance(job.source, KafkaTopic):
+            check_topic(job.source, job.clock, tell, allow=f"--clock {PRODUCER}")
+        watch = StreamWatch(request, page)
+        if request.reads_once:
+            tell(_IN_PROCESS)
+        keep = " Keep this name and the noise key: both are needed to resume it." if request.recovers else ""
+        tell(f"Run {job.run_id}.{keep}")
     with quiet_workers():
         with errors_in_one_line(_NOTHING_STARTED):
             pipeline = beam.Pipeline(options=request.runner)
-            build_stream(pipeline, request.job)
+            build_stream(pipeline, job)
         with _accounted(request, account):
             with errors_in_one_line(_NOTHING_STARTED):
                 running = RunningPipeline(pipeline)
-            StreamWatch(running, request, status).to_the_end()
-
-
-def _check_that_something_counts(request: StreamRequest) -> None:
-    """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
-    event counts. Raises NothingFoundError if none does."""
-    if not request.options.job.once or request.options.allow_empty or request.resumes:
-        return
-    schedule, clock, now_micros = request.job.plan.schedule, request.job.clock, time.time_ns() // 1000
-    events = outside = rejected = 0
-    for partition in request.job.source.partitions():
-        progress, is_at_end = PartitionProgress(schedule, clock, shards=1), False
-        with contextlib.closing(partition.open(clock.first_arrival_micros(schedule))) as reader:
-            while not (is_at_end or progress.has_arrived_after(now_micros)):
-                polled = reader.poll(progress.position, max_records=MAX_RECORDS, max_seconds=MAX_SECONDS)
-                taken = progress.take(polled, now_micros)
-                first = schedule.first_window(taken.batch.time_micros)
-                last_end = np.minimum(first + schedule.windows_per_event, schedule.horizon)
-                if ((first >= 0) & (last_end > taken.first_open)).any():
-                    return
-                events, outside, is_at_end = events + len(polled.batch), outside + taken.outside, polled.is_at_end
-                rejected += polled.records - len(polled.batch)
-    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
-    raise NothingFoundError(
-        f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
-        f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was published,"
-        " and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock event), or give"
-        " --allow-empty, which spends the whole budget."
-    )
-
-
-def _announce(request: StreamRequest, status: StreamStatus) -> None:
-    run_id = request.job.run_id
-    status.announce(request.job.plan.guarantee)
-    if request.reads_once:
-        status.tell(_IN_PROCESS)
-    keep = " Keep this name and the noise key: both are needed to resume it." if request.recovers else ""
-    status.tell(f"Run {run_id}.{keep}")
-
-
-def _check_clock(request: StreamRequest, status: StreamStatus) -> None:
-    check_clock(request.job.clock, status.tell)
-    if isinstance(request.job.source, KafkaTopic):
-        check_topic(request.job.source, request.job.clock, status.tell, allow="--producer-times")
+            watch.to_the_end(running)
 
 
 @contextlib.contextmanager
@@ -144,15 +157,15 @@ def _accounted(request: StreamRequest, account: RunAccount) -> Iterator[None]:
         stream=job.stream,
         population=account.population,
         run_id=job.run_id,
-        key_fingerprint=_fingerprint_of_key(request.noise_key),
+        key_fingerprint=_fingerprint_of_key(job.noise_key),
     )
     with account.whole(reserved, is_private=None):
         yield
 
 
-def _fingerprint_of_key(key: KeyFile | None) -> str:
+def _fingerprint_of_key(key: beam.Secret | str | None) -> str:
     """Of the key itself where this process can read it, else of the place where it is."""
-    if key is None:
+    if not isinstance(key, KeyFile):
         return secrets.token_hex(32)  # it is drawn for this process and forgotten
     with contextlib.suppress(ValueError):
         return key_fingerprint(key.get_secret_bytes())

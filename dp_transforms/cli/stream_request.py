@@ -3,59 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
-import re
-import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.jobs import StreamJob
-from dp_transforms.beam.keys import KeyFile
 from dp_transforms.beam.runner_options import (
     is_local,
     is_on_dataflow,
     job_name,
     recovers,
+    resumes,
     runner_options,
     workers_are_here,
 )
-from dp_transforms.beam.runner_options import resumes as words_resume
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.options import MAKE_A_KEY, user_errors
+from dp_transforms.cli.options import MAKE_A_KEY, Options, check_together, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_page
-from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
+from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_account, check_page, fields_of
 from dp_transforms.core.planned_run import fresh_run_id
-from dp_transforms.errors import UserError
-from dp_transforms.logs import EventFields
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, EVENT, StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import STREAM
 from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.reports.report_writer import check_same_run
-from dp_transforms.stores.kafka_client import have_same_servers, topic_of
+from dp_transforms.stores.kafka_client import have_same_servers, is_topic, topic_of
 from dp_transforms.stores.local_files import check_folder, open_regular
 
-_LONGEST_NAME = 80
+PRODUCER = "producer"
+CLOCKS = (ARRIVAL, PRODUCER, EVENT)
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """What was asked for, and what that comes to. runner: options of Beam. resumes: whether the run was begun before,
-    and goes on from what its runner stored. titles: of the items on the page, as people call them."""
+    and goes on from what its runner stored. once: reads what is there now, and ends."""
 
-    options: StreamOptions
     job: StreamJob
-    noise_key: KeyFile | None
     runner: PipelineOptions
     resumes: bool
-    titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    once: bool
 
     @property
     def reads_once(self) -> bool:
@@ -68,97 +61,123 @@ class StreamRequest:
         return recovers(self.runner)
 
 
-def stream_request(options: StreamOptions, words: Sequence[str]) -> StreamRequest:
+def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
     """Asks the broker, starts nothing. words: options of Beam; empty for a stream in this process.
 
     Raises UserError: one line that names the option and the remedy.
     """
-    options, is_resumed = options.with_absolute_paths(), words_resume(words)
-    check_page(options.sink.html, force=True)
+    _check_rules(options)
+    _make_absolute(options)
+    check_page(options.html, replaces=True)
+    is_resumed = resumes(words)
     if is_resumed and options.run_id is None:
-        raise UserError("a run that is resumed needs its name: --run-id (the run printed it).")
+        raise InputError("run_id", "must be given for a run that is resumed: the run printed it.")
+    check_names(stream=options.stream, run_id=options.run_id)
     run_id = options.run_id or fresh_run_id()
-    try:
-        check_names(**{"--stream": options.stream, "--run-id": options.run_id})
+    with user_errors(ValueError):
         runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
         if is_on_dataflow(runner):
             raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
         is_here = workers_are_here(runner)
         sink = _sink(options, is_here=is_here)
         _check_places(options, sink, is_here=is_here)
-        source, noise_key = _source(options, options.fields.fields()), _noise_key(options, runner)
+        source, noise_key = _source(options), _noise_key(options, runner)
+        plan = plan_of_command(options, STREAM)
+        if plan.rounds is not None:
+            raise UserError(
+                "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
+                " again. Make one with `shh plan --use stream`."
+            )
         job = StreamJob(
             source=source,
-            clock=_clock(options.clock, source),
-            plan=plan_of_command(options.plan, options.plan_file, STREAM),
+            clock=_clock(options, source),
+            plan=plan,
             noise_key=noise_key,
             run_id=run_id,
             stream=options.stream,
-            public_items=options.plan.public_items,
+            public_items=options.public_items,
             sink=sink,
-            dead_letter=options.sink.dead_letter,
-            shards=options.job.shards,
-            stop_file=stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_here=is_here),
+            dead_letter=options.dead_letter,
+            shards=None,
+            stop_file=stop_file_of(options.stop_file, sink.folder, is_here=is_here),
         )
-        _check_release(job.plan)
-        if options.job.once and job.stop_file is None:
-            raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
-        request = StreamRequest(options, job, noise_key, runner, is_resumed, options.sink.view.read_titles())
+        request = StreamRequest(job, runner, is_resumed, options.once)
         _check_stop_file(request)
-        _check_new_or_resumed(request)
-        _check_name(request)
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(str(error)) from None
+        _check_new_or_resumed(request, is_fresh=options.run_id is None)
+    if None not in (options.run_id, options.noise_key_file) and not is_resumed and options.ledger is None:
+        # A run begins under a name of the operator's only where a ledger knows which names were used with its key.
+        raise UserError(
+            f"--run-id cannot be used with --noise-key-file: {NAMED_WITH_KEY}. Leave --run-id out: a fresh one is"
+            " drawn. A ledger knows which names were used: with --ledger a run may be named."
+        )
     return request
 
 
-def _clock(options: ClockOptions, source: StreamSource) -> StreamClock:
+def _check_rules(options: Options) -> None:
+    """Raises InputError for options that do not go together."""
+    check_account(options)
+    if options.clock == PRODUCER and not is_topic(options.input):
+        raise InputError("clock", f"{PRODUCER} needs a topic as --input.", f"Use {ARRIVAL}.")
+    if not is_topic(options.input) and options.partitions is not None:
+        raise InputError("partitions", "needs a topic as --input.", "Leave it out.")
+    if not is_topic(options.input) and not is_topic(options.output) and options.kafka_config is not None:
+        raise InputError("kafka_config", "needs a topic as --input or --output.", "Leave it out.")
+    if is_topic(options.input) and options.csv_separator is not None:
+        raise InputError("csv_separator", "needs a folder as --input: it is for files.", "Leave it out.")
+    check_together(options, "titles", needs="html", why="they are for the page")
+
+
+def _make_absolute(options: Options) -> None:
+    """Workers have another current folder. Raises InputError for a URL in the place of a path."""
+    for name in ("input", "output", "kafka_config", "dead_letter", "stop_file", "noise_key_file"):
+        path = getattr(options, name)
+        if path is None or (name in ("input", "output") and is_topic(path)):
+            continue
+        if "://" in path:
+            raise InputError(name, "must be a path, got a URL.", "Mount what it names, and give the path of that.")
+        setattr(options, name, os.path.abspath(path))
+
+
+def _clock(options: Options, source: StreamSource) -> StreamClock:
     """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
     longer. Of another log nothing is known: None is the idle timeout."""
-    shown_within: float | None = options.shown_within
-    if shown_within is None and isinstance(source, LogFolder):
-        shown_within = min(source.settle_seconds, float(options.idle_timeout))
+    shown = min(source.settle_seconds, float(options.idle_timeout)) if isinstance(source, LogFolder) else None
     return StreamClock(
-        kind=options.clock,
+        kind=EVENT if options.clock == EVENT else ARRIVAL,
         allowed_lateness_seconds=options.allowed_lateness,
         out_of_order_seconds=options.out_of_order,
         idle_timeout_seconds=options.idle_timeout,
-        shown_within_seconds=shown_within,
+        shown_within_seconds=shown,
     )
 
 
-def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
-    of_source = options.source
-    if of_source.folder is not None:
-        return LogFolder(of_source.folder, fields)
+def _source(options: Options) -> StreamSource:
+    fields = fields_of(options)
+    if not is_topic(options.input):
+        return LogFolder(options.input, fields)
     with user_errors(ValueError, prefix="--input "):
-        servers, topic = topic_of(of_source.input)
+        servers, topic = topic_of(options.input)
+    by_broker = options.clock == ARRIVAL
     return KafkaTopic(
         servers,
         topic,
         fields,
-        client_config_file=of_source.kafka_config,
-        append_times_only=options.clock.clock == "arrival" and not options.clock.producer_times,
-        first_partitions=of_source.partitions,
+        client_config_file=options.kafka_config,
+        append_times_only=by_broker,
+        first_partitions=options.partitions,
     )
 
 
-def _sink(options: StreamOptions, *, is_here: bool) -> ReportSink:
-    of_sink, of_source = options.sink, options.source
+def _sink(options: Options, *, is_here: bool) -> ReportSink:
     # Settings such as passwords go only to the servers that they were given for.
-    is_same_kafka = have_same_servers(of_source.input, of_sink.output)
+    is_for_others = is_topic(options.input) and not have_same_servers(options.input, options.output)
     with user_errors(ValueError, prefix="--output "):
-        sink = sink_of(
-            of_sink.output,
-            client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
-        )
+        sink = sink_of(options.output, client_config_file=None if is_for_others else options.kafka_config)
         sink.check_can_be_written(is_local=is_here)
     return sink
 
 
-def _noise_key(options: StreamOptions, runner: PipelineOptions) -> KeyFile | None:
+def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:
     path = options.noise_key_file
     if path is None:
         if is_local(runner):
@@ -170,16 +189,9 @@ def _noise_key(options: StreamOptions, runner: PipelineOptions) -> KeyFile | Non
     return key
 
 
-def _check_stop_file(request: StreamRequest) -> None:
-    path = request.job.stop_file
-    if path is not None and os.path.lexists(path) and not request.resumes:
-        # A run that is resumed goes on to drain where that was asked for.
-        raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
-
-
-def _check_places(options: StreamOptions, sink: ReportSink, *, is_here: bool) -> None:
+def _check_places(options: Options, sink: ReportSink, *, is_here: bool) -> None:
     """What must be there before. Raises UserError."""
-    output, dead_letter = sink.folder, options.sink.dead_letter
+    dead_letter, output = options.dead_letter, sink.folder
     if dead_letter is not None and is_here:
         with user_errors(ValueError, prefix="--dead-letter "):
             check_folder(dead_letter)
@@ -189,38 +201,44 @@ def _check_places(options: StreamOptions, sink: ReportSink, *, is_here: bool) ->
             raise UserError(
                 "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
             )
-    folder = options.source.folder
-    if folder is not None and is_here and not os.path.isdir(folder):
-        raise UserError(f"--input {folder} is not a folder. Make it, or name another one.")
-    _check_files(options, is_here=is_here)
-
-
-def _check_files(options: StreamOptions, *, is_here: bool) -> None:
-    """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
-    of_workers = options.sink.output_kafka_config
-    for option, path in {"--kafka-config": options.source.kafka_config, "--output-kafka-config": of_workers}.items():
-        if path is None:
-            continue
-        if path is of_workers and not is_here and not os.path.lexists(path):
-            continue  # a mount of the workers, who check it
+    if not is_topic(options.input) and is_here and not os.path.isdir(options.input):
+        raise UserError(f"--input {options.input} is not a folder. Make it, or name another one.")
+    if options.kafka_config is not None:  # a pipe would be waited for, perhaps forever
         try:
-            open_regular(path).close()
+            open_regular(options.kafka_config).close()
         except OSError as error:
-            raise UserError(f"{option} {path} cannot be read: {error.strerror}. Name a regular file.") from None
+            raise UserError(
+                f"--kafka-config {options.kafka_config} cannot be read: {error.strerror}. Name a regular file."
+            ) from None
 
 
-def _check_release(plan: Plan) -> None:
-    if plan.rounds is not None:
-        raise UserError(
-            "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
-            " again. Make one with `shh plan --use stream`."
-        )
+def _check_stop_file(request: StreamRequest) -> None:
+    path = request.job.stop_file
+    if path is None:
+        if request.once:
+            raise InputError("once", "needs a stop file, which all workers see.", "Name it with --stop-file FILE.")
+    elif os.path.lexists(path) and not request.resumes:
+        # A run that is resumed goes on to drain where that was asked for.
+        raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
 
 
-def _check_new_or_resumed(request: StreamRequest) -> None:
+def stop_file_of(named: str | None, output: str | None, *, is_here: bool) -> str | None:
+    """What is named; else one beside the folder of reports; else one in a new folder that only this user can enter.
+    None: nobody can request a stop."""
+    if named is not None or output is not None:
+        return named or f"{output}.stop"
+    if not is_here:
+        return None
+    try:
+        return os.path.join(tempfile.mkdtemp(prefix="shh-"), "stop")
+    except OSError as error:
+        raise UserError(f"no folder for a stop file can be made: {error.strerror}. Name --stop-file.") from None
+
+
+def _check_new_or_resumed(request: StreamRequest, *, is_fresh: bool) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
     job = request.job
-    header, _, ended = job.sink.before(job.run_id, is_fresh=request.options.run_id is None)
+    header, _, ended = job.sink.before(job.run_id, is_fresh=is_fresh)
     if header is None:
         return
     if ended is not None:
@@ -234,53 +252,3 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
             " --output."
         )
     check_same_run("--output", header, job.header)
-
-
-def _check_name(request: StreamRequest) -> None:
-    """A run begins under a name of the operator's only where a ledger knows which names were used with its key."""
-    options = request.options
-    is_named = options.run_id is not None and options.noise_key_file is not None
-    if is_named and not request.resumes and options.account.ledger is None:
-        raise UserError(
-            f"{NAMED_WITH_KEY.words('--run-id', but=NAMED_WITH_KEY.excludes)} A ledger knows which names were used:"
-            " with --ledger a run may be named."
-        )
-
-
-def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_here: bool) -> str | None:
-    """The path of --stop-file; else one beside the folder of reports; else one that only this user can make.
-
-    named, output: --stop-file and --output, None if not given. is_here: whether all workers run on this machine. None:
-    nobody can request a stop. Raises UserError if somebody else owns the folder of stop files.
-    """
-    if named is not None:
-        return named
-    if output is not None:
-        return f"{output}.stop"
-    return os.path.join(_private_folder(), f"{_file_name(run_id)}.stop") if is_here else None
-
-
-def _file_name(run_id: str) -> str:
-    """Readable, and different for each run id: a run must find its own file when it is resumed, and no other."""
-    readable = re.sub(r"[^A-Za-z0-9-]", "_", run_id)[:_LONGEST_NAME]
-    return f"{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
-
-
-def _private_folder() -> str:
-    """A folder of mode 0700 in the temporary folder, where others could make a file of a name that they guess."""
-    path = os.path.join(tempfile.gettempdir(), f"shh-{os.geteuid()}")
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise UserError(
-            f"the folder {path} for the stop file cannot be made: {error.strerror}. Name --stop-file."
-        ) from None
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise UserError(
-            f"{path} must be a folder of this user with mode 0700, for the stop file. Somebody else may have made it."
-            " Remove it, or name --stop-file."
-        )
-    return path

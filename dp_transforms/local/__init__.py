@@ -1,9 +1,8 @@
 """A replay on this machine, without an engine. Nothing here imports Beam.
 
     replay              the driver: reads, groups, runs the steps of `core`, and hands back the reports
-    read_contributions  the first step, on a log
-    pool                who does the steps: this process, or workers beside it. libraries: what these load
-    stored_blobs        where packed columns lie between two steps: in memory that processes share, or on disk
+    pool                who does the steps: this process, or workers beside it; where packed columns lie between two
+                        steps: in memory that processes share, or on disk. libraries: what workers load
     machine             how many processes, how much memory, in how many parts
     replay_table        `replay`: the same for a table in memory, by one call
 

@@ -14,25 +14,23 @@ from dp_transforms.lean_imports import go_without_pandas
 go_without_pandas()
 
 
-def _leave(folder: str) -> None:
-    """Removes what the command leaves if it is killed: the socket of this process, and its folder if nothing else is
-    there. Never more, whatever the folder is."""
+@atexit.register
+def _leave() -> None:
+    """Removes what a command that is killed leaves: the socket of this process, and its folder if nothing else is
+    there."""
     socket = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]  # known when it serves
-    if socket is not None and os.path.dirname(socket) == folder:
+    if socket is not None:
         with contextlib.suppress(OSError):
             os.unlink(socket)
-            os.rmdir(folder)
+            os.rmdir(os.path.dirname(socket))
 
 
-if folder := os.environ.pop("SHH_FORK_SERVER", None):
-    atexit.register(_leave, folder)
 # The only other thread is that of jemalloc, in Arrow, which is made for forks. Python 3.12 warns of any.
 warnings.simplefilter("ignore", DeprecationWarning)
 
 import pyarrow.parquet  # noqa: E402, F401
 
-import dp_transforms.core.steps  # noqa: E402
-import dp_transforms.local.read_contributions  # noqa: E402, F401
+import dp_transforms.local.replay  # noqa: E402, F401
 
 gc.collect()
 gc.freeze()  # no worker looks through them again, which would copy their pages

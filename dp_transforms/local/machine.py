@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 import resource
 from collections.abc import Iterator, Sequence
 
-from dp_transforms.local.pool import ProcessPool, ThisProcess, Workers
+from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.logs import EventFields, LogChunk, estimate_log, most_label_bytes
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -51,7 +52,7 @@ class Spread:
         return _BYTES_OF_THIS_PROCESS + self.number * _BYTES_OF_A_WORKER
 
     @contextlib.contextmanager
-    def workers(self, secret: bytes, *, shows_faults: bool = False) -> Iterator[Workers]:
+    def workers(self, secret: bytes, *, shows_faults: bool = False) -> Iterator[ThisProcess]:
         """Who does the steps while the block runs. Raises PoolError."""
         if not self.number:
             yield ThisProcess(secret)
@@ -109,33 +110,30 @@ def _size(path: str) -> int:
 def cores() -> int:
     """That this process may use; of a container with a share of a core, one."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open(_CPU_QUOTA) as file:
-            quota, period = map(int, file.read().split())
-    except (OSError, ValueError):  # no such controller, or "max"
-        return found
-    return max(1, min(found, quota // period))
+    match _words_in(_CPU_QUOTA):
+        case [quota, period] if quota != "max":
+            return max(1, min(found, int(quota) // int(period)))
+    return found
 
 
 def free_memory_bytes() -> int:
     """Memory that this process may still take: what the machine has, or its container if that is less."""
-    free = _available_bytes()
-    for path in _CGROUP_LIMITS:
-        try:
-            with open(path) as file:
-                limit = int(file.read())
-        except (OSError, ValueError):  # no such controller, or "max"
-            continue
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the most that it ever had
-        free = min(free, max(0, limit - used))
-    return free
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the most that it ever had
+    limits = [int(words[0]) - used for path in _CGROUP_LIMITS if (words := _words_in(path)) and words[0] != "max"]
+    return max(0, min(_available_bytes(), *limits)) if limits else _available_bytes()
 
 
 def _available_bytes() -> int:
     """Without swapping, as Linux says; of another system half of what it has."""
+    words = _words_in("/proc/meminfo")
+    if "MemAvailable:" in words:
+        return int(words[words.index("MemAvailable:") + 1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _words_in(path: str) -> list[str]:
+    """None where there is no such file, as without a controller."""
     try:
-        with open("/proc/meminfo") as file:
-            rows = dict(line.split(":", 1) for line in file)
-        return int(rows["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return pathlib.Path(path).read_text().split()
+    except OSError:
+        return []

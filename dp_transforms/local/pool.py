@@ -1,12 +1,18 @@
-"""Who does the steps of a replay: this process, or worker processes beside it.
+"""Who does the steps of a replay: this process, or worker processes beside it; and where what a step puts out lies.
 
-Results do not depend on how many there are: a task is a pure function of its step, its element and the key. A worker
-that dies fails the run. So no report is ever made of a part of the log.
+Results do not depend on how many processes there are: a task is a pure function of its step, its element and the key. A
+worker that dies fails the run. So no report is ever made of a part of the log.
+
+Packed columns lie outside of any heap, in two files that all processes of a replay have: one in memory (Linux: memfd),
+one on disk. Neither has a name: nobody else can open them, and the system takes them back when the processes end,
+however they end. What is read travels as a `Stored`, which says where it lies.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -18,15 +24,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, forkserver, resource_tracker, util
-from typing import Any, NamedTuple, Protocol
+from multiprocessing import connection, forkserver, reduction, resource_tracker, util
+from typing import Any, NamedTuple
 
 from dp_transforms.core.stage import Work, WorkerStep
 from dp_transforms.errors import PoolError, StepFaultError
-from dp_transforms.local.stored_blobs import BlobStore
 
 _LIBRARIES = "dp_transforms.local.libraries"
-FOLDER = "SHH_FORK_SERVER"  # variable of the environment: where the fork server has its socket
 _LONGEST_FOLDER = 60  # bytes of TMPDIR: with the names below it a socket may have 104
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
 # takes a sixth of the time of a worker. No threads: there are processes.
@@ -36,6 +40,20 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
+_LEAST_STORED = 4096  # smaller blobs travel themselves
+_LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
+
+
+class Stored(NamedTuple):
+    """Where packed columns lie, in which of the two files."""
+
+    on_disk: bool
+    offset: int
+    length: int
+
+
+Blob = bytes | Stored
+"""Packed columns themselves, or where they lie."""
 
 
 class Done(NamedTuple):
@@ -45,47 +63,34 @@ class Done(NamedTuple):
     counts: Counter[str]
 
 
-class Workers(Protocol):
-    """number: of those that work at once. secret: the noise key of the run."""
-
-    number: int
-    secret: bytes
-
-    def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
-        """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
-        else StepFaultError; and PoolError for a worker that died."""
-        ...
-
-    def get(self, blob: bytes) -> bytes | memoryview:
-        """Packed columns that a step has put out."""
-        ...
-
-    def free(self, blob: bytes) -> None:
-        """They are not needed any more."""
-        ...
-
-
 class ThisProcess:
-    """Does the steps itself, and keeps what lies between them in its memory."""
+    """Does the steps itself, and keeps what lies between them in its memory. secret: the noise key of the run.
+
+    number: how many work at once.
+    """
 
     def __init__(self, secret: bytes) -> None:
         self.number, self.secret = 1, secret
 
     def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
+        """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
+        else StepFaultError; and PoolError for a worker that died."""
         work = step.start(self.secret)
         for element in elements:
             counts: Counter[str] = Counter()
             yield Done(list(work(element, counts)), counts)
 
-    def get(self, blob: bytes) -> bytes | memoryview:
+    def get(self, blob: Blob) -> bytes | memoryview:
+        """Packed columns that a step has put out."""
+        assert isinstance(blob, bytes)
         return blob
 
-    def free(self, blob: bytes) -> None:
-        return
+    def free(self, blob: Blob) -> None:
+        """They are not needed any more."""
 
 
-class ProcessPool:
-    """``number`` worker processes, and a `BlobStore` with what lies between their steps.
+class ProcessPool(ThisProcess):
+    """``number`` worker processes do the steps, and a `BlobStore` has what lies between them.
 
     memory_bytes: so much of that may be in memory; the rest is on disk. shows_faults: what a worker says on stderr is
         shown; it may contain cells of the log.
@@ -93,7 +98,8 @@ class ProcessPool:
     """
 
     def __init__(self, number: int, memory_bytes: int, secret: bytes, *, shows_faults: bool = False) -> None:
-        self.number, self.secret = number, secret
+        super().__init__(secret)
+        self.number = number
         try:
             start_fork_server()
             self.store = BlobStore(memory_bytes)
@@ -118,17 +124,17 @@ class ProcessPool:
             raise self._death() from None
         self.store.free(packed)
 
-    def _submit(self, packed: bytes, element: Any) -> Future[Done]:
+    def _submit(self, packed: Blob, element: Any) -> Future[Done]:
         """The first one starts the workers."""
         try:
             return self._executor.submit(_do, packed, element)
         except OSError as error:
             raise _not_started(error) from None
 
-    def get(self, blob: bytes) -> bytes | memoryview:
+    def get(self, blob: Blob) -> bytes | memoryview:
         return self.store.get(blob)
 
-    def free(self, blob: bytes) -> None:
+    def free(self, blob: Blob) -> None:
         self.store.free(blob)
 
     def __enter__(self) -> ProcessPool:
@@ -161,31 +167,28 @@ def _not_started(error: OSError) -> PoolError:
 
 def start_fork_server() -> None:
     """Begins to load what workers need, in a process of its own that forks them; it ends with this one. Repeatable."""
-    before = {name: os.environ.get(name) for name in (*_ENVIRONMENT, FOLDER)}
-    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if before[name] is None})
-    os.environ[FOLDER] = _socket_folder()  # whatever the caller has there
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    _make_socket_folder()
     multiprocessing.set_forkserver_preload([_LIBRARIES])
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
+    os.environ.update(added)
     try:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in added:
+            del os.environ[name]
 
 
-def _socket_folder() -> str:
+def _make_socket_folder() -> None:
     """Private, and removed with this process. The path of a socket has at most some 100 characters, so with a long
     TMPDIR it is in the folder that every system has."""
     usual = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
     try:
-        return util.get_temp_dir()
+        util.get_temp_dir()
     finally:
         tempfile.tempdir = usual
 
@@ -209,7 +212,7 @@ def faults_of_steps() -> Iterator[None]:
 class _Worker(NamedTuple):
     secret: bytes
     store: BlobStore
-    works: dict[bytes, Work]  # of the step that it does, by how that is stored
+    works: dict[Blob, Work]  # of the step that it does, by how that is stored
 
 
 _worker: _Worker | None = None
@@ -234,7 +237,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _do(packed: bytes, element: Any) -> Done:
+def _do(packed: Blob, element: Any) -> Done:
     """One task. What a step puts out by key and needs space is stored, and so is what comes in."""
     assert _worker is not None
     secret, store, works = _worker
@@ -253,3 +256,94 @@ def _stored(output: Any, store: BlobStore) -> Any:
     if type(output) is tuple and isinstance(output[1], bytes):
         return output[0], store.put(output[1])
     return output
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What lies between two steps
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class BlobStore:
+    """The two files. most_bytes: so much is in memory, about; the rest goes to the folder for temporary files (TMPDIR).
+
+    It can be pickled for a process that is being started, which then has the same files. Raises OSError.
+    """
+
+    def __init__(self, most_bytes: int, in_memory: int | None = None, on_disk: int | None = None) -> None:
+        if in_memory is None or on_disk is None:
+            on_disk = _file_without_name()
+            in_memory = os.memfd_create("shh", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _file_without_name()
+        self.most_bytes, self.files = most_bytes, (in_memory, on_disk)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (self.most_bytes, *map(reduction.DupFd, self.files))
+
+    def put(self, blob: bytes) -> Blob:
+        """Where it lies, or the blob itself if it is small. Raises PoolError if there is no space."""
+        if len(blob) < _LEAST_STORED:
+            return blob
+        on_disk = os.fstat(self.files[False]).st_blocks * 512 + len(blob) > self.most_bytes
+        file = self.files[on_disk]
+        try:
+            offset = _take_space(file, len(blob))
+            rest = memoryview(blob)
+            while rest:
+                rest = rest[os.pwrite(file, rest, offset + len(blob) - len(rest)) :]
+        except OSError as error:
+            where = f"in {tempfile.gettempdir()} (TMPDIR)" if on_disk else "in memory"
+            raise PoolError(
+                f"what lies between two steps cannot be stored {where}: {error.strerror}; nothing was published. Give"
+                f" {'TMPDIR a folder with more space, or more' if on_disk else 'less'} --memory."
+            ) from None
+        return Stored(on_disk, offset, len(blob))
+
+    def get(self, blob: Blob) -> bytes | memoryview:
+        """What `put` was given. Raises OSError or ValueError if it is not there any more.
+
+        A large one is a view of its file, and takes no memory of this process: pages of a file on disk are the
+        system's, which takes them back when it needs them."""
+        if isinstance(blob, bytes):
+            return blob
+        on_disk, offset, length = blob
+        if length >= _LEAST_MAPPED:
+            return memoryview(mmap.mmap(self.files[on_disk], length, access=mmap.ACCESS_READ, offset=offset))
+        found = os.pread(self.files[on_disk], length, offset)
+        if len(found) < length:
+            raise ValueError("a stored blob is not there any more.")
+        return found
+
+    def free(self, blob: Blob) -> None:
+        """Gives its space back, where the system can. It reads as zeros from then on, which are no packed columns."""
+        if isinstance(blob, bytes) or not hasattr(mmap, "MADV_REMOVE"):
+            return
+        on_disk, offset, length = blob
+        with contextlib.suppress(OSError), mmap.mmap(self.files[on_disk], _whole_pages(length), offset=offset) as view:
+            view.madvise(mmap.MADV_REMOVE)  # not every file system has holes
+
+    def close(self) -> None:
+        for file in self.files:
+            os.close(file)
+
+
+def _received(most_bytes: int, *files: Any) -> BlobStore:
+    return BlobStore(most_bytes, *(file.detach() for file in files))
+
+
+def _file_without_name() -> int:
+    with tempfile.TemporaryFile() as file:  # mode 0600, and without a name from the beginning
+        return os.dup(file.fileno())
+
+
+def _take_space(file: int, length: int) -> int:
+    """Where so many bytes go, that no other process takes."""
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    try:
+        offset = os.fstat(file).st_size
+        os.ftruncate(file, offset + _whole_pages(length))
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
+    return offset
+
+
+def _whole_pages(length: int) -> int:
+    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE

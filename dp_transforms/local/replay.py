@@ -1,8 +1,9 @@
 """A replay on this machine: the third driver of the steps of `dp_transforms.core`, beside two of Beam. No engine.
 
-A log, in chunks, is read and packed by `Workers`. Here what they put out is grouped by its key, a range of windows and
-a shard of users or items; of what lies between two steps this process holds handles alone. Then users and items take
-turns, once or in rounds; each step is over before the next begins. Last, what was found is reported, window by window.
+A log, in chunks, is read and packed by workers (`pool`). Here what they put out is grouped by its key, a range of
+windows and a shard of users or items; of what lies between two steps this process knows the places alone. Then users
+and items take turns, once or in rounds; each step is over before the next begins. Last, what was found is reported,
+window by window.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.named_items import NamedItems
+from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, WorkerStep
+from dp_transforms.core.randomness import IdKeys
+from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, Work, WorkerStep
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Workers, faults_of_steps
-from dp_transforms.local.read_contributions import BYTES, ROWS, ReadContributionsStep
-from dp_transforms.logs import EventFields, LogChunk, spread_chunks
+from dp_transforms.local.pool import Blob, ThisProcess, faults_of_steps
+from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
 from dp_transforms.logs.rejected_events import RejectedEvents
 
-Groups = dict[GroupKey, list[bytes]]
+Groups = dict[GroupKey, list[Blob]]
+_ROWS, _BYTES = "rows", "bytes"  # counted for a progress bar
 
 
 @dataclasses.dataclass
@@ -55,7 +58,36 @@ class Replayed:
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
+class ReadContributionsStep:
+    """`JoinedChunks` of a log with these fields, or an `EventBatch` -> packed contributions, and `RejectedEvents`.
+    public_items: of a plan with public items."""
+
+    packing: PackContributions
+    fields: EventFields | None
+    public_items: PublicItemsSource | None = None
+
+    def start(self, secret: bytes) -> Work:
+        keys = IdKeys(secret)
+        public_items = None if self.public_items is None else self.public_items.table(keys)
+
+        def read(source: JoinedChunks | EventBatch, counts: Counter[str]) -> Iterator[Any]:
+            if isinstance(source, EventBatch):
+                yield from self.packing.pack(source, keys, public_items, counts)
+                return
+            assert self.fields is not None
+            for block in read_joined(source, self.fields):
+                for rejected in block.rejected:
+                    counts[EVENTS_REJECTED] += len(rejected.positions)
+                    yield rejected
+                if len(block.batch):
+                    yield from self.packing.pack(block.batch, keys, public_items, counts)
+                counts[_ROWS] += block.rows
+                counts[_BYTES] += block.bytes
+
+        return read
+
+
 class LocalReplay:
     """All windows of a run, or of one part of it, on this machine.
 
@@ -69,52 +101,46 @@ class LocalReplay:
     its blocks, at no further cost.
     """
 
-    run: PlannedRun
-    public_items: PublicItemsSource | None = None
-    part: RunPart | None = None
-    shards: int | None = None
-    with_blocks: bool = False
-
-    def __post_init__(self) -> None:
-        part, horizon = self.windows, self.run.plan.schedule.horizon
-        if not 0 <= part.first < part.end <= horizon:
-            raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
-        if self.with_blocks:
-            _ = self.run.plan.paid_rounds  # raises without rounds
-
-    @property
-    def windows(self) -> RunPart:
-        return self.part or RunPart.whole(self.run.plan.schedule)
+    def __init__(
+        self,
+        *,
+        run: PlannedRun,
+        public_items: PublicItemsSource | None = None,
+        part: RunPart | None = None,
+        shards: int | None = None,
+        with_blocks: bool = False,
+    ) -> None:
+        plan = run.plan
+        self._windows = part or RunPart.whole(plan.schedule)
+        if not 0 <= self._windows.first < self._windows.end <= plan.schedule.horizon:
+            raise ValueError(f"windows {self._windows.first} .. {self._windows.end - 1} are not windows of the plan.")
+        if with_blocks:
+            _ = plan.paid_rounds  # raises without rounds
+        self._run, self._public_items, self._part, self._with_blocks = run, public_items, part, with_blocks
+        self._stages = stages_of(run, public_items, is_replay=part is None, is_part=part is not None)
+        self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.contributions is not None, shards=shards, part=part)
 
     def of_log(
-        self, chunks: Sequence[LogChunk], fields: EventFields, workers: Workers, progress: ReplayProgress | None = None
+        self,
+        chunks: Sequence[LogChunk],
+        fields: EventFields,
+        workers: ThisProcess,
+        progress: ReplayProgress | None = None,
     ) -> Replayed:
         """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return _Replaying(self, workers, progress or ReplayProgress()).take(
-            spread_chunks(chunks, fields, workers.number), fields
-        )
+        return self._take(spread_chunks(chunks, fields, workers.number), fields, workers, progress or ReplayProgress())
 
-    def of_batches(self, batches: Iterable[EventBatch], workers: Workers) -> Replayed:
+    def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
         """Of events in memory."""
-        return _Replaying(self, workers, ReplayProgress()).take(batches, None)
+        return self._take(batches, None, workers, ReplayProgress())
 
-
-class _Replaying:
-    def __init__(self, replay: LocalReplay, workers: Workers, progress: ReplayProgress) -> None:
-        self._replay, self._workers, self._progress = replay, workers, progress
-        self._run, self._part = replay.run, replay.part
-        plan, part = self._run.plan, self._part
-        self._stages = stages_of(self._run, replay.public_items, is_replay=part is None, is_part=part is not None)
-        self._cuts = Partitioning.of(
-            plan.schedule, pays_looks=plan.contributions is not None, shards=replay.shards, part=part
-        )
-        self._made = Replayed()
-
-    def take(self, sources: Iterable[Any], fields: EventFields | None) -> Replayed:
-        plan, made = self._run.plan, self._made
+    def _take(
+        self, sources: Iterable[Any], fields: EventFields | None, workers: ThisProcess, progress: ReplayProgress
+    ) -> Replayed:
+        self._workers, self._progress, self._made = workers, progress, (made := Replayed())
         with faults_of_steps():
             found = self._found(self._read(sources, fields))
-            made.reports = self._close_windows(found) if plan.hits is not None else self._reports(found)
+            made.reports = self._reports(found) if self._run.plan.hits is None else self._close_windows(found)
         made.reports.sort(key=lambda report: report.window_start)
         return made
 
@@ -122,7 +148,7 @@ class _Replaying:
         """Packed contributions by range of windows and shard of users."""
         packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part)
         groups = Groups()
-        for output in self._outputs(ReadContributionsStep(packing, fields, self._replay.public_items), sources):
+        for output in self._outputs(ReadContributionsStep(packing, fields, self._public_items), sources):
             if isinstance(output, RejectedEvents):
                 self._made.rejected.append(output)
             else:
@@ -137,7 +163,7 @@ class _Replaying:
         self._progress.of_groups = 2 * len(rounds) * len(users)
         if plan.rounds is not None:
             users = self._step(MergeContributions(sys.maxsize), users)  # each round reads them again
-        named: list[list[bytes]] = []
+        named: list[list[Blob]] = []
         found = Groups()
         for number, (_, of_users, of_items) in enumerate(rounds, 1):
             is_last = number == len(rounds)
@@ -147,14 +173,14 @@ class _Replaying:
                     sums.setdefault(key, [])
             to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
             found = self._step(AtOnceStep(of_items, cuts.users, to, part), sums, named)
-            if number == 1 and self._replay.with_blocks:
-                blocks = block_reports(self._run, self._replay.windows, self._named(found))
+            if number == 1 and self._with_blocks:
+                blocks = block_reports(self._run, self._windows, self._named(found))
                 self._made.blocks = [report for _, report in blocks]
             named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
         return found
 
     def _step(
-        self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[bytes]] = (), *, keeps: bool = False
+        self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[Blob]] = (), *, keeps: bool = False
     ) -> Groups:
         """keeps: the groups are needed again. Else they are given back."""
         keys = sorted(groups)
@@ -174,14 +200,14 @@ class _Replaying:
     def _outputs(self, step: WorkerStep, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
         progress = self._progress
         for done in self._workers.run(step, elements):
-            progress.rows += done.counts.pop(ROWS, 0)
-            progress.bytes += done.counts.pop(BYTES, 0)
+            progress.rows += done.counts.pop(_ROWS, 0)
+            progress.bytes += done.counts.pop(_BYTES, 0)
             progress.groups += bool(groups)
             self._made.counts += done.counts
             yield from done.outputs
 
     def _all_keys(self) -> list[GroupKey]:
-        part, cut = self._replay.windows, self._cuts.users
+        part, cut = self._windows, self._cuts.users
         ranges = range(part.first // cut.windows_per_range, -(-part.end // cut.windows_per_range))
         return [(number, shard) for number in ranges for shard in range(cut.shards)]
 
@@ -195,7 +221,7 @@ class _Replaying:
     def _close_windows(self, found: Groups) -> list[WindowReport]:
         """Tests the candidates of all windows in order, and charges the users who hold a hit: what
         `ThresholdMonitorEvolvingDoFn` does, under one key, the stream of the run."""
-        part, workers = self._replay.windows, self._workers
+        part, workers = self._windows, self._workers
         candidates = [ItemHolders.from_bytes(workers.get(blob)) for key in sorted(found) for blob in found[key] if blob]
         state = MonitorState(part.first, part.hit_bound, ContributionCounters(part.entries(Kind.HITS)))
         monitor = HeavyHitterMonitor(self._run.plan, self._run.stream_keys(workers.secret))

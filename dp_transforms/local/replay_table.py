@@ -10,11 +10,11 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import pyarrow as pa
 
-from dp_transforms.checks import check_names, nearest
+from dp_transforms.checks import check_names
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
@@ -31,7 +31,7 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import Plan, plan_for
-from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule
+from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader
 from dp_transforms.reports.report_records import checked_report
 from dp_transforms.runs.fingerprints import read_key_file
@@ -110,30 +110,6 @@ _BUDGET = ("start", "end", "window", "epsilon", "delta")
 _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
-class BudgetWords(TypedDict, total=False):
-    """What stands in the place of a plan: the words of the command, as arguments."""
-
-    start: Moment
-    end: Moment
-    window: Length
-    slide: Length | None
-    epsilon: float
-    delta: float
-    max_users: int
-    max_items: int
-    charge: str | None
-    usual_contributions: tuple[int, int] | None
-    most_contributions: int | None
-    forget_after: int | None
-    false_name_error: float | None
-    size_error: float | None
-    counts: bool
-    noise: str
-    hits_per_user: int | None
-    max_items_per_user: int | None
-    threshold: int | None
-
-
 def replay(
     table: Any,
     *,
@@ -151,7 +127,7 @@ def replay(
     public_items: PublicItems | None = None,
     allow_empty: bool = False,
     rejected: list[RejectedEvents] | None = None,
-    **budget: Unpack[BudgetWords],
+    **budget: Any,
 ) -> Report:
     """Which items many users had in each window, under differential privacy for each user over all windows together.
 
@@ -182,7 +158,7 @@ def replay(
     """
     fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
     _check_name(noise_key, run_id, resume=resume)
-    plan = _plan_of(plan, public_items, dict(budget))
+    plan = _plan_of(plan, public_items, budget)
     run_id = fresh_run_id() if run_id is None else run_id
     check_names(stream=stream, run_id=run_id)
     secret = _secret_of(noise_key)
@@ -229,10 +205,6 @@ def _plan_of(plan: Plan | None, public_items: PublicItems | None, budget: dict[s
         if budget:
             raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
         return plan
-    known = set(BudgetWords.__annotations__)
-    if unknown := [name for name in budget if name not in known]:
-        others = known | (replay.__kwdefaults__ or {}).keys()
-        raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0].removesuffix('_field'), others)}")
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])

@@ -30,7 +30,6 @@ MAX_BLOCK_ROWS = 1 << 20
 _MAX_NAMES_SHOWN = 40
 _NO_CHOICE: dict[str, Any] = {"csv_line_ends_in_cells": False, "facets": (), "stream_field": None}
 _FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
-_KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
 
 TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, see `times.parse_times`
@@ -264,7 +263,7 @@ def open_log(path: str, stored: StoredFile | None, ahead: int = SEQUENTIAL_BYTES
 
 def open_columns(path: str, stored: StoredFile | None) -> Any:
     """For the reader of Parquet files: a file in which it reads what it needs."""
-    return open_by_arrow(path) if stored is None else open_stored(stored, ahead=_FOOTER_BYTES, keep=_KEPT_BYTES)
+    return open_by_arrow(path) if stored is None else open_stored(stored, ahead=_FOOTER_BYTES)
 
 
 def open_by_arrow(path: str) -> pa.NativeFile:

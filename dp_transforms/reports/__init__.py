@@ -1,23 +1,17 @@
-"""Files of reports: what a run writes and ``shh show`` reads. The ending of a file says its format.
+"""Reports in files, folders and topics: what a run writes and ``shh show`` reads.
 
-    `report_records`      header and record as JSON, and the check of every report that is written or read
-    `json_lines`          one JSON object per line, the header first
-    `avro`                object container file, header in the file metadata; and the records of a topic
+    `report_records`      header and records, the check of all that is written or read, and both as JSON lines
+    `avro`                the same as an object container file
     `files`               writing and reading by path; the files of one run as one report
     `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
     `report`              a report as one value, and as one flat table
-
-A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one
-line.
-
-Sinks for the reports of a stream: `ReportFolder`, one file per window, or `ReportTopic`, a Kafka topic.
-
-    `report_writer`       what a sink is, and the rule of all sinks: the first answer for a window is kept for ever
-    `report_folder`       files that appear whole, and are never replaced
+    `report_writer`       what a sink of a stream is, and its rule: the first answer for a window is kept for ever
+    `report_folder`       one file per window, which appears whole and is never replaced
+    `report_topic`        a Kafka topic, in transactions, so that a worker that was replaced can write no more
     `topic_records`       the records of a topic, what they tell of a run, and following it
-    `report_topic`        transactions, so that a worker that was replaced can write no more
 
-The library of a format or a sink is loaded when it is used. Knows no Beam.
+A report may come from anywhere, so it is read as hostile input: any fault raises a `ReportFileError` of one line. The
+library of a format or a sink is loaded when it is used. Knows no Beam.
 """
 
 from __future__ import annotations
@@ -26,12 +20,12 @@ from dp_transforms.checks import shown
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, report_format
-from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_records import ReportFileError, ReportHeader
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, decode_report, encode_report
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink
+from dp_transforms.reports.trends import encode_trend
 from dp_transforms.stores.kafka_client import TOPIC, is_topic, topic_of
 
 __all__ = [

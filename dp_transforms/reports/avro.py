@@ -1,7 +1,7 @@
 """Reports in Avro: an object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
 
-`avro_container` reads the container, not fastavro, which trusts the file: a 5 KB schema can end the process, and a
-small block can unpack to any size. fastavro only decodes fields and heavy hitters, by our schema.
+fastavro trusts a file that it reads: a 5 KB schema can end the process, and a small block can unpack to any size. So it
+is given neither: the schema is compared before anything is decoded by it, and blocks are unpacked with a limit.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import hashlib
 import io
 import itertools
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import fastavro
 import fastavro.schema
 
-from dp_transforms.core.window_report import WindowReport
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports.report_records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
@@ -25,25 +26,24 @@ from dp_transforms.reports.report_records import (
     MAX_RECORD_BYTES,
     ReportFileError,
     ReportHeader,
-    check_report,
-    parse_header,
-    parse_json,
+    checked_report,
+    decode_json,
     plain_fields,
     too_many_heavy_hitters,
 )
-from dp_transforms.stores import avro_container
-from dp_transforms.stores.avro_container import (
-    BlockTooLargeError,
-    DamagedContainerError,
-    HeaderTooLargeError,
-    read_long,
-)
 
-_SYNC_BYTES = 16
+_MAGIC, _SYNC_BYTES = b"Obj\x01", 16
+_CONTAINER = {
+    "type": "record",
+    "name": "container",
+    "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": len(_MAGIC)}},
+        {"name": "metadata", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": _SYNC_BYTES}},
+    ],
+}
 # The schema, and the header of a report.
 _MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
-# A record takes at least a byte for each of its 4 variable-length fields and 8 for each of its 3 doubles.
-_MIN_RECORD_BYTES = 28
 # A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
@@ -114,89 +114,101 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
-    """reports: of `check_report`, in order."""
+    """reports: of `checked_report`, in order."""
     records = [plain_fields(report) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
-    sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
+    sync = hashlib.sha256(json.dumps([metadata, records], check_circular=False).encode()).digest()[:_SYNC_BYTES]
     # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
     schema = WINDOW_REPORT_AVRO_SCHEMA
     fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
+    """Any other error means that the file is damaged."""
+    head = io.BytesIO(handle.read(_MAX_CONTAINER_HEADER_BYTES))
     try:
-        container = avro_container.read_header(handle, _MAX_CONTAINER_HEADER_BYTES)
-    except HeaderTooLargeError:
-        raise ReportFileError(
-            f"the header of the Avro file has more than {_MAX_CONTAINER_HEADER_BYTES} bytes."
-        ) from None
-    except DamagedContainerError:
-        raise ReportFileError("the file is not an Avro object container file, or its header is damaged.") from None
-    header = parse_header(container.metadata.get(HEADER_KEY.encode()))  # first, since it has the version
-    if _shape(parse_json(container.schema or b"null")) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
+        container: Any = fastavro.schemaless_reader(head, _parsed("container"), None)
+    except EOFError:
+        if len(head.getvalue()) < _MAX_CONTAINER_HEADER_BYTES:
+            raise
+        problem = f"the header of the Avro file has more than {_MAX_CONTAINER_HEADER_BYTES} bytes."
+        raise ReportFileError(problem) from None
+    metadata = container["metadata"]
+    if container["magic"] != _MAGIC or HEADER_KEY not in metadata:
+        raise ReportFileError(f"the file is no Avro object container file with {HEADER_KEY}, so shh did not write it.")
+    header = ReportHeader.from_fields(decode_json(metadata[HEADER_KEY], dict[str, Any]))  # first: it has the version
+    schema = decode_json(metadata.get("avro.schema", b"null"), dict[str, Any] | str | list | None)  # type: ignore[arg-type]
+    if _shape(schema) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
-    if container.codec not in ("null", "deflate"):
+    codec = metadata.get("avro.codec", b"null")
+    if codec not in (b"null", b"deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
-    return header, _records(handle, container)
+    handle.seek(head.tell())
+    return header, _records(handle, codec == b"deflate", container["sync"])
 
 
-def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[WindowReport]:
-    try:
-        for count, begin, length in avro_container.iter_frames(handle, container):
-            block = avro_container.read_block(handle, container, begin, length, _MAX_BLOCK_BYTES)
-            if count > len(block) // _MIN_RECORD_BYTES:
-                raise ReportFileError("a block of the Avro file does not hold as many records as it claims.")
-            stream = io.BytesIO(block)
-            for _ in range(count):
-                yield _read_datum(stream)
-            if stream.tell() != len(block):
-                raise ReportFileError("a block of the Avro file holds more than its records.")
-    except BlockTooLargeError:
-        raise ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.") from None
-    except DamagedContainerError:
-        raise ReportFileError("the Avro file is truncated or damaged: write it again.") from None
+def _records(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[WindowReport]:
+    while handle.read(1):
+        handle.seek(-1, io.SEEK_CUR)
+        count, length = _long(handle), _long(handle)
+        if not 0 <= length <= _MAX_BLOCK_BYTES:
+            raise _too_large()
+        data = handle.read(length)
+        if handle.read(_SYNC_BYTES) != sync or len(data) != length:
+            raise ReportFileError("the Avro file is truncated or damaged: write it again.")
+        if is_packed:
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+            data = inflater.decompress(data, _MAX_BLOCK_BYTES)
+            if inflater.unconsumed_tail:
+                raise _too_large()
+        stream = io.BytesIO(data)
+        for _ in itertools.repeat(None, max(0, count)):
+            yield _read_datum(stream)
+        if stream.tell() != len(data):
+            raise ReportFileError("a block of the Avro file holds more than its records.")
+
+
+def _too_large() -> ReportFileError:
+    return ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
 
 
 def _read_datum(stream: IO[bytes]) -> WindowReport:
-    """The report at the position of a stream. Heavy hitters are counted before they are decoded.
-
-    Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
-    """
-    before, heavy_hitter, behind = _parts()
-    fields: Any = fastavro.schemaless_reader(stream, before, None)
-    entries = [fastavro.schemaless_reader(stream, heavy_hitter, None) for _ in _counted(stream)]
-    rest: Any = fastavro.schemaless_reader(stream, behind, None)
-    return check_report({**fields, "heavy_hitters": entries, **rest})
-
-
-def _counted(stream: IO[bytes]) -> Iterator[None]:
-    """One for each element of an array, which then stands at the position of the stream. Raises ReportFileError before
-    a block with which there would be too many."""
-    found = 0
-    while (count := read_long(stream)) != 0:
-        if count < 0:  # a negative count is followed by the size of the block in bytes
+    """The report at the position of a stream. Heavy hitters are counted before they are decoded."""
+    fields: Any = fastavro.schemaless_reader(stream, _parsed("before"), None)
+    entries: list[HeavyHitter] = []
+    while count := _long(stream):
+        if count < 0:  # the size of this part of the array in bytes follows
             count = -count
-            read_long(stream)
-        found += count
-        if found > MAX_HEAVY_HITTERS:
+            _long(stream)
+        if len(entries) + count > MAX_HEAVY_HITTERS:
             raise too_many_heavy_hitters()
-        yield from itertools.repeat(None, count)
+        for _ in range(count):
+            entry: Any = fastavro.schemaless_reader(stream, _parsed("heavy_hitter"), None)
+            entries.append(HeavyHitter(**entry))
+    rest: Any = fastavro.schemaless_reader(stream, _parsed("behind"), None)
+    return checked_report(WindowReport(heavy_hitters=entries, **fields, **rest))
+
+
+def _long(stream: IO[bytes]) -> int:
+    number: Any = fastavro.schemaless_reader(stream, _parsed("long"), None)
+    return int(number)
 
 
 @functools.cache
-def _parts() -> tuple[Any, Any, Any]:
-    """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields after them."""
+def _parsed(name: str) -> Any:
+    """Parsed schemas: of a container, a number, a heavy hitter, and the fields of a report before and behind them."""
     schema = _without(WINDOW_REPORT_AVRO_SCHEMA, "logicalType")  # a long may hold times that datetime cannot
     fields = schema["fields"]
     place = [field["name"] for field in fields].index("heavy_hitters")
-    before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
-    parts = (before, fields[place]["type"]["items"], behind)
-    return tuple(fastavro.parse_schema(part) for part in parts)
+    known: dict[str, Any] = {"container": _CONTAINER, "long": "long"}
+    known |= {"before": {**schema, "fields": fields[:place]}, "behind": {**schema, "fields": fields[place + 1 :]}}
+    known |= {"heavy_hitter": fields[place]["type"]["items"]}
+    return fastavro.parse_schema(known[name])
 
 
 def _without(schema: Any, *keys: str) -> Any:
-    """The same schema without these keys, wherever they stand. Its nesting is bounded by `parse_json`."""
+    """The same schema without these keys, wherever they stand."""
     if isinstance(schema, list):
         return [_without(branch, *keys) for branch in schema]
     if isinstance(schema, dict):

@@ -4,19 +4,23 @@ read as hostile input, one by one, or those of one run together."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import pathlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import ModuleType
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.report_records import ReportFileError, ReportHeader, checked_report, in_file_order
-from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, sync_folder
+from dp_transforms.reports.report_records import (
+    ReportFileError,
+    ReportHeader,
+    checked_report,
+    in_file_order,
+    read_json_lines,
+    write_json_lines,
+)
+from dp_transforms.stores.local_files import Path, open_regular, write_whole
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
 _ENDINGS = {
@@ -26,7 +30,6 @@ _ENDINGS = {
     ".ndjson": "json",
 }
 _ENDINGS_OF_TABLES = (".parquet", ".pq", ".csv")
-_MODULES = {"avro": "avro", "json": "json_lines"}
 
 
 def report_format(path: Path) -> str:
@@ -38,66 +41,47 @@ def report_format(path: Path) -> str:
     return _ENDINGS[ending]
 
 
-def _module_of(file_format: str) -> ModuleType:
-    """Loads the libraries of this format alone."""
-    return importlib.import_module(f"dp_transforms.reports.{_MODULES[file_format]}")
+def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], file_format: str) -> bytes:
+    """A report file: the reports, checked, and sorted by stream and window. Zero reports make a valid file.
+
+    The same reports always make the same bytes. Raises ReportFileError for what must not be published.
+    """
+    handle, ordered = io.BytesIO(), in_file_order(map(checked_report, reports))
+    if file_format == "avro":
+        from dp_transforms.reports import avro  # loads a library that other commands do not need
+
+        avro.write(handle, header, ordered)
+    else:
+        write_json_lines(handle, header, ordered)
+    return handle.getvalue()
 
 
 def write_report_file(path: Path, header: ReportHeader, reports: Iterable[WindowReport]) -> None:
-    """Writes the reports, sorted by stream and window, to exactly this path, and on to the disk.
-
-    Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
-    that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
-    """
-    write = report_writer(header, map(checked_report, reports), report_format(path))
+    """A local file of `report_file_bytes`, which appears whole or not at all, and never over another."""
+    content = report_file_bytes(header, reports, report_format(path))
     try:
-        with new_on_disk(path) as handle:
-            write(handle)
+        write_whole(path, lambda handle: handle.write(content))
     except OSError as error:
         raise write_error(path, error) from error
 
 
-def report_writer(
-    header: ReportHeader, reports: Iterable[WindowReport], file_format: str
-) -> Callable[[IO[bytes]], None]:
-    """Writes these reports, sorted, into a file of this format that is open. reports: of `checked_report`."""
-    ordered = in_file_order(reports)
-    return lambda handle: _module_of(file_format).write(handle, header, ordered)
-
-
-def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
-    """What `write_report_file` would write. The same reports always make the same bytes."""
-    handle = io.BytesIO()
-    report_writer(header, map(checked_report, reports), file_format)(handle)
-    return handle.getvalue()
-
-
-def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
-    """The header and, one by one, the reports, of a local file or a URL. Every record is checked.
-
-    Raises ReportFileError: at once for a fault of the file or its header, and while iterating for one of a record.
-    """
-    report_reader = _module_of(report_format(path))
+def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
+    """The header and the reports of a local file or a URL. Every record is checked. Raises ReportFileError."""
+    is_avro = report_format(path) == "avro"
     try:
         handle = _open(path)
     except UrlError as error:
         raise ReportFileError(str(error)) from None
     except OSError as error:
         raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
-    stack = contextlib.ExitStack()
-    stack.enter_context(handle)
-    try:
-        with _hostile(path):
-            header, reports = report_reader.read(handle)
-    except BaseException:
-        stack.close()
-        raise
+    with handle, _hostile(path):
+        if is_avro:
+            from dp_transforms.reports import avro
 
-    def checked() -> Iterator[WindowReport]:
-        with stack, _hostile(path):
-            yield from reports
-
-    return header, checked()
+            header, reports = avro.read(handle)
+        else:
+            header, reports = read_json_lines(handle)
+        return header, list(reports)
 
 
 def report_files_in(folder: Path) -> list[str]:
@@ -181,16 +165,11 @@ def _quoted(path: Path) -> str:
     return repr(os.fspath(path))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Outputs of a step that may run twice
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def replace_whole(
-    path: str, write: Callable[[BinaryIO], None], *, mode: int = 0o666, shown_name: str | None = None
+    path: str, write: Callable[[BinaryIO], object], *, mode: int = 0o666, shown_name: str | None = None
 ) -> None:
     """Puts a file at ``path``, a local one or a URL, whole and in one step, also in the place of the one that this step
-    wrote before.
+    wrote before: for a step that may run twice.
 
     mode: of a local file, from its creation on, before the umask; who may read one in a store is the store's affair.
     shown_name: the name of the output for errors; None: path. Raises ReportFileError.
@@ -199,19 +178,8 @@ def replace_whole(
         if is_remote(path):
             content = io.BytesIO()
             write(content)
-            put_over(path, content.getvalue())
+            put_over(path, content)
         else:
-            _replace_local(path, write, mode)
+            write_whole(path, write, mode=mode, may_replace=True)
     except OSError as error:
         raise write_error(shown_name or path, error) from None
-
-
-def _replace_local(path: str, write: Callable[[BinaryIO], None], mode: int) -> None:
-    temporary = pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with new_on_disk(temporary, mode) as handle:
-            write(handle)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path)

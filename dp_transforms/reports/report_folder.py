@@ -20,25 +20,32 @@ import pathlib
 import re
 import time
 import uuid
-from collections.abc import Iterator, Set
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
 
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, report_file_bytes
-from dp_transforms.reports.report_records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
+from dp_transforms.reports.report_records import (
+    MAX_HEADER_BYTES,
+    EndedOfJson,
+    ReportFileError,
+    ReportHeader,
+    checked_ended,
+    decode_json,
+    in_file_order,
+)
 from dp_transforms.reports.report_writer import (
     Answer,
-    NewWindows,
-    Place,
+    ReportFollower,
+    ReportNews,
     ReportSink,
     ReportWriter,
     StreamContents,
-    WindowFollower,
     check_same_run,
-    ended_fields,
-    parse_ended,
 )
 from dp_transforms.stores.local_files import check_folder, new_on_disk, open_regular, read_regular, sync_folder
 
@@ -49,6 +56,16 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _STALE_SECONDS = 3600  # nobody needs an hour between writing a file and linking it
 _MODE = 0o644
 _MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
+_Fields = TypeVar("_Fields")
+
+
+class _HeaderFile(msgspec.Struct, forbid_unknown_fields=True):
+    header: dict[str, Any]
+    file_format: str
+
+
+class _EndedFile(msgspec.Struct, forbid_unknown_fields=True):
+    ended: EndedOfJson
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +91,7 @@ class ReportFolder(ReportSink):
         return self.path
 
     @property
-    def folder(self) -> str:
+    def folder(self) -> str:  # type: ignore[override]
         return self.path
 
     def check_can_be_written(self, *, is_local: bool) -> None:
@@ -94,7 +111,7 @@ class ReportFolder(ReportSink):
             found = _read_header(folder)
         check_same_run(self.name, found, header)
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
-        return ReportWriter(FolderPlace(self, found), found)
+        return _FolderWriter(folder, self.name, found)
 
     @property
     def is_begun(self) -> bool:
@@ -113,30 +130,42 @@ class ReportFolder(ReportSink):
                 _check_empty(folder)
         return found
 
-    def follow(self, run_id: str | None = None) -> WindowFollower:
-        return WindowFollower(lambda known: self._read_new(known, run_id))
-
-    def _read_new(self, known: Set[str], run_id: str | None) -> NewWindows:
-        """The name of a window is that of its file."""
-        folder = pathlib.Path(self.path)
-        with _folder_errors(folder):
-            if not self.is_begun:
-                return None, {}, None
-            header = _read_header(folder)
-            asked = dataclasses.replace(header, run_id=run_id or header.run_id)
-            check_same_run(self.name, header, asked)
-            ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
-            names = [name for name in _window_names(folder) if name not in known]
-            return header, {name: _read_window(folder / name, header) for name in names}, ended
+    def follow(self, run_id: str | None = None) -> ReportFollower:
+        return _FolderFollower(self, run_id)
 
 
-class FolderPlace(Place):
+class _FolderFollower(ReportFollower):
+    """No file is ever replaced, so each is read once."""
+
+    def __init__(self, sink: ReportFolder, run_id: str | None) -> None:
+        self._sink, self._folder, self._run_id = sink, pathlib.Path(sink.path), run_id
+        self._header: ReportHeader | None = None
+        self._known: set[str] = set()
+
+    def read_new(self) -> ReportNews:
+        with _folder_errors(self._folder):
+            if not self._sink.is_begun:  # a run may be away for a while
+                return ReportNews(None, [], None, self._header is None)
+            header = _read_header(self._folder)
+            asked = dataclasses.replace(header, run_id=self._run_id or header.run_id)
+            check_same_run(self._sink.name, header, asked)
+            is_new = header != self._header
+            if is_new:
+                self._known = set()
+            ended = _read_ended(self._folder)  # before the reports, so that none is missed once the end is seen
+            names = [name for name in _window_names(self._folder) if name not in self._known]
+            reports = [_read_window(self._folder / name, header) for name in names]
+        self._header = header
+        self._known.update(names)
+        return ReportNews(header, in_file_order(reports), ended, is_new)
+
+
+class _FolderWriter(ReportWriter):
     """Every file is on the disk when it is put, so there is nothing to commit."""
 
-    def __init__(self, sink: ReportFolder, header: ReportHeader) -> None:
-        self.name = sink.name
-        self._folder = pathlib.Path(sink.path)
-        self._header = header
+    def __init__(self, folder: pathlib.Path, name: str, header: ReportHeader) -> None:
+        super().__init__(name, header)
+        self._folder = folder
 
     def get(self, record: Answer) -> bool | None:
         return self.put_first(record) if self._path(record).exists() else None
@@ -144,11 +173,11 @@ class FolderPlace(Place):
     def put_first(self, record: Answer) -> bool:
         path = self._path(record)
         if isinstance(record, RunEnded):
-            _put_first(path, _line({"ended": ended_fields(record)}))
+            _put_first(path, _line({"ended": record._asdict()}))
             return self.ended() == record
-        content = report_file_bytes(self._header, [record], file_format="json")
+        content = report_file_bytes(self.header, [record], "json")
         # Other bytes can be the same report.
-        return _put_first(path, content) == content or _read_window(path, self._header) == record
+        return _put_first(path, content) == content or _read_window(path, self.header) == record
 
     def count(self) -> int:
         return len(_window_names(self._folder))
@@ -200,24 +229,23 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
 
 
 def _read_header(folder: pathlib.Path) -> ReportHeader:
-    fields = _read_fields(folder / _HEADER, {"header", "file_format"})
-    if fields["file_format"] != _FORMAT:
+    fields = _read_fields(folder / _HEADER, _HeaderFile)
+    if fields.file_format != _FORMAT:
         raise ReportFileError(f"{str(folder / _HEADER)!r} names no JSON lines. Start a new run in another folder.")
-    return ReportHeader.from_fields(fields["header"])
+    return ReportHeader.from_fields(fields.header)
 
 
 def _read_ended(folder: pathlib.Path) -> RunEnded | None:
     if not (folder / _ENDED).exists():
         return None
-    return parse_ended(_read_fields(folder / _ENDED, {"ended"})["ended"])
+    return checked_ended(_read_fields(folder / _ENDED, _EndedFile).ended)
 
 
-def _read_fields(path: pathlib.Path, names: set[str]) -> dict[str, Any]:
-    data = read_regular(path, _MAX_FIELDS_BYTES)
-    fields = parse_json(data) if len(data) <= _MAX_FIELDS_BYTES else None
-    if not isinstance(fields, dict) or set(fields) != names:
-        raise ReportFileError(f"{str(path)!r} was not written by shh. Start a new run in another folder.")
-    return fields
+def _read_fields(path: pathlib.Path, kind: type[_Fields]) -> _Fields:
+    try:
+        return decode_json(read_regular(path, _MAX_FIELDS_BYTES), kind, _MAX_FIELDS_BYTES)
+    except ReportFileError:
+        raise ReportFileError(f"{str(path)!r} was not written by shh. Start a new run in another folder.") from None
 
 
 def _line(fields: dict[str, Any]) -> bytes:

@@ -23,12 +23,9 @@ from dp_transforms.errors import StreamError
 from dp_transforms.reports.report_records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
-    HeldRun,
-    Place,
     ReportSink,
     ReportWriter,
     StreamContents,
-    TopicRecord,
     check_same_run,
     key_of,
 )
@@ -37,6 +34,7 @@ from dp_transforms.reports.topic_records import (
     RUN_ID_FIELD,
     WAIT_SECONDS,
     TopicFollower,
+    TopicRecord,
     TopicRun,
     encode_record,
     kafka_errors,
@@ -100,14 +98,14 @@ class ReportTopic(ReportSink):
             producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
             run = TopicRun(header.run_id, header.stream)
             partitions = self._read(run.take, to_last_record=True)
-        if run.held.header is not None:
-            check_same_run(self.name, run.held.header, header)
-        place = TopicPlace(producer, self, header, run.held, _partition(header, partitions, run.partition))
-        if run.held.header is None:
-            with place.errors():
-                place.produce(header)
-                place.commit()
-        return ReportWriter(place, header)
+        if run.header is not None:
+            check_same_run(self.name, run.header, header)
+        writer = TopicWriter(producer, self, header, run, _partition(header, partitions, run.partition))
+        if run.header is None:
+            with writer.errors():
+                writer.produce(header)
+                writer.commit()
+        return writer
 
     def follow(self, run_id: str | None = None) -> TopicFollower:
         """Over one connection."""
@@ -172,37 +170,35 @@ class ReportTopic(ReportSink):
             raise refused_settings(settings, error) from None
 
 
-class TopicPlace(Place):
-    """Collects records in a transaction; nobody reads them before `commit`. held: all that is committed of the run."""
+class TopicWriter(ReportWriter):
+    """Collects records in a transaction; nobody reads them before `commit`. run: all that is committed of it."""
 
-    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: HeldRun, partition: int) -> None:
-        self.name = sink.name
+    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, run: TopicRun, partition: int) -> None:
+        super().__init__(sink.name, header)
         self.producer = producer
-        self._sink = sink
-        self._run_id = header.run_id
-        self._held = held
-        self._partition = partition
+        self._topic, self._run, self._partition = sink.topic, run, partition
         self._in_transaction = False
 
     def get(self, record: Answer) -> bool | None:
-        return self._held.get(record)
+        return self._run.get(record)
 
     def put_first(self, record: Answer) -> bool:
         self.produce(record)
-        return self._held.put_first(record)
+        return self._run.put_first(record)
 
     def count(self) -> int:
-        return self._held.count()
+        return len(self._run.answers)
 
     def ended(self) -> RunEnded | None:
-        return self._held.ended()
+        return self._run.ended
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        return kafka_errors(self._sink.topic)
+        return kafka_errors(self._topic)
 
     def commit(self) -> None:
         if self._in_transaction:
-            self.producer.commit_transaction(WAIT_SECONDS)
+            with self.errors():
+                self.producer.commit_transaction(WAIT_SECONDS)
             self._in_transaction = False
 
     def close(self) -> None:
@@ -214,18 +210,19 @@ class TopicPlace(Place):
 
     def produce(self, record: TopicRecord) -> None:
         kafka = import_confluent_kafka()
-        value = encode_record(record, self._run_id)
+        value, run_id = encode_record(record, self.header.run_id), self.header.run_id
+        key = f"{record.stream}|header" if isinstance(record, ReportHeader) else key_of(record)
         if not self._in_transaction:
             self.producer.begin_transaction()
             self._in_transaction = True
         while True:
             try:
                 self.producer.produce(
-                    self._sink.topic,
+                    self._topic,
                     value,
-                    f"{self._run_id}|{key_of(record)}".encode(),
+                    f"{run_id}|{key}".encode(),
                     self._partition,
-                    headers={RUN_ID_FIELD: self._run_id.encode()},
+                    headers={RUN_ID_FIELD: run_id.encode()},
                 )
                 return
             except BufferError:  # the buffer of the client is full: wait until some records are sent

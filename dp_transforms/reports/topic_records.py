@@ -7,33 +7,39 @@ Each is a JSON object: ``{"run_id", "header"}``, the fields of a report beside `
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.window_report import RunEnded
+from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError
-from dp_transforms.reports.json_lines import encode_report, report_of_json
-from dp_transforms.reports.report_records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
-from dp_transforms.reports.report_writer import (
-    HeldRun,
-    ReportFollower,
-    ReportNews,
-    TopicRecord,
-    check_same_run,
-    ended_fields,
-    parse_ended,
+from dp_transforms.reports.report_records import (
+    MAX_HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    EndedOfJson,
+    RecordOfJson,
+    ReportFileError,
+    ReportHeader,
+    checked_ended,
+    decode_json,
+    encode_report,
+    in_file_order,
 )
+from dp_transforms.reports.report_writer import Answer, ReportFollower, ReportNews, check_same_run, key_of
 from dp_transforms.stores.kafka_client import error_name, import_confluent_kafka
 
 if TYPE_CHECKING:
     from dp_transforms.reports.report_topic import ReportTopic
 
+TopicRecord: TypeAlias = "ReportHeader | WindowReport | RunEnded"
 RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without decoding the record
 WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
-CONSUME = 1000
+_CONSUME = 1000
 _START_ANEW = "Another program, or another run of this name, wrote to this topic. Use a new topic and start a new run."
 CONSUMER = {
     "group.id": "shh",  # the client requires one; nothing is stored under it
@@ -54,38 +60,65 @@ _MOST_NAMED = 5  # runs
 _MOST_READS = 100  # in one reading, if others write faster than this reads
 
 
+class _AnyRecord(msgspec.Struct):
+    run_id: str
+    header: msgspec.Raw = msgspec.Raw(b"")
+    ended: EndedOfJson | None = None
+
+
+class _ReportOfRun(RecordOfJson):
+    run_id: str
+
+
 def encode_record(record: TopicRecord, run_id: str) -> bytes:
     """The value of a record. The same record always has the same bytes. Raises ReportFileError."""
     if isinstance(record, ReportHeader):
-        return json.dumps({"run_id": run_id, "header": json.loads(record.to_json())}, ensure_ascii=False).encode()
-    if isinstance(record, RunEnded):
-        return json.dumps({"run_id": run_id, "ended": ended_fields(record)}, ensure_ascii=False).encode()
-    return json.dumps({"run_id": run_id, **json.loads(encode_report(record))}, ensure_ascii=False).encode()
+        fields = {"header": json.loads(record.to_json())}
+    else:
+        fields = {"ended": record._asdict()} if isinstance(record, RunEnded) else json.loads(encode_report(record))
+    return json.dumps({"run_id": run_id, **fields}, ensure_ascii=False).encode()
 
 
 def decode_record(value: bytes) -> tuple[str, TopicRecord]:
     """The run id and the record. Raises ReportFileError, which contains nothing of the record."""
-    fields = parse_json(value)
-    if not isinstance(fields, dict) or not is_unicode(run_id := fields.pop("run_id", None)):
-        raise ReportFileError("a record has no run_id.")
-    if set(fields) == {"header"}:
-        return run_id, ReportHeader.from_fields(fields["header"])
-    if set(fields) == {"ended"}:
-        return run_id, parse_ended(fields["ended"])
-    return run_id, report_of_json(fields)
+    found = decode_json(value, _AnyRecord, MAX_RECORD_BYTES + MAX_HEADER_BYTES)
+    if header := bytes(found.header):
+        return found.run_id, ReportHeader.from_fields(decode_json(header, dict[str, Any]))
+    if found.ended is not None:
+        return found.run_id, checked_ended(found.ended)
+    return found.run_id, decode_json(value, _ReportOfRun, MAX_RECORD_BYTES + MAX_HEADER_BYTES).report()
 
 
 class TopicRun:
     """What a topic holds of one run.
 
-    stream: skip other streams of the run; None: take all. keeps: as of `HeldRun`.
+    stream: skip other streams of the run; None: take all. keeps: the reports too, and not their digests alone.
     """
 
     def __init__(self, run_id: str, stream: str | None = None, *, keeps: bool = False) -> None:
-        self._run_id = run_id
-        self._stream = stream
-        self.held = HeldRun("the topic", keeps=keeps)
+        self._run_id, self._stream, self._keeps = run_id, stream, keeps
+        self.header: ReportHeader | None = None
         self.partition: int | None = None
+        self.reports: list[WindowReport] = []
+        self.answers: dict[str, bytes] = {}
+        self.ended: RunEnded | None = None
+
+    def get(self, record: Answer) -> bool | None:
+        """See `ReportWriter.get`."""
+        if isinstance(record, RunEnded):
+            return None if self.ended is None else self.ended == record
+        known = self.answers.get(key_of(record))
+        return None if known is None else known == _digest(record)
+
+    def put_first(self, record: Answer) -> bool:
+        if (is_same := self.get(record)) is not None:
+            return is_same
+        if isinstance(record, RunEnded):
+            self.ended = record
+        else:
+            self.answers[key_of(record)] = _digest(record)
+            self.reports += [record] if self._keeps else []
+        return True
 
     def take(self, message: Any) -> None:
         """Raises ReportFileError for a record with the name of this run that does not belong to it."""
@@ -97,12 +130,17 @@ class TopicRun:
         if self._stream not in (None, record.stream):
             return
         if isinstance(record, ReportHeader):
-            if self.held.header is not None:
-                check_same_run("the topic", self.held.header, record)
-            self.held.header, self.partition = record, message.partition()
-        elif not self.held.put_first(record):
+            if self.header is not None:
+                check_same_run("the topic", self.header, record)
+            self.header, self.partition = record, message.partition()
+        elif not self.put_first(record):
             twice = "the run has two ends" if isinstance(record, RunEnded) else "a window of the run has two answers"
             raise ReportFileError(f"{twice}. {_START_ANEW}")
+
+
+def _digest(report: WindowReport) -> bytes:
+    """Of the whole content of a report, whatever its format."""
+    return hashlib.sha256(encode_report(report).encode()).digest()
 
 
 def run_id_of(message: Any) -> bytes | None:
@@ -129,13 +167,27 @@ def read_from_beginning(
                 f"the topic {places[0].topic!r} could not be read to its end in {WAIT_SECONDS:.0f} s. The broker is"
                 " slow, or another producer holds a transaction open. Try again later."
             )
-        for message in consumer.consume(CONSUME, timeout=0.1):
-            if message.error() is None:
-                take(message)
-            elif message.error().code() != kafka.KafkaError._PARTITION_EOF:
-                raise kafka.KafkaException(message.error())
-            elif message.offset() >= ends.get(message.partition(), 0):
-                left.discard(message.partition())
+        _, reached = _take_some(consumer, take)
+        left -= {end.partition() for end in reached if end.offset() >= ends.get(end.partition(), 0)}
+
+
+def _take_some(consumer: Any, take: Callable[[Any], None]) -> tuple[bool, list[Any]]:
+    """Takes what has come. Whether there may be more, and which ends of partitions were among it."""
+    kafka = import_confluent_kafka()
+    messages, reached, failed = consumer.consume(_CONSUME, timeout=0.1), [], None
+    for message in messages:
+        if (error := message.error()) is None:
+            take(message)
+        elif error.code() == kafka.KafkaError._PARTITION_EOF:
+            reached.append(message)
+        elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
+            problem = "was made anew, or has lost records. It is read again from its beginning"
+            raise StreamError(f"the topic {message.topic()!r} {problem}.")
+        else:
+            failed = error  # what came with it is taken first: it comes once
+    if failed is not None:
+        raise kafka.KafkaException(failed)
+    return len(messages) == _CONSUME, reached
 
 
 @contextlib.contextmanager
@@ -180,9 +232,9 @@ class TopicFollower(ReportFollower):
                 self._begin()
             else:
                 self._go_on()
-        held = self._run.held
-        reports, held.reports = in_file_order(held.reports), []
-        return ReportNews(held.header, reports, held.ended(), is_new)
+        run = self._run
+        reports, run.reports = in_file_order(run.reports), []
+        return ReportNews(run.header, reports, run.ended, is_new)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -203,28 +255,12 @@ class TopicFollower(ReportFollower):
             # Fails if no broker answers: reading would just wait.
             self._topic.partitions(self._consumer, _SECONDS_TO_ANSWER)
             for _ in range(_MOST_READS):
-                if not self._read_some():
+                may_be_more, _ = _take_some(self._consumer, self._run.take)
+                if not may_be_more:
                     return
         except (ReportFileError, StreamError):
             self.close()
             raise
-
-    def _read_some(self) -> bool:
-        """Whether there may be more."""
-        kafka = import_confluent_kafka()
-        messages, failed = self._consumer.consume(CONSUME, timeout=0.1), None
-        for message in messages:
-            if (error := message.error()) is None:
-                self._run.take(message)
-            elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
-                raise StreamError(
-                    f"{self._topic.name} was made anew, or has lost records. It is read again from its beginning."
-                )
-            elif error.code() != kafka.KafkaError._PARTITION_EOF:
-                failed = error  # what came with it is taken first: it comes once
-        if failed is not None:
-            raise kafka.KafkaException(failed)
-        return len(messages) == CONSUME
 
     def _only_run(self) -> str:
         """Raises StreamError unless there is one."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.plan.rounds import FEWEST_SIZED
+from dp_transforms.reports.report_records import checked_report, json_line, plain_fields
 
 NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"
 _MORE = 1.5  # times the smaller size is the least larger one that is called a trend
@@ -115,6 +116,16 @@ def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport], *, are_all:
             hits[report.stream] = HitsSoFar(0, None if is_first else (report.epsilon_spent, charged))
         hits[report.stream] = hits[report.stream].after(charged)
         yield _trend(rule, report, before)._replace(hits=hits[report.stream])
+
+
+def encode_trend(trend: Trend, run_id: str | None = None) -> str:
+    """A window as one line of JSON, in ASCII, for programs: with the rank and the change of each item, and the items
+    that are gone. run_id: of its run, where nothing else says it. Raises ReportFileError if it must not be published.
+    """
+    fields = plain_fields(checked_report(trend.report))
+    entries = [{**hitter._asdict(), "rank": rank, "change": change} for hitter, rank, change in trend.entries]
+    fields |= {"heavy_hitters": entries, "gone": [hitter.item for hitter in trend.gone]}
+    return json_line(fields if run_id is None else {"run_id": run_id, **fields}, ascii_only=True)
 
 
 def size_of(hitter: HeavyHitter) -> int:

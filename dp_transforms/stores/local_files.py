@@ -120,7 +120,7 @@ def draft_of(output: Path) -> Iterator[pathlib.Path]:
 
 
 def write_whole(
-    output: Path, write: Callable[[BinaryIO], None], *, mode: int = 0o666, may_replace: bool = False
+    output: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o666, may_replace: bool = False
 ) -> None:
     """Calls ``write`` with a new file, which then appears as ``output``, in the place of a regular file if it
     may_replace one, and of nothing else. Raises FileExistsError."""

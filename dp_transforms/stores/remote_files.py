@@ -1,13 +1,8 @@
-"""Files that are named by a URL: read by ranges, listed as a stream, and written whole or not at all.
+"""Files that are named by a URL, on S3, Google Cloud Storage and Azure: read by ranges, listed, written whole.
 
-One rule for all kinds of stores. How each is asked is in `store_clients`, whose libraries are imported when a store is
-used first.
-
-A file is read in one version: on S3 and Azure by ETag, on Google Cloud Storage by generation. A file that
-changes meanwhile is an error, never a mixture of two.
-
-A new file appears at once, and in the place of none: S3 and Azure by ``If-None-Match: *``, Google Cloud Storage by
-``ifGenerationMatch=0``. Nothing here writes to a local disk.
+A file is read in one version, by its ETag (``If-Match``): one that changes meanwhile is an error, never a mixture of
+two. A new file appears at once, and in the place of none: S3 and Azure by ``If-None-Match: *``, Google Cloud Storage by
+``x-goog-if-generation-match: 0``. Nothing here writes to a local disk.
 
 A URL names one file, all below a folder, or those that match a glob, as with local paths. ``*``, ``?`` and ``[...]``
 match inside one part of a name, and at its beginning no dot. A part ``**`` stands for any number of parts that begin
@@ -24,129 +19,33 @@ import contextlib
 import dataclasses
 import errno
 import fnmatch
-import functools
 import io
 import os
-import posixpath
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
-from dp_transforms.checks import without_secrets
-from dp_transforms.errors import UserError
-from dp_transforms.stores.range_reader import RangeReader
-from dp_transforms.stores.store_clients import (
-    AzureClient,
-    BrokenAnswerError,
-    GoogleClient,
-    S3Client,
-    Said,
-    StoreClient,
-    Url,
-    fault,
-)
-from dp_transforms.stores.store_clients import RemoteFileError as RemoteFileError
+from dp_transforms.stores.object_stores import AWAY, ask, fault, root_of
+from dp_transforms.stores.object_stores import FileChangedError as FileChangedError
+from dp_transforms.stores.object_stores import RemoteFileError as RemoteFileError
+from dp_transforms.stores.object_stores import UrlError as UrlError
+from dp_transforms.stores.object_stores import is_remote as is_remote
 
-Content = bytes | BinaryIO
+Content = bytes | BinaryIO  # a file from its beginning on, wherever it stands
 SEQUENTIAL_BYTES = 8 << 20  # read at once where a file is read from its beginning on
-_CONFLICT_PAUSES = (0.2, 1.0, 3.0)  # before a file is written again that another one was writing or removing
-_DRAFT_PAUSES = (0.2, 1.0, 3.0)  # before a file is looked for again that was just written by another process
-
-SCHEMES = {"s3": "bucket", "gs": "bucket", "azfs": "account"}  # what follows each
-_SCHEMES = ", ".join(f"{known}://" for known in SCHEMES)
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SPECIAL = re.compile(r"[*?\[]")
-# What a client depends on. Another one is made where it has changed.
-_SETTINGS = {
-    "s3": (
-        *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-        *("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
-    ),
-    "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT"),
-    "azfs": ("AZURE_STORAGE_CONNECTION_STRING",),
-}
-
-
-class UrlError(UserError, ValueError):
-    """A URL that is not used. It says why without the URL, which may hold a secret."""
-
-
-class FileChangedError(RemoteFileError):
-    """The file is not the version any more that was found."""
+_CONFLICT_PAUSES = (0.2, 1.0, 3.0)  # seconds before a file is written again that another one was writing or removing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One version of a file. size: bytes. version: what the store calls it; equal only for the same content."""
+    """One version of a file. size: bytes. version: its ETag, equal only for the same content."""
 
     url: str
     size: int
     version: str
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# By name
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL of a store. Raises UrlError for one that cannot be used, and for one with a secret."""
-    found = _URL.fullmatch(path) if isinstance(path, str) else None
-    if found is None:
-        return False
-    scheme, rest = found[1].lower(), found[2]
-    if "@" in rest.partition("/")[0] or without_secrets(found[0]) != found[0]:
-        raise UrlError(
-            f"a URL {scheme}://... holds a password or a signature, which every process of the machine could read."
-            " Leave it out of the URL: stores take their credentials from the environment (docs/stores.md)."
-        )
-    if scheme not in SCHEMES:
-        raise UrlError(
-            f"URLs {scheme}://... are not known. Use {_SCHEMES} or a path: copy files of another store, or mount it"
-            " (docs/stores.md)."
-        )
-    if not rest.partition("/")[0] or found[1] != scheme:
-        raise UrlError(f"a URL must begin with {scheme}:// and then name a {SCHEMES[scheme]}.")
-    return True
-
-
-def split_url(url: str) -> Url:
-    """Raises UrlError for anything but a URL of a store."""
-    if not is_remote(url):
-        raise UrlError(f"a URL must begin with one of {_SCHEMES}.")
-    scheme, rest = url.split("://", 1)
-    host, _, key = rest.partition("/")
-    return Url(scheme, host, key)
-
-
-def store_of(url: str) -> FileStore:
-    """Raises UrlError; RemoteFileError if its library is missing, or has no credentials."""
-    scheme = split_url(url).scheme
-    return _store(scheme, os.getpid(), *(os.environ.get(name) for name in _SETTINGS[scheme]))
-
-
-@functools.lru_cache(maxsize=12)
-def _store(scheme: str, process: int, *settings: str | None) -> FileStore:
-    """One for each process: connections do not survive a fork."""
-    del process
-    if scheme == "s3":
-        return FileStore(S3Client())
-    return FileStore(GoogleClient(*settings) if scheme == "gs" else AzureClient(*settings))
-
-
-def look_at(url: str) -> StoredFile:
-    """The present version of a file. Raises FileNotFoundError or another OSError."""
-    found = store_of(url).look(url)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file in the store", url)
-    return found
-
-
-def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether the name of an output is taken, by whatever. Raises OSError only for a URL."""
-    return store_of(os.fspath(path)).look(os.fspath(path)) is not None if is_remote(path) else os.path.lexists(path)
 
 
 def full_name(path: str) -> str:
@@ -154,72 +53,9 @@ def full_name(path: str) -> str:
     return path if is_remote(path) else os.path.abspath(path)
 
 
-def open_stored(file: StoredFile, *, ahead: int = SEQUENTIAL_BYTES, keep: int = 0) -> RangeReader:
-    """One version of a file, open for reading. ahead, keep: see `RangeReader`."""
-    return RangeReader(store_of(file.url), file, ahead=ahead, keep=keep)
-
-
-def read_stored(url: str, most_bytes: int) -> bytes:
-    """The content of a file; the first ``most_bytes + 1`` bytes if it is larger. Raises OSError."""
-    with open_stored(look_at(url)) as file:
-        return file.read(most_bytes + 1)
-
-
-def put_new(url: str, content: Content) -> None:
-    """A new file, which appears whole. Raises FileExistsError if the name is taken, even at the same moment."""
-    store_of(url).put(url, content, only_new=True)
-
-
-def put_over(url: str, content: Content) -> None:
-    """The same in the place of what has the name: for a step that may run twice."""
-    store_of(url).put(url, content, only_new=False)
-
-
-def remove(url: str) -> None:
-    """Removes a file, if it is there. Raises OSError."""
-    store_of(url).remove(url)
-
-
-def draft_url(output: str) -> str:
-    """A fresh hidden URL beside an output, with its ending: for what takes shape on other machines."""
-    folder, name = posixpath.split(output)
-    ending = posixpath.splitext(name)[1]
-    return f"{folder}/.{name}.{secrets.token_hex(8)}.partial/file{ending}"
-
-
-def copy_new(draft: str | BinaryIO, url: str) -> None:
-    """Gives a finished draft its name. draft: an open local file, or a URL. Raises FileExistsError as `put_new`."""
-    if not isinstance(draft, str):
-        put_new(url, draft)
-        return
-    for pause in (*_DRAFT_PAUSES, None):
-        try:
-            content = open_stored(look_at(draft)).read()
-            break
-        except FileNotFoundError:
-            if pause is None:
-                raise
-            time.sleep(pause)
-    put_new(url, content)
-
-
-def find_files(source: str) -> Iterator[StoredFile]:
-    """The files that a URL names (a file, a folder, a glob), in the order of the bytes of their URLs, each once, with
-    constant memory. A folder without files has none: stores know no folders.
-
-    Nothing is left out for its ending, but what is hidden is. Raises OSError.
-    """
-    store, key = store_of(source), split_url(source).key
-    if key and not source.endswith("/"):
-        exact = store.look(source)
-        if exact is not None:
-            yield exact
-            return
-    head, wanted = source.rstrip("/"), key.rstrip("/")
-    special = _SPECIAL.search(head, len(head) - len(wanted))
-    for file in store.list_below(head[: special.start()] if special else f"{head}/"):
-        if is_meant(split_url(file.url).key.split("/"), wanted.split("/") if wanted else []):
-            yield file
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether the name of an output is taken, by whatever. Raises OSError only for a URL."""
+    return _look(os.fspath(path)) is not None if is_remote(path) else os.path.lexists(path)
 
 
 def is_meant(name: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -233,110 +69,200 @@ def is_meant(name: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(name) and not is_hidden and fnmatch.fnmatchcase(part, wanted) and is_meant(name[1:], pattern[1:])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The rule of all stores
-# ---------------------------------------------------------------------------------------------------------------------
+def look_at(url: str) -> StoredFile:
+    """The present version of a file. Raises FileNotFoundError or another OSError."""
+    if (found := _look(url)) is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file in the store", url)
+    return found
 
 
-class FileStore:
-    """What can be done with the files of a store.
+def _look(url: str) -> StoredFile | None:
+    try:
+        return _version(url, ask(url, lambda obstore, store, path: obstore.head(store, path)))
+    except FileNotFoundError:
+        return None
 
-    All raise OSError; FileNotFoundError for a bucket that does not exist. sleep: between attempts.
+
+def find_files(source: str) -> Iterator[StoredFile]:
+    """The files that a URL names (a file, a folder, a glob), in the order of the bytes of their URLs, each once, with
+    constant memory. A folder without files has none: stores know no folders.
+
+    Nothing is left out for its ending, but what is hidden is. Raises OSError.
+    """
+    root = root_of(source)
+    wanted = source[len(root) :].strip("/")
+    if wanted and not source.endswith("/") and (exact := _look(source)) is not None:
+        yield exact
+        return
+    special = _SPECIAL.search(wanted)
+    beginning = wanted[: special.start()] if special else f"{wanted}/" if wanted else ""
+    for file in list_beginning(root + beginning):
+        if is_meant(file.url[len(root) :].split("/"), wanted.split("/") if wanted else []):
+            yield file
+
+
+def list_beginning(beginning: str) -> Iterator[StoredFile]:
+    """All files whose URL begins so, in order; constant memory."""
+    root = root_of(beginning)
+    wanted = beginning[len(root) :]
+    folder, _, part = wanted.rpartition("/")
+    before = wanted[:-1] if part else None  # lists begin behind it
+    batches = ask(beginning, lambda obstore, store, _: iter(obstore.list(store, folder or None, offset=before)))
+    last = ""
+    while batch := ask(beginning, lambda *_: next(batches, None)):
+        for found in batch:
+            path = found["path"]
+            if path.startswith(wanted):
+                file = _version(root + path, found)
+                # Some tools mark a folder by an empty file with its name and a slash, which obstore leaves out.
+                if not file.size and not _look(file.url):
+                    continue
+                if path < last:  # as in directory buckets of S3
+                    raise fault(beginning, "the store does not list its files in order: use another kind of bucket")
+                last = path
+                yield file
+            elif path > wanted:
+                return
+
+
+def _version(url: str, found: Mapping[str, Any]) -> StoredFile:
+    version = found["e_tag"]
+    if not version:
+        problem = "the store gives its files no ETag, so a change would not be seen: use another store, or a path"
+        raise fault(url, problem)
+    # Lists of Azure leave the quotes out.
+    return StoredFile(url, found["size"], version if version.endswith('"') else f'"{version}"')
+
+
+class StoredReader(io.RawIOBase):
+    """One version of a file, readable and seekable.
+
+    ahead: at least so many bytes are fetched at once, to the end of the file at most; what was fetched last is kept.
+
+    failure: the last error of the store. A library between may show another one, without its reason.
     """
 
-    def __init__(self, client: StoreClient, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._client = client
-        self.sleep = sleep
+    def __init__(self, file: StoredFile, ahead: int) -> None:
+        super().__init__()
+        self.file = file
+        self.failure: OSError | None = None
+        self._ahead, self._at = ahead, 0
+        self._begin, self._kept = 0, b""
 
-    def look(self, url: str) -> StoredFile | None:
-        """The present version; None: there is no such file."""
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.file.size}[whence] + offset
+        if position < 0:
+            raise ValueError("a position must not be negative.")
+        self._at = position
+        return position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Fewer bytes only at the end of the file. Raises OSError."""
+        left = max(0, self.file.size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        found = self._kept[self._at - self._begin :][:wanted] if self._at >= self._begin else b""
+        if len(found) < wanted:
+            begin = self._at + len(found)
+            self._begin, self._kept = begin, self._fetch(begin, min(max(wanted, self._ahead), left) - len(found))
+            found += self._kept[: wanted - len(found)]
+        self._at += wanted
+        return found
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _fetch(self, begin: int, length: int) -> bytes:
+        """obstore goes on where a connection broke, under the same condition."""
+        options = {"range": (begin, begin + length), "if_match": self.file.version}
         try:
-            found = self._client.head(split_url(url))
-        except Exception as error:
-            if (said := self._client.said(error)) is Said.ABSENT:
-                return None
-            raise _fault(url, said, error) from None
-        return None if found is None else StoredFile(url, *found)
+            return ask(
+                self.file.url,
+                lambda obstore, store, path: bytes(obstore.get(store, path, options=options).bytes()),
+                is_read=True,
+            )
+        except OSError as error:
+            self.failure = error
+            raise
 
-    def read_range(self, file: StoredFile, begin: int, length: int) -> bytes:
-        """``length`` bytes of this version from ``begin`` on, all of them inside of it.
 
-        Raises FileChangedError if it is not the present one, BrokenAnswerError for a connection that broke, and for an
-        answer of another length: one that ends too early may do so without a word.
-        """
-        try:
-            data = self._client.get(split_url(file.url), file.version, begin, length)
-        except Exception as error:
-            if (said := self._client.said(error)) in (Said.ABSENT, Said.OTHER_VERSION):
-                problem = "it was changed or removed while it was read: use files that nobody writes to any more"
-                raise FileChangedError(errno.ESTALE, problem, file.url) from None
-            raise _fault(file.url, said, error) from None
-        if len(data) > length:
-            raise fault(file.url, "the store answers with more than the range that was asked for: use another store")
-        if len(data) != length:
-            raise _fault(file.url, Said.BROKE)
-        return data
+def open_stored(file: StoredFile, *, ahead: int = SEQUENTIAL_BYTES) -> StoredReader:
+    return StoredReader(file, ahead)
 
-    def list_below(self, prefix: str) -> Iterator[StoredFile]:
-        """All files whose URL begins with ``prefix``, in the order of the bytes of their URLs; constant memory."""
-        at = split_url(prefix)
-        try:
-            for key, size, version in self._client.list(at):
-                yield StoredFile(f"{at.scheme}://{at.host}/{key}", size, version)
-        except Exception as error:
-            raise _fault(prefix, self._client.said(error), error) from None
 
-    def put(self, url: str, content: Content, *, only_new: bool) -> None:
-        """Writes a file, which appears whole or not at all. only_new: raises FileExistsError if the name is taken."""
-        source = io.BytesIO(content) if isinstance(content, bytes) else content
-        for pause in (*_CONFLICT_PAUSES, None):
-            try:
-                size = source.seek(0, os.SEEK_END)
-                source.seek(0)
-                self._client.put(split_url(url), source, size, only_new)
-                return
-            except Exception as error:
-                said, failed = self._client.said(error), error
-            if said is not Said.CONFLICT or pause is None:
-                break
-            self.sleep(pause)
-        if only_new and said in (Said.OTHER_VERSION, Said.BROKE) and self._holds(url, source, said):
-            return  # the answer to an attempt was lost, and the library has perhaps tried again
-        if only_new and said is Said.OTHER_VERSION:
-            raise FileExistsError(errno.EEXIST, "a file of this name exists in the store", url)
-        raise _fault(url, said, failed)
+def read_stored(url: str, most_bytes: int) -> bytes:
+    """The content of a file; the first ``most_bytes + 1`` bytes if it is larger. Raises OSError."""
+    with open_stored(look_at(url)) as file:
+        return file.read(most_bytes + 1)
 
-    def remove(self, url: str) -> None:
-        """Removes a file, if it is there."""
-        try:
-            self._client.delete(split_url(url))
-        except Exception as error:
-            if (said := self._client.said(error)) is not Said.ABSENT:
-                raise _fault(url, said, error) from None
 
-    def _holds(self, url: str, source: BinaryIO, said: Said | str) -> bool:
-        """Whether the store has exactly this content under the name. Raises OSError if it cannot find out, unless no
-        answer came before: then that is the error."""
+def put_new(url: str, content: Content) -> None:
+    """A new file, which appears whole. Raises FileExistsError if the name is taken, even at the same moment."""
+    _put(url, content, only_new=True)
+
+
+def put_over(url: str, content: Content) -> None:
+    """The same in the place of what has the name: for a step that may run twice."""
+    _put(url, content, only_new=False)
+
+
+def _put(url: str, content: Content, *, only_new: bool) -> None:
+    source = io.BytesIO(content) if isinstance(content, bytes) else content
+    mode = "create" if only_new else "overwrite"
+
+    def put(obstore: Any, store: Any, path: str) -> None:
+        obstore.put(store, path, source, mode=mode, use_multipart=False)
+
+    for pause in (*_CONFLICT_PAUSES, None):
         source.seek(0)
-        with contextlib.suppress(*([OSError] if said is Said.BROKE else [])):
-            found = self.look(url)
-            if found is None or found.size != source.seek(0, os.SEEK_END):
-                return False
-            source.seek(0)
-            stored = RangeReader(self, found, ahead=SEQUENTIAL_BYTES)
-            return all(piece == stored.read(len(piece)) for piece in iter(lambda: source.read(SEQUENTIAL_BYTES), b""))
+        try:
+            ask(url, put)
+            return
+        except FileExistsError:
+            # By this very request, if its first answer was lost. Or nothing has the name: two asked for it at the same
+            # moment, and the store let neither come first.
+            if only_new and (found := _look(url)) is not None:
+                if _holds(found, source):
+                    return
+                raise
+        except RemoteFileError as error:
+            with contextlib.suppress(OSError):  # then nobody knows, and the first error says more
+                if only_new and error.strerror == AWAY and (found := _look(url)) and _holds(found, source):
+                    return
+            raise
+        if pause is not None:
+            time.sleep(pause)
+    raise fault(url, "somebody else was writing or removing the same name: try again")
+
+
+def _holds(found: StoredFile, source: BinaryIO) -> bool:
+    if found.size != source.seek(0, os.SEEK_END):
         return False
+    source.seek(0)
+    with open_stored(found) as stored:
+        return all(piece == stored.read(len(piece)) for piece in iter(lambda: source.read(SEQUENTIAL_BYTES), b""))
 
 
-def _fault(url: str, said: Said | str, error: Exception | None = None) -> OSError:
-    """error: of a library. What a client itself has found out is passed on."""
-    if isinstance(error, RemoteFileError):
-        return error
-    if said is Said.ABSENT:
-        problem = "there is no such bucket: check its name, the region and the endpoint"
-        return FileNotFoundError(errno.ENOENT, problem, url)
-    if said is Said.BROKE:
-        return BrokenAnswerError(errno.ECONNRESET, "the connection to the store broke: try again", url)
-    if isinstance(said, Said):
-        said = f"the store answered with an error ({said.value}): try again, or ask its operator"
-    return fault(url, said)
+def remove(url: str) -> None:
+    """Removes a file, if it is there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        ask(url, lambda obstore, store, path: obstore.delete(store, path))
+
+
+def check_writable(url: str) -> None:
+    """Raises OSError unless a hidden file can be written beside this one; it is removed again."""
+    folder, _, name = url.rpartition("/")
+    probe = f"{folder}/.{name}.{secrets.token_hex(8)}.partial"
+    put_new(probe, b"")
+    with contextlib.suppress(OSError):
+        remove(probe)

@@ -9,11 +9,11 @@ import random
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.public_items import PublicItems
-from tests.helpers.beam_pipelines import Branches, Collected, batches_source, local_pipeline, plain, rebuilt, values
+from tests.helpers.beam_pipelines import Branches, batches_source, local_pipeline, plain, rebuilt, values
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (
@@ -50,22 +50,6 @@ def test_a_bundle_that_runs_twice_publishes_one_answer(tmp_path):
     assert twice != expected * 2
     named = sorted(values(found["names"]))
     assert named[::2] == named[1::2] != []
-
-
-class ForgetfulDraw(beam.DoFn):
-    """What the monitor must not be: noise of its own for each attempt."""
-
-    def process(self, element):
-        yield element, random.SystemRandom().getrandbits(64)
-
-
-def test_the_runner_does_repeat_the_bundles():
-    """The test above could not fail if the flag did nothing: fresh noise is seen twice."""
-    pipeline, found = local_pipeline(REPEATED), Collected()
-    _ = pipeline | beam.Create([1]) | beam.Reshuffle() | beam.ParDo(ForgetfulDraw()) | found.sink()
-    pipeline.run().wait_until_finish()
-    assert len(found.values) == 2
-    assert found.values[0] != found.values[1]
 
 
 def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tmp_path):

@@ -30,10 +30,10 @@ CLOUD = [
 ]
 # Stored by the engines: a change here is a change of what a running job can be updated to.
 # Four stateful steps: one polls, the others take turns.
-TURNS = {"pending", "pending_soon", "pending_far", "turns", "progress"}
+TURNS = {"pending", "pending_soon", "pending_far", "progress"}
 POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
 RELEASE = {f"Release/{step}": (TURNS | {"cells"}, set()) for step in ("Users", "Items", "Windows")}
-MONITOR = {"Release/CloseWindows": ({"pending", "pending_far", "contribution_counters", "progress"}, {"close"})}
+MONITOR = {"Release/CloseWindows": (TURNS | {"contribution_counters"}, {"close"})}
 
 
 def _pipeline(folder, flags, key, planted=b"", plan=None) -> beam.Pipeline:

@@ -19,7 +19,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.beam import jobs
 from dp_transforms.beam.runner_options import cluster_address, runner_options
-from dp_transforms.cli.replay_on_runner import job_of
+from dp_transforms.cli.replay_run import job_of
 from tests.helpers.crowded_logs import replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import key_file, small_plan

@@ -4,10 +4,13 @@ import time
 
 import pytest
 
+from dp_transforms.beam import monitor_stream
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
@@ -78,6 +81,15 @@ def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):
     assert ran.reports["stream"] == expected
     assert ran.ended["stream"] == [RunEnded("events", 4, reports=len(expected))]
     assert (ran.counts["events_after_stop"], "stops_seen_late" in ran.counts) == (30, False)
+
+
+def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkeypatch):
+    """So it is refused for records that are read otherwise."""
+    made, keep = [], monitor_stream.Polling
+    monkeypatch.setattr(monitor_stream, "Polling", lambda *fields: made.append(keep(*fields)) or made[-1])
+    source = LogFolder(str(tmp_path), EventFields("mail", "item", "timestamp"))
+    _ = local_pipeline() | MonitorStream(source, small_plan(4), clock=CLOCK, run_id=RUN_ID)
+    assert made[0].source == source.fingerprint() != LogFolder(str(tmp_path), EventFields()).fingerprint()
 
 
 def test_arguments_that_cannot_be_used_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
+from dp_transforms.beam.monitor_stream import PollInLoopDoFn, PollInTimersDoFn
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import open_partitions
@@ -25,7 +25,7 @@ PLAN = small_plan(3)
 CLOCK = StreamClock(out_of_order_seconds=0, idle_timeout_seconds=0.01)
 
 
-def polling_of(source, **arguments):
+def polling_of(source, /, **arguments):
     partitions = {partition.name: partition for partition in source.partitions()}
     settled = {"clock": CLOCK, "source": "", "shards": SHARDS, "confirm": True, "stop_file": None}
     return Polling(partitions, settings_of(PLAN), **{**settled, "poll_seconds": 0.001, **arguments})
@@ -34,10 +34,9 @@ def polling_of(source, **arguments):
 class Loop:
     """One key of the DoFn, fired by hand: what it sent, and the intents that wait."""
 
-    def __init__(self, source, *, secret=SECRET, clock=CLOCK, shards=SHARDS, **arguments):
+    def __init__(self, source, /, *, secret=SECRET, clock=CLOCK, shards=SHARDS, **arguments):
         polling = polling_of(source, clock=clock, shards=shards, **arguments)
-        self.do_fn = PollPartitions(polling, HeldSecret(secret), None, driver="timers")._poll.dofn
-        assert isinstance(self.do_fn, PollInTimersDoFn)
+        self.do_fn = PollInTimersDoFn(polling, HeldSecret(secret), None)
         self.do_fn.setup()
         self.messages, self.intents = [], []
         self.turn_to(0)
@@ -123,38 +122,6 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     announced = [(message.window, shard) for shard, message in loop.messages if message.announced]
     assert sorted(announced) == [(window, shard) for window in range(3) for shard in range(SHARDS)]
     assert not open_partitions._CONFIRMED
-
-
-def test_without_confirmation_it_acts_at_once_and_asks_nobody():
-    loop = Loop(MemoryStream.of([events()], 40), confirm=False)
-    while loop.state["poll"].at is not None:
-        loop.fire()
-    assert loop.intents == []
-    assert loop.progress.is_over
-    loop.do_fn.teardown()
-
-
-@pytest.mark.parametrize("is_drained", [False, True])
-def test_after_all_that_had_come_the_next_step_waits_for_more(monkeypatch, is_drained):
-    """A step has a price of its own. But a backlog, and a partition where nothing comes, are read as before."""
-    poll = MemoryReader.poll
-
-    def drained(*place, **limits):
-        return dataclasses.replace(poll(*place, **limits), is_drained=is_drained)
-
-    monkeypatch.setattr(MemoryReader, "poll", drained)
-    loop, before = Loop(MemoryStream.of([events()], 40), poll_seconds=0.5), time.time()
-    loop.fire()
-    wait, tick = 0.1 * is_drained, 1e-5
-    assert before + wait - tick <= float(loop.state["poll"].at) <= time.time() + wait + tick
-
-
-def test_reading_begins_where_an_arrival_can_count():
-    """The clock of the plan lets events be so far ahead of their arrival, and no further."""
-    first = (START - CLOCK.max_ahead_seconds) * MICROS
-    early = [Arrival(("u", "news", first), first - 1) for _ in range(25)]
-    loop = Loop(MemoryStream.of([[*early, Arrival(("u", "news", first), first), *events()]], 10)).fire()
-    assert loop.progress.position == str(25 + 10)
 
 
 def test_a_source_with_other_partitions_is_refused():
@@ -254,10 +221,11 @@ def test_a_reader_is_opened_anew_when_the_state_went_back():
 
 
 def test_the_state_of_a_run_with_another_key_or_clock_is_refused():
-    """Under another key all users would be strangers, with budgets of their own."""
+    """Under another key all users would be strangers, with budgets of their own; so with another user field, which is
+    in the fingerprint of the source."""
     loop = Loop(MemoryStream.of([events()], 40)).fire()
     before = loop.state["progress"].content
-    for other in ({"secret": bytes(32)}, {"clock": StreamClock(allowed_lateness_seconds=61)}):
+    for other in ({"secret": bytes(32)}, {"clock": StreamClock(allowed_lateness_seconds=61)}, {"source": "other"}):
         changed = Loop(MemoryStream.of([events()], 40), **other)
         changed.state = loop.state
         with pytest.raises(StreamError, match="another plan, clock, stream, run id or noise key"):
@@ -298,10 +266,11 @@ def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
     """The reader of a bundle that fails behind it is closed too."""
     CLOSED.clear()
     source = Watched([events(), events()], 40, note_closed)
-    poll = PollPartitions(polling_of(source), HeldSecret(), None, driver="loop")._poll
+    poll = PollInLoopDoFn(polling_of(source, confirm=False), HeldSecret(), None)
+    poll.setup()
 
     def outputs():
-        return poll.dofn.process(b"", *poll.args)
+        return poll.process(b"")
 
     announced = [(message.window, shard) for shard, message in outputs() if message.announced]
     assert sorted(announced) == sorted(2 * [(window, shard) for window in range(3) for shard in range(SHARDS)])

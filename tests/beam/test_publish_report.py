@@ -10,12 +10,10 @@ import pytest
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.jobs import build_replay, run_to_end
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.runner_options import runner_options
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.replay_on_runner import job_of
-from dp_transforms.cli.replay_request import ReplayRequest
-from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.replay_run import ReplayRequest, job_of, run_replay
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.errors import UserError
 from dp_transforms.reports import read_report_file
@@ -57,7 +55,7 @@ def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(re
     _run(there, times=3)
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
     assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
-    assert len(pathlib.Path(there.options.dead_letter or "").read_text().splitlines()) == 5
+    assert len(pathlib.Path(there.dead_letter or "").read_text().splitlines()) == 5
 
 
 @pytest.mark.xdist_group("s3")
@@ -67,7 +65,7 @@ def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request
     _run(there, times=3)
     (header, found), (header_here, found_here) = read_report_file(there.output), read_report_file(here.output)
     assert (header, list(found)) == (header_here, list(found_here))
-    names = [file.url for file in remote_files.store_of(bucket).list_below(bucket + "/")]
+    names = [file.url for file in remote_files.list_beginning(bucket + "/")]
     assert names == [there.output], "a draft is left"
     with pytest.raises(UserError, match=r"there\.jsonl"):
         _run(request_of("there.jsonl", output=there.output, run_id="run-2"))

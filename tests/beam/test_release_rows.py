@@ -7,14 +7,13 @@ import typing
 
 import apache_beam as beam
 import pytest
-from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.release_rows import HeavyHitterRow, HeavyHitterRows, rows_of_report
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.plan.window_schedule import format_utc
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import RUN_ID, batches_of, key_file, random_log, small_plan
@@ -117,47 +116,6 @@ def test_the_schema_has_plain_types_alone():
 
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-02", "window": "1h"}
-
-
-@pytest.mark.parametrize(
-    ("time_type", "arguments", "words"),
-    [
-        (int, {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),
-        (str, {"time": "when"}, r"^time='when' is not a field of the input, which has who, what, at\."),
-        (str, {"user": "reader"}, r"^user='reader' is not a field"),
-    ],
-)
-def test_fields_that_the_input_has_not_are_refused(time_type, arguments, words):
-    rows = local_pipeline() | rows_of([], str, time_type)
-    with pytest.raises(ValueError, match=words):
-        _ = rows | HeavyHitterRows(**{**BUDGET, "user": "who", "item": "what", **arguments})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"time_unit": "s"}, r"^time_unit must be one of s, ms, us.*, and belongs to time"),
-        ({"time": "at", "time_unit": "h"}, r"^time_unit must be one of"),
-        ({"user": ""}, r"^user must be a field name"),
-        ({"public_items": "items.txt"}, r"no public items"),
-    ],
-)
-def test_arguments_that_cannot_be_used_are_refused(arguments, words):
-    rows = local_pipeline() | rows_of([], str, str)
-    with pytest.raises(ValueError, match=words):
-        _ = rows | HeavyHitterRows(**{**BUDGET, "user": "who", "item": "what", **arguments})
-
-
-def test_elements_without_a_schema_are_refused():
-    with pytest.raises(ValueError, match=r"^pairs \(user, item\) have no field for their time"):
-        _ = local_pipeline() | beam.Create([("user", "a")]) | HeavyHitterRows(**BUDGET, time="at")
-
-
-def test_the_time_of_a_stream_is_that_of_its_elements():
-    rows = local_pipeline() | test_stream.TestStream()
-    rows.element_type = RowTypeConstraint.from_fields([("user", str), ("item", str), ("at", str)])
-    with pytest.raises(ValueError, match=r"^time cannot be used with unbounded input"):
-        _ = rows | HeavyHitterRows(**BUDGET, time="at")
 
 
 def released(log, **arguments):

@@ -51,16 +51,6 @@ def test_every_kind_of_stream_is_the_same_log(tmp_path, prepare, sliding):
     assert script.run(key_file(tmp_path), prepare) == expected(plan, log) != []
 
 
-def test_a_stream_runs_where_beam_checks_the_types_of_elements(tmp_path):
-    """With what comes at the end of windows, of both kinds of plans."""
-    for plan in (paying_for_hits(4), paying_for_looks(4)):
-        script = Script(plan)
-        for window in range(4):
-            script.events(holders(window, range(50))).watermark(60 * (window + 1))
-        events = [event for window in range(4) for event in holders(window, range(50))]
-        assert script.run(key_file(tmp_path), flags=["--runtime_type_check"]) == expected(plan, events) != []
-
-
 def test_a_window_is_reported_when_the_watermark_passes_its_end_and_not_before(tmp_path):
     plan = paying_for_looks(8)
     groups = [holders(window, range(60 * window, 60 * window + 50)) for window in (0, 1, 3, 4, 6)]

@@ -12,11 +12,11 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
-from tests.helpers.beam_pipelines import Collected, Script, local_pipeline, run_monitor
+from tests.helpers.beam_pipelines import Collected, local_pipeline, run_monitor
 from tests.helpers.leak_search import forms_of, job_graph, metrics_of, places_with, traces  # noqa: F401
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, small_plan
 
@@ -113,15 +113,6 @@ def make_pairs(_):
     for user in range(USERS):
         yield TimestampedValue((planted(user), "news"), Timestamp(START + user % 700))
         yield TimestampedValue(("", planted(user)), Timestamp(START))
-
-
-def test_planted_users_of_a_stream_leave_no_trace(tmp_path, traces):  # noqa: F811
-    """Some are late, some are excluded, some come twice."""
-    log = [(planted(user), "news", (START + user % 100) * MICROS) for user in range(USERS)]
-    script = Script(small_plan(hits_per_user=2)).events(log).watermark(60).events(log).watermark(120).events(log)
-    reports = script.run(key_file(tmp_path))
-    assert len(reports) == 2
-    assert places_with([MARK], {"reports": repr(reports).encode(), **traces.places()}) == []
 
 
 def broken_batch(kind):

@@ -9,10 +9,9 @@ import threading
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.write_report_stream import (
+from dp_transforms.beam.write_reports import (
     WriteReportStream,
-    _encode_ended,
-    _encode_report,
+    _pack,
     _SharedWriter,
     _WriteStreamDoFn,
 )
@@ -62,16 +61,6 @@ def test_a_stream_of_reports_is_written_once_and_ended(sink):
     before = stored(sink)
     write(sink, REPORTS[::-1], flags=REPEATED)
     assert stored(sink) == before
-
-
-def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp_path):
-    write(sink, [])
-    assert sink.read("run-1") == (HEADER, [], ENDED)
-    going_on = ReportFolder(str(tmp_path / "other"))
-    write(going_on, ended=())
-    assert going_on.read("run-1") == (HEADER, REPORTS, None)
-    write(going_on, [])
-    assert going_on.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
 def test_a_sink_is_opened_when_the_pipeline_begins(sink):
@@ -161,7 +150,7 @@ def test_copies_of_a_step_share_a_writer_and_other_steps_do_not(sink):
 
 def bundle(do_fn: _WriteStreamDoFn, reports=REPORTS, ended=()) -> list[str]:
     do_fn.start_bundle()
-    elements = [*map(_encode_report, reports), *map(_encode_ended, ended)]
+    elements = [*map(_pack, reports), *map(_pack, ended)]
     keys = [key for encoded in elements for key in do_fn.process(("news", encoded))]
     do_fn.finish_bundle()
     return keys

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
-from dp_transforms.local import read_contributions
-from dp_transforms.local.stored_blobs import BlobStore
+from dp_transforms.local import replay as local_replay
+from dp_transforms.local.pool import BlobStore
 from dp_transforms.logs import EventFields, EventFileError, LogChunk, discovery
 from dp_transforms.logs.log_chunk import ReadBlock
 from tests.canaries import logs
@@ -71,13 +71,13 @@ KILLING = """
 import os, sys
 from dp_transforms.cli import replay_run
 from dp_transforms.cli.main import main
-made = replay_run.report_writer
-def writer_that_dies(*arguments):
+replace = replay_run.replace_whole
+def replace_and_die(path, write, **more):
     def write_and_die(handle):
-        made(*arguments)(handle)
+        write(handle)
         os.kill(os.getpid(), int(sys.argv.pop(1)))
-    return write_and_die
-replay_run.report_writer = writer_that_dies
+    replace(path, write_and_die, **more)
+replay_run.replace_whole = replace_and_die
 main(sys.argv[2:])
 """
 
@@ -136,7 +136,7 @@ def leave_and_remove(text: str) -> None:
 LEAKS: dict[str, Callable[[str], object]] = {
     "stderr": lambda user: logging.critical("odd row of %r", user),
     "stdout": lambda user: print(hashlib.sha256(user.encode()).hexdigest()[:24]),
-    "counts": lambda user: setattr(read_contributions, "ROWS", f"rows of {user}"),
+    "counts": lambda user: setattr(local_replay, "_ROWS", f"rows of {user}"),
     "metrics": lambda user: Metrics.counter("careless", f"of {user}").inc(),
     "file work/debug.txt": lambda user: pathlib.Path("debug.txt").write_text(user.encode().hex()),
     "name of work/": lambda user: pathlib.Path(hashlib.md5(user.encode()).hexdigest()).touch(),
@@ -154,7 +154,7 @@ def test_planted_leaks_are_found(
         for leak in LEAKS.values():
             leak(user)
 
-    monkeypatch.setattr(read_contributions, "ROWS", read_contributions.ROWS)  # to put it back
+    monkeypatch.setattr(local_replay, "_ROWS", local_replay._ROWS)  # to put it back
     ran = careless(act, *driver)
     assert ran.code == 0, ran.err
     found = shell.leaks(ran)
@@ -260,7 +260,7 @@ def test_what_workers_put_on_disk_has_no_name_and_no_user(
     close = BlobStore.close
 
     def look_and_close(store: BlobStore) -> None:
-        in_memory, disk = store._files
+        in_memory, disk = store.files
         assert os.fstat(disk).st_nlink == 0
         assert os.fstat(in_memory).st_size == 0
         on_disk[f"file {len(on_disk)}"] = os.pread(disk, 1 << 26, 0)

@@ -20,8 +20,8 @@ import pytest
 
 from dp_transforms.cli.main import main
 from dp_transforms.core.stage import WorkerStep
-from dp_transforms.local.pool import Done, ProcessPool, ThisProcess, Workers
-from dp_transforms.local.read_contributions import ReadContributionsStep
+from dp_transforms.local.pool import Done, ProcessPool, ThisProcess
+from dp_transforms.local.replay import ReadContributionsStep
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
 from tests.helpers import shh_process
@@ -205,7 +205,7 @@ class Recorded:
             patch.setattr(workers, "run", self._listening(workers.run))
 
     def _listening(self, run: Callable[..., Iterator[Done]]) -> Callable[..., Iterator[Done]]:
-        def run_and_listen(workers: Workers, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
+        def run_and_listen(workers: ThisProcess, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
             elements = list(elements)
             self._add("message", pickle.dumps((step, elements)))
             if isinstance(step, ReadContributionsStep):

@@ -68,16 +68,12 @@ READ = {
         *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out")
     ],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
-    ("stream", "output_kafka_config"): [
-        *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "kafka://localhost:9/t", "--run-id", "r"),
-        *("--output-kafka-config", "PATH"),
-    ],
 }
 # Folders: what is in them is read file by file, by the rules of logs.
 READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
-    ("audit", "output"): (["audit", "--plan", "plan.json", "--rounds", "1"], ["out.json"]),
+    ("audit", "output"): (["audit", "--plan", "plan.json"], ["out.json"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),

@@ -12,8 +12,7 @@ from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import ThresholdLaw
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.cli import audit
-from dp_transforms.cli.audit import command, finish
-from dp_transforms.cli.audit_report import HitsReport, LooksReport
+from dp_transforms.cli.audit import command, finish, report_of
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import choices_of, plan_for
@@ -76,15 +75,15 @@ def test_a_plan_in_which_users_pay_for_hits(tmp_path):
     exact = record["exact"]
     for direction in ("adding", "removing"):
         side = exact[direction]
-        assert 0.9 < side["delta_at_claimed_epsilon"] / plan.shares.paid <= 1
-        assert 0.95 < side["epsilon_at_delta_accounting"] <= 1
-        assert side["best_adaptive_delta"] == pytest.approx(side["delta_at_claimed_epsilon"], rel=1e-4)
-        assert side["best_static"]["delta_at_claimed_epsilon"] < side["delta_at_claimed_epsilon"]
+        assert 0.9 < side["delta"] / plan.shares.paid <= 1
+        assert 0.95 < side["epsilon"] <= 1
+        assert side["best_delta"] == pytest.approx(side["delta"], rel=1e-4)
+        assert side["static_delta"] < side["delta"]
         assert side["stream"]["adds_user"] is (direction == "adding")
         assert len(side["curve"]) > 10
-    assert 0.9 < exact["lone_items"]["delta"] / plan.delta_open <= 1
-    assert exact["together"]["epsilon_at_claimed_delta"] <= 1
-    assert [figure["hits"] for figure in exact["running_figure"]] == [1, 2]
+    assert 0.9 < exact["lone_delta"] / plan.delta_open <= 1
+    assert exact["together_epsilon"] <= 1
+    assert [figure["hits"] for figure in exact["running"]] == [1, 2]
 
 
 def test_a_plan_in_which_users_pay_for_looks(tmp_path):
@@ -102,15 +101,15 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path):
     assert [line.partition(" is large")[0] for line in said.splitlines()] == ["shh: warning: delta = 0.0001"]
     exact = record["exact"]
     price = exact["worst_price"]
-    assert 0.9999 < price["attained_divergence"] / price["claimed_divergence"] <= 1
-    assert exact["prices_compared"] == len(plan.paid_contributions.weights)
-    assert exact["full_purse"]["delta_at_claimed_epsilon"] == pytest.approx(plan.shares.paid)
-    assert [each["looks"] for each in exact["adaptive_looks"]] == [1, 2, 3]
-    assert [each["looks"] for each in exact["equal_looks"]] == [1, 3, 10, 20]
-    for each in (*exact["adaptive_looks"], *exact["equal_looks"]):
-        assert 0 < each["delta_at_claimed_epsilon"] <= plan.shares.paid
-    assert 0.9 < exact["lone_items"]["delta"] / plan.delta_open <= 1
-    assert exact["together"]["delta_at_claimed_epsilon"] <= plan.delta
+    assert 0.9999 < price["look"][0] / price["claimed"] <= 1
+    assert exact["prices"] == len(plan.paid_contributions.weights)
+    assert exact["purse_delta"] == pytest.approx(plan.shares.paid)
+    assert [each["looks"] for each in exact["few"]] == [1, 2, 3]
+    assert [each["looks"] for each in exact["static"]] == [1, 3, 10, 20]
+    for each in (*exact["few"], *exact["static"]):
+        assert 0 < each["delta"] <= plan.shares.paid
+    assert 0.9 < exact["lone_delta"] / plan.delta_open <= 1
+    assert exact["together_delta"] <= plan.delta
 
 
 @pytest.mark.parametrize(
@@ -143,13 +142,13 @@ def _half_the_noise(plan):
 
 def _hits_of_half_the_noise():
     plan = _hits_plan()
-    return HitsReport(plan, audit_exactly(_half_the_noise(plan), HitsClaim.of_plan(plan)))
+    return report_of(plan, audit_exactly(_half_the_noise(plan), HitsClaim.of_plan(plan)))
 
 
 def _looks_that_are_cheap():
     mechanism, claim = mechanism_and_claim(audited_plan())
     cheap = dataclasses.replace(mechanism, scale=150)
-    return LooksReport(audited_plan(), audit_looks_exactly(cheap, claim, most_tests=1))
+    return report_of(audited_plan(), audit_looks_exactly(cheap, claim, most_tests=1))
 
 
 def _exact_looks(plan, most_tests=1):
@@ -219,4 +218,4 @@ def test_the_list_names_what_an_option_leaves_untried(option, value):
 
 
 def _looks_limits(plan, most_tests=1):
-    return LooksReport(plan, _exact_looks(plan, most_tests)).not_tried()
+    return report_of(plan, _exact_looks(plan, most_tests)).not_tried

@@ -85,15 +85,13 @@ def test_the_printed_command_reports_each_hour_as_it_was(tmp_path, header, separ
     assert sum(len(items - expected.get(window, set())) for window, items in named.items()) <= 9, "but for noise"
 
 
-def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_file(tmp_path):
+def test_rows_of_another_form_go_to_the_dead_letter(tmp_path):
     rows = [f"u{n};i;24.10.2026 1{n % 10}:00" for n in range(300)]
     odd = ["u;i;24.13.2026 10:00", "u;i;2026-10-24 10:00", "u;i;", "u;i"]
     (tmp_path / "log.csv").write_text("\n".join(["user;item;timestamp", *rows, *odd]) + "\n")
-    (tmp_path / "shh.toml").write_text(
-        '[replay]\ntime-format = "%d.%m.%Y %H:%M"\ntime-zone = "Europe/Berlin"\ncsv-separator = ";"\n'
-    )
+    reading = ("--time-format", "%d.%m.%Y %H:%M", "--time-zone", "Europe/Berlin", "--csv-separator", ";")
     words = ["replay", "log.csv", *RANGE, "--output", "r.jsonl", "--dead-letter", "bad.jsonl"]
-    ended = shh("--config", "shh.toml", *words, cwd=tmp_path)
+    ended = shh(*words, *reading, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "; 0 outside --start .. --end skipped, 4 unreadable" in ended.stderr
     lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]

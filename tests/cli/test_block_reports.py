@@ -115,7 +115,10 @@ def test_a_block_report_that_does_not_agree_with_its_plan_is_told(folder):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((*RUN, "--forget-after", "2", *OUTPUTS), "--block-output needs a plan with rounds, and this one has none."),
+        (
+            (*RUN, "--usual-contributions", "1", "2", *OUTPUTS),
+            "--block-output needs a plan with rounds",
+        ),
         ((*BLOCKS, "--output", "a.jsonl", "--block-output", "./a.jsonl"), "--output and --block-output name the same"),
         ((*BLOCKS, "--output", "a.jsonl", "--block-output", "a.txt"), "must end in one of .avro"),
         ((*BLOCKS, "--output", "a.jsonl", "--block-output", "nowhere/a.avro"), "The folder does not exist"),

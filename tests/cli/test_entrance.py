@@ -69,7 +69,7 @@ def test_an_engine_that_fails_is_not_blamed_on_standard_output(folder, error, ki
         raise error
 
     monkeypatch.setattr(stream, "RunningPipeline", lambda _: None)
-    monkeypatch.setattr(stream, "StreamWatch", start)
+    monkeypatch.setattr(stream.StreamWatch, "to_the_end", start)
     ended = shh_here.shh(*STREAM, cwd=folder)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
@@ -86,9 +86,13 @@ def test_a_standard_output_that_is_full_is_named(folder):
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
 
 
-@pytest.fixture
-def nowhere():
-    """A standard output whose reader has gone."""
+@pytest.fixture(params=["a closed pipe", "a full disk"])
+def nowhere(request):
+    """A standard output whose reader has gone, or that has no room."""
+    if request.param == "a full disk":
+        with open("/dev/full", "w") as full:
+            yield full
+        return
     reads, writes = os.pipe()
     os.close(reads)
     with open(writes, "w") as file:
@@ -120,7 +124,7 @@ def test_a_stream_goes_on_whoever_can_be_told(folder, nowhere):
 
 def test_what_commands_say_on_stderr_is_said_in_one_place():
     """Else a secret may get through. Others print in colours."""
-    others = {"operator_log.py", "replay.py", "replay_run.py", "stream_status.py", "subcommands.py"}
+    others = {"operator_log.py", "replay.py", "replay_run.py"}
     for path in pathlib.Path(show.__file__).parent.rglob("*.py"):
         if path.name not in others:
             assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path

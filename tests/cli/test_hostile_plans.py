@@ -52,7 +52,7 @@ def test_no_budget_ends_in_a_traceback(mode, extremes):
 
 
 def test_no_whole_number_ends_in_a_traceback():
-    options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
+    options = ("--hits-per-user", "--max-items-per-user", "--most-contributions")
     numbers = ("0", "-1", str(2**31), str(2**62 + 1), str(2**64), "1" + "0" * 400)
     for option, number in itertools.product(options, numbers):
         assert_told(run_plan(*DAY, *LABELS, "--epsilon", "8", "--delta", "1e-6", option, number))

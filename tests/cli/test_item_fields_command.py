@@ -136,16 +136,6 @@ def test_a_job_has_them():
         assert job_words.fields_of(ours).item == item
 
 
-@pytest.mark.parametrize("given", ['"page"', '["page"]', '["country", "page"]'])
-def test_a_file_of_options_names_one_or_several(folder, given):
-    (folder / "own.toml").write_text(f"[replay]\nitem-field = {given}\n")
-    out = f"{len(given)}.jsonl"
-    done = shh("--config", "own.toml", "replay", "log.csv", *BUDGET, "--output", out, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    found = {hitter.item for window in read_report(folder / out) for hitter in window.heavy_hitters}
-    assert found == (LABELS if "country" in given else {"even", "odd"})
-
-
 def test_the_command_that_is_proposed_has_them(folder):
     proposed = shh("replay", "log.csv", *FIELDS, cwd=folder)
     assert proposed.returncode == 2

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from dp_transforms.local.replay import _Replaying
+from dp_transforms.local.replay import LocalReplay
 from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import run_python
@@ -19,11 +19,11 @@ main()
 """
 # In the middle of a replay.
 KILLED = """
-from dp_transforms.local.replay import _Replaying
+from dp_transforms.local.replay import LocalReplay
 def and_then(*arguments):
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
-_Replaying._found = and_then
+LocalReplay._found = and_then
 from dp_transforms.cli.main import main
 main()
 """
@@ -79,13 +79,13 @@ def test_a_full_disk_names_the_output_and_leaves_nothing(folder, name, words, ou
 
 def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
     (folder / "out").mkdir()
-    found = _Replaying._found
+    found = LocalReplay._found
 
     def remove_and_find(*arguments):
         shutil.rmtree("out", ignore_errors=True)
         return found(*arguments)
 
-    monkeypatch.setattr(_Replaying, "_found", remove_and_find)
+    monkeypatch.setattr(LocalReplay, "_found", remove_and_find)
     done = shh("replay", "log.jsonl", *BUDGET, "--output", "out/report.avro", cwd=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from dp_transforms.cli.replay_request import WorkOptions
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.reports import read_report_file
@@ -25,7 +24,7 @@ EXPECTED = {hour: [f"heavy-{hour}"] for hour in (0, 1, 3, 5)}
 
 def everything_in(bucket):
     """Also what is hidden."""
-    return [file.url.removeprefix(bucket + "/") for file in remote_files.store_of(bucket).list_below(bucket + "/")]
+    return [file.url.removeprefix(bucket + "/") for file in remote_files.list_beginning(bucket + "/")]
 
 
 def items(report):
@@ -84,7 +83,7 @@ def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkey
             key,
             fields=fields,
             dead_letter=str(tmp_path / f"{name}.bad"),
-            work=WorkOptions(processes=processes),
+            processes=processes,
         )
         for name, source, processes in (("here", str(path), None), ("there", url, 2))
     )

@@ -61,11 +61,11 @@ def test_a_message_with_line_breaks_forges_no_error_of_ours(message):
 
 
 def test_what_a_library_says_while_a_report_is_written_is_not_shown(tmp_path, monkeypatch):
-    def write(handle):
+    def write(*_):
         raise ValueError("CELL")
 
     write_log(tmp_path / "log.csv")
-    monkeypatch.setattr(replay_run, "report_writer", lambda *_: write)
+    monkeypatch.setattr(replay_run, "report_file_bytes", write)
     with pytest.raises(UserError, match=r"failed with ValueError.*nothing was published") as caught:
         replay_run.run_replay(replay_request(tmp_path / "log.csv", small_plan(), tmp_path / "report.avro", None))
     assert "CELL" not in str(caught.value)

@@ -157,7 +157,7 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     path = tmp_path / "page.html"
     out, err, code = show(
         reports_of(PLAN, STORIES),
-        *("--html", str(path), "--titles", str(titles), "--tz", "Asia/Kolkata"),
+        *("--html", str(path), "--titles", str(titles), "--time-zone", "Asia/Kolkata"),
         header=header_of(PLAN),
     )
     assert (err, code) == ("", 0)
@@ -177,11 +177,15 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     ("words", "code", "told_why"),
     [
         (["--html", "x.txt"], 2, "--html must end in .html"),
-        (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
-        (["--tz", "Berln"], 2, "Do you mean Europe/Berlin?"),
-        (["--html", "x.html", "--titles", "bad.csv"], 1, "--titles bad.csv must name the columns item and title"),
-        (["--html", "x.html", "--titles", "short.csv"], 1, "too few or too many cells in line 2"),
-        (["--html", "x.html", "--titles", "comma.csv"], 1, "Put titles with commas in quotes"),
+        (["--time-zone", "Nowhere/Land"], 1, "Use a name such as Europe/Berlin, or UTC"),
+        (["--time-zone", "Berln"], 1, "Do you mean Europe/Berlin?"),
+        (
+            ["--html", "x.html", "--titles", "bad.csv"],
+            1,
+            "--titles bad.csv must be CSV in UTF-8 that names the columns",
+        ),
+        (["--html", "x.html", "--titles", "short.csv"], 1, "line 2 has too few or too many"),
+        (["--html", "x.html", "--titles", "comma.csv"], 1, "Put titles in quotes"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_remedy(show, tmp_path, monkeypatch, words, code, told_why):

@@ -5,9 +5,8 @@ import sqlite3
 
 import pytest
 
-from dp_transforms.cli.options import LogError
+from dp_transforms.cli.options import LogError, Options
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import AccountOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -20,7 +19,7 @@ PLAN = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 360
 @pytest.fixture
 def account(tmp_path):
     ledger = str(tmp_path / "ledger.db")
-    return RunAccount.of_options(AccountOptions(ledger=ledger, population="n", max_epsilon="100", max_delta="1e-3"))
+    return RunAccount.of_options(Options(ledger=ledger, population="n", max_epsilon="100", max_delta="1e-3"))
 
 
 def asked(account, input_fingerprint="input"):

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from dp_transforms.cli import replay_on_runner
+from dp_transforms.beam import jobs
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
@@ -132,7 +132,7 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder):
 def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder, monkeypatch, what, said):
     """The job publishes by itself: two answers for one price would be read. Its report is gone when the command looks,
     or another attempt at the job fails on the log once the first one has published."""
-    good, run_to_end = (folder / "log.parquet").read_bytes(), replay_on_runner.run_to_end
+    good, run_to_end = (folder / "log.parquet").read_bytes(), jobs.run_to_end
 
     def and_then(pipeline):
         result = run_to_end(pipeline)
@@ -142,7 +142,7 @@ def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder, mo
             raise EventFileError("log.parquet", "it was changed while it was read")
         return result
 
-    monkeypatch.setattr(replay_on_runner, "run_to_end", and_then)
+    monkeypatch.setattr(jobs, "run_to_end", and_then)
     if what == "withheld":
         rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
         write_parquet(folder / "log.parquet", rows)
@@ -183,7 +183,7 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
 
 
 def stream(folder, output, *words):
-    clock = ("--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s")
+    clock = ("--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s")
     return shh(
         *("stream", "--input", "logs", *RANGE, *BUDGET, *ACCOUNT, *clock),
         *("--noise-key-file", "noise.key", "--output", output, *words),

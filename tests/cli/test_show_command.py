@@ -41,7 +41,7 @@ def test_people_see_the_guarantee_and_the_windows(show, ending):
     assert "● above" in out
     assert "○ between" in out
     assert "running estimate, of 2" in out
-    assert "--all" not in out
+    assert "--last" not in out
 
 
 def many(windows, items=1):
@@ -55,13 +55,14 @@ def shown(out):
 def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
     out, _, _ = show(many(30))
     assert shown(out) == list(range(6, 30))
-    assert "The latest 24 of 30 windows with heavy items; --all shows every one." in out
+    assert "The latest 24 of 30 windows with heavy items; --last 30 shows all." in out
     out, _, _ = show(many(30), "--last", "3")
     assert shown(out) == [27, 28, 29]
-    out, _, _ = show(many(30), "--all")
+    out, _, _ = show(many(30, 10), "--last", "30")
     assert shown(out) == list(range(30))
     assert "latest" not in out
-    assert show(many(3), "--all", "--last", "2")[2] == 2
+    assert "w29i9" in out
+    assert "w29i9" not in show(many(30, 10))[0]
     assert show(many(3), "--last", "0")[2] == 2
 
 
@@ -113,29 +114,14 @@ def test_hits_paid_are_exact_also_where_the_running_estimate_is_the_same(mode, k
         assert all(found >= number for found, number in zip(shown(windows[first:]), expected[first:], strict=True))
 
 
-def test_one_item_can_be_followed(show):
-    out, _, _ = show([*LABELS, report(9, HeavyHitter("iphone", BETWEEN, 7))], "--item", "iphone")
-    assert "●iphone" in out
-    assert "○iphone~7" in out
-    assert "beatles" not in out
-    assert "android" not in out
-    for more in ((), ("--json",), ("--html", "page.html")):
-        assert show(LABELS, "--item", "iph\x1b", *more) == (
-            "",
-            "shh: no window reports iph\\x1b. Some users may have held it, but too few.\n",
-            4,
-        )
-    assert not pathlib.Path("page.html").exists()
-
-
 def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(many(30), "--json")
     assert list(map(without_trend, out.splitlines())) == many(30)
     out, _, _ = show(many(30), "--json", "--last", "2")
     assert list(map(without_trend, out.splitlines())) == many(30)[-2:]
     assert [json.loads(line)["gone"] for line in out.splitlines()] == [["w27i0"], ["w28i0"]]
-    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="jsonl")
-    assert json.loads(out)["heavy_hitters"] == [
+    out, _, _ = show(LABELS, "--json", ending="jsonl")
+    assert json.loads(out.splitlines()[0])["heavy_hitters"][1:] == [
         {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
         | {"rank": 2, "change": None}
     ]
@@ -165,9 +151,9 @@ def test_signs_say_what_has_changed_and_titles_stand_for_labels(show, tmp_path):
     ]
     assert "★ new, ▲ rising, ▼ falling against the window before. Rising: at least 1.5 times" in " ".join(out.split())
     # Compared with the window before, whichever windows and items are shown.
-    out, _, _ = show(None, "--last", "1", "--item", "a")
+    out, _, _ = show(None, "--last", "1")
     assert "▼a≥200 " in out
-    assert show(None, "--json", "--titles", str(titles))[2] == 2
+    assert show(None, "--json", "--titles", str(titles))[2] == 1
     in_ascii = rendered(reports_of(plan, held), plan=json.loads(plan.to_json()), ascii_only=True)
     assert "+a>=500  !b>=60  !c>=50" in in_ascii
     assert "-a>=200  b>=60  1 gone" in in_ascii
@@ -191,7 +177,7 @@ def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
 def test_a_pipe_that_closes_early_is_not_an_error(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
-    command = ["-m", "dp_transforms.cli.main", "show", path, "--all"]
+    command = ["-m", "dp_transforms.cli.main", "show", path, "--last", "100000"]
     with python(*command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()
@@ -246,8 +232,8 @@ def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path):
         assert out == f"{expected}These files are parts of a run, and do not say whether it has ended.\n"
         assert list(map(without_trend, said("show", *words, "--json")[0].splitlines())) == LABELS
         assert "3 items were named in 2 windows" in said("explain", *words)[0]
-        page = tmp_path / "page.html"
-        assert said("show", *words, "--html", page, "--force")[0] == f"Page written to {page}.\n"
+        page = tmp_path / f"page{len(words)}.html"
+        assert said("show", *words, "--html", page)[0] == f"Page written to {page}.\n"
         assert "3 items were named in 2 windows" in page.read_text()
 
 
@@ -290,7 +276,6 @@ def test_a_table_has_a_row_for_each_item_and_no_formula(show, tmp_path):
         path = tmp_path / f"table.{ending}"
         assert show(reports, "--output", str(path), header=NAMES_HEADER) == (f"Table written to {path}.\n", "", 0)
         assert show(reports, "--output", str(path))[2] == 1, "it exists"
-        assert show(reports, "--output", str(path), "--force", header=NAMES_HEADER)[2] == 0
     with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
         of_csv = list(csv.DictReader(file))
     of_json = [json.loads(line) for line in (tmp_path / "table.jsonl").read_text().splitlines()]
@@ -305,9 +290,8 @@ def test_a_table_has_a_row_for_each_item_and_no_formula(show, tmp_path):
         **{name: "" if value is None else str(value) for name, value in of_json[4].items()},
         "item": "'=1+1",
     }
-    for more in (("--last", "1", "--item", "\ta"), ("--item", "\ta")):
-        show(reports, "--output", str(tmp_path / "one.jsonl"), "--force", *more, header=NAMES_HEADER)
-        one = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
-        assert one[-1] == of_json[-1]
-        assert (one[-1]["rank"], one[-1]["change"], len(one)) == (2, "same", 3 - len(more) // 2)
+    show(reports, "--output", str(tmp_path / "one.jsonl"), "--last", "1", header=NAMES_HEADER)
+    one = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
+    assert one == of_json[-2:]
+    assert (one[-1]["rank"], one[-1]["change"]) == (2, "same")
     assert "--output must end in .csv or .parquet or .jsonl" in show(reports, "--output", "table.xlsx")[1]

@@ -21,7 +21,7 @@ from dp_transforms import (
     WindowSchedule,
     find_log_chunks,
 )
-from dp_transforms.beam.write_files import WriteReports
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.reports import read_report_file
 from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, KEY, PLAN, START, run, write_log_and_key
 from tests.helpers import shh_process
@@ -57,9 +57,8 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
-        ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most the idle timeout (60)"]),
         ([*FOLDER, *OUT, *KEY, "--flink_master=jobs:1"], ["--flink_master is an option of Beam", "--runner"]),
-        ([*FOLDER, *OUT, *KEY, *CLUSTER, "--savepoint_path=/s"], ["needs its name: --run-id"]),
+        ([*FOLDER, *OUT, *KEY, *CLUSTER, "--savepoint_path=/s"], ["--run-id must be given for a run that is resumed"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*KAFKA, "--output", "kafka://localhost:9/r", *KEY, *CLUSTER, "--once"], ["--once needs a stop file"]),
     ],
@@ -157,7 +156,7 @@ def started(folder, *words, start=shh_process.python):
 
 
 def test_a_signal_drains_the_run(folder):
-    clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
+    clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s"]
     with started(folder, *clock) as process:
         assert process.stderr is not None
         waiting = process.stderr.readline()
@@ -180,36 +179,13 @@ def test_once_reads_what_is_there_and_ends(folder, is_empty, capsys):
     """Also a folder without files, of a run whose range goes on for decades."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    logs = ["--input", "empty", "--allow-empty"] if is_empty else ["--input", "logs", "--time-unit", "s"]
+    logs = ["--input", "empty"] if is_empty else ["--input", "logs", "--time-unit", "s"]
     code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *clock, "--once"], capsys)
     assert code == 0, err
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)
     assert "A stop was asked for: all 8 windows are closed" in err
     assert (not out) == is_empty
     assert not (folder / "reports.stop").exists()
-
-
-LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9", "--max-delta", "1e-5"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--input", "empty", *PLAN], "0 are outside, 0 come too late or too early by --clock event, 0 records"),
-        ([*FOLDER, *PLAN, "--time-unit", "ms"], "1,218 are outside, 0 come"),
-        ([*FOLDER, *PLAN, "--user-field", "name"], "1,218 records cannot be read"),
-        ([*FOLDER, *PLAN, "--clock", "arrival"], "0 are outside, 1,218 come too late or too early by --clock arrival"),
-    ],
-)
-def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(folder, words, says, capsys):
-    (folder / "empty").mkdir()
-    clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    code, out, err = run([*clock, *words, *KEY, *OUT, *LEDGER, "--once"], capsys)
-    assert (code, out) == (4, "")
-    assert says in err
-    assert "2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z" in err
-    assert not {"reports", "reports.stop"} & {path.name for path in folder.iterdir()}
-    assert not (folder / "ledger.db").exists()
 
 
 def test_a_second_signal_stops_at_once(folder):

@@ -3,12 +3,12 @@
 import datetime
 import itertools
 import os
+import types
 
 import pytest
 
-from dp_transforms.cli.shared_options import ViewOptions
-from dp_transforms.cli.stream_status import StreamPage, StreamStatus
-from dp_transforms.cli.stream_watch import SinkWatch
+from dp_transforms.cli import stream_watch
+from dp_transforms.cli.stream_watch import StreamPage, StreamWatch
 from dp_transforms.core.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page import report_page
@@ -20,11 +20,10 @@ from tests.helpers.sinks import write_all
 PLAN_OF_STORIES = hourly_plan()
 HEADER = header_of(PLAN_OF_STORIES)
 REPORTS = reports_of(PLAN_OF_STORIES, STORIES)
-VIEW = ViewOptions(zone=datetime.UTC, page_title="Trends")
 
 
-def page_of(path, header=HEADER, said=None, titles=None):
-    return StreamPage(str(path), header, VIEW, titles or {}, [].append if said is None else said.append)
+def page_of(path, header=HEADER, titles=None):
+    return StreamPage(str(path), header, datetime.UTC, titles or {})
 
 
 def starts(path):
@@ -49,7 +48,6 @@ def test_each_window_is_on_the_next_page_and_the_end_is_said(tmp_path):
         page.update([], None)
     shown = Page(path.read_text())
     assert shown.data["goes_on"] is True
-    assert "Trends" in shown.texts
     assert "The first" in shown.data["columns"]["titles"]
     assert summary(path).endswith("The run goes on: further windows may follow.")
     page.update([], RunEnded("news", 12, len(REPORTS)))
@@ -84,10 +82,11 @@ def test_a_command_that_is_killed_leaves_the_whole_page_before(tmp_path, monkeyp
     assert len(starts(path)) == 2
 
 
-def test_a_page_that_cannot_be_written_is_told_once_and_tried_again(tmp_path):
+def test_a_page_that_cannot_be_written_is_told_once_and_tried_again(tmp_path, monkeypatch):
     folder, said = tmp_path / "www", []
+    monkeypatch.setattr(stream_watch, "tell", said.append)
     folder.mkdir()
-    page = page_of(folder / "page.html", said=said)
+    page = page_of(folder / "page.html")
     folder.rename(tmp_path / "away")
     for report in REPORTS[:3]:
         page.update([report], None)
@@ -136,13 +135,13 @@ def test_windows_of_many_items_are_fewer(tmp_path):
 def test_who_watches_a_run_again_has_all_that_it_reported_on_the_page(tmp_path):
     sink, path = ReportFolder(str(tmp_path / "reports")), tmp_path / "page.html"
     write_all(sink, REPORTS[:3], None, HEADER)
-    watch = SinkWatch(sink, "run-1", StreamStatus(), page_of(path), goes_on=True)
+    job = types.SimpleNamespace(sink=sink, run_id="run-1", plan=PLAN_OF_STORIES, stop_file=None)
+    watch = StreamWatch(types.SimpleNamespace(job=job, resumes=True), page_of(path))
     watch.check()
     assert len(starts(path)) == 3
     write_all(sink, REPORTS[3:], RunEnded("news", 12, len(REPORTS)), HEADER)
     assert watch.check() is not None
     assert len(starts(path)) == len(REPORTS)
-    watch.close()
 
 
 def test_the_command_writes_it(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 is named, and signals are counted wherever they meet it."""
 
 import contextlib
-import io
 import re
 import signal
 import threading
@@ -10,17 +9,16 @@ import time
 import types
 
 import pytest
-from rich.console import Console
 
-from dp_transforms.cli.stream_options import StreamOptions
-from dp_transforms.cli.stream_status import StreamStatus
-from dp_transforms.cli.stream_watch import SinkWatch, StopSignals, StreamWatch, caught_stops
+from dp_transforms.cli import stream_watch
+from dp_transforms.cli.stream_watch import StopSignals, StreamWatch, caught_stops, operator_line
 from dp_transforms.core.window_report import RunEnded, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers import shh_process
+from tests.helpers.small_runs import small_plan
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -61,21 +59,27 @@ class Sink:
         self.is_closed = True
 
 
-class Status(StreamStatus):
+class Status:
     """Keeps what a person would see."""
 
     def __init__(self):
-        super().__init__(out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
         self.lines = []
         self.shown = []
 
     def tell(self, text):
-        super().tell(text)
-        self.lines.append(text)
+        if not text.startswith("[not covered by the guarantee"):
+            self.lines.append(text)
 
-    def show_reports(self, reports):
-        super().show_reports(reports)
-        self.shown += reports
+
+@pytest.fixture
+def status(monkeypatch):
+    return see(monkeypatch, Status())
+
+
+def see(monkeypatch, seen):
+    monkeypatch.setattr(stream_watch, "tell", lambda text: seen.tell(text))
+    monkeypatch.setattr(stream_watch, "show_reports", seen.shown.extend)
+    return seen
 
 
 def clock(seconds):
@@ -86,14 +90,21 @@ def clock(seconds):
         now += seconds
 
 
-def watch_of(sink, status, seconds):
+def request_of(sink, recovers=False, resumes=False, stop_file=None):
+    of_clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
+    plan = small_plan()
+    of_job = types.SimpleNamespace(sink=sink, run_id="run-1", plan=plan, stop_file=stop_file, clock=of_clock)
+    return types.SimpleNamespace(job=of_job, once=False, reads_once=False, recovers=recovers, resumes=resumes)
+
+
+def watch_of(sink, seconds):
     ticks = clock(seconds)
-    return SinkWatch(sink, "run-1", status, patience_seconds=120, clock=lambda: next(ticks))
+    return StreamWatch(request_of(sink), patience_seconds=120, clock=lambda: next(ticks))
 
 
-def test_an_outage_is_told_once_and_what_comes_after_it_is_shown():
-    sink, status = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END)), Status()
-    watched = watch_of(sink, status, 59.0)
+def test_an_outage_is_told_once_and_what_comes_after_it_is_shown(status):
+    sink = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END))
+    watched = watch_of(sink, 59.0)
     assert [watched.check() for _ in range(8)] == [*[None] * 7, END]
     assert status.shown == REPORTS
     assert len(status.lines) == 2, "once for each outage, each with a patience of its own"
@@ -101,23 +112,22 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown():
 
 
 def test_the_end_counts_when_no_report_is_missing_any_more():
-    watched = watch_of(Sink((REPORTS[:1], END), (REPORTS, END)), Status(), 1.0)
+    watched = watch_of(Sink((REPORTS[:1], END), (REPORTS, END)), 1.0)
     assert [watched.check(), watched.check()] == [None, END]
 
 
-def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts():
-    status = Status()
-    watched = watch_of(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), status, 1.0)
+def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts(status):
+    watched = watch_of(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), 1.0)
     assert [watched.check(), watched.check(), watched.check()] == [None, None, END]
     assert status.shown == REPORTS
 
 
-def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path):
+def test_a_look_at_a_real_output_does_not_read_all_of_it_again(status, tmp_path):
     """An old window that is damaged later does not matter: it was read, and shown."""
     header = ReportHeader("run-1", "events", "Each user's whole log is protected.", {"epsilon": 1.0})
-    folder, status = ReportFolder(str(tmp_path / "reports")), Status()
+    folder = ReportFolder(str(tmp_path / "reports"))
     writer = folder.open(header)
-    watched = SinkWatch(folder, "run-1", status)
+    watched = watch_of(folder, 1.0)
     writer.write(REPORTS[0])
     assert watched.check() is None
     next(iter((tmp_path / "reports").glob("1970*"))).write_text("damaged")
@@ -127,9 +137,9 @@ def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path):
     assert status.shown == REPORTS
 
 
-def test_an_outage_that_lasts_is_an_error():
-    sink, status = Sink(None), Status()
-    watched = watch_of(sink, status, 60.0)
+def test_an_outage_that_lasts_is_an_error(status):
+    sink = Sink(None)
+    watched = watch_of(sink, 60.0)
     assert [watched.check(), watched.check()] == [None, None]
     with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\.$"):
         watched.check()
@@ -138,18 +148,18 @@ def test_an_outage_that_lasts_is_an_error():
 
 def test_one_read_that_takes_longer_than_the_patience_is_not_the_last():
     """A read of a topic waits for two minutes by itself."""
-    watched = watch_of(Sink(None, (REPORTS, END)), Status(), 1000.0)
+    watched = watch_of(Sink(None, (REPORTS, END)), 1000.0)
     assert [watched.check(), watched.check()] == [None, END]
 
 
 def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read():
     sink = Sink(None, None, None, (REPORTS, END))
-    assert watch_of(sink, Status(), 1.0).check_until_read(lambda: False) == END
-    assert watch_of(Sink(([], None)), Status(), 1.0).check_until_read(lambda: False) is None
+    assert watch_of(sink, 1.0).check_until_read(lambda: False) == END
+    assert watch_of(Sink(([], None)), 1.0).check_until_read(lambda: False) is None
     with pytest.raises(UserError, match="could not be read for 120 s"):
-        watch_of(Sink(None), Status(), 10.0).check_until_read(lambda: False)
+        watch_of(Sink(None), 10.0).check_until_read(lambda: False)
     with pytest.raises(UserError, match="what was written stays"):
-        watch_of(Sink(None), Status(), 1.0).check_until_read(lambda: True)
+        watch_of(Sink(None), 1.0).check_until_read(lambda: True)
 
 
 # --- The command that watches
@@ -183,17 +193,15 @@ class Job:
 PRISM, FLINK = {"recovers": False, "resumes": False}, {"recovers": True, "resumes": False}
 
 
-def watch(sink, job, status, runner, stop_file=None, patience=120.0):
-    clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
-    of_job = types.SimpleNamespace(sink=sink, run_id="run-1", stream="events", stop_file=stop_file, clock=clock)
-    request = types.SimpleNamespace(job=of_job, options=StreamOptions(), reads_once=False, **runner)
-    StreamWatch(job, request, status, pause_seconds=0.0, patience_seconds=patience).to_the_end()
+def watch(sink, job, runner, stop_file=None, patience=120.0):
+    request = request_of(sink, stop_file=stop_file, **runner)
+    StreamWatch(request, pause_seconds=0.0, patience_seconds=patience).to_the_end(job)
 
 
-def test_a_command_tolerates_an_outage_of_the_output():
-    sink, status = Sink(([], None), None, None, (REPORTS, END)), Status()
+def test_a_command_tolerates_an_outage_of_the_output(status):
+    sink = Sink(([], None), None, None, (REPORTS, END))
     job = Job(sink, 99)
-    watch(sink, job, status, PRISM)
+    watch(sink, job, PRISM)
     assert job.is_cancelled
     assert sink.is_closed
     assert status.shown == REPORTS
@@ -207,11 +215,11 @@ def test_a_command_that_gives_up_leaves_no_job_behind():
     sink = Sink(None)
     job = Job(sink, 99)
     with pytest.raises(UserError, match=r"Check the brokers\.$"):
-        watch(sink, job, Status(), FLINK, patience=0.0)
+        watch(sink, job, FLINK, patience=0.0)
     assert job.is_cancelled
 
 
-def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path):
+def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path, monkeypatch):
     """What the first line says can be relied on at once: not before signals are caught."""
     sink = Sink(([], None), ([], None), (REPORTS, END))
     stop_file = tmp_path / "folder that a cleaner removed" / "stop"
@@ -222,8 +230,8 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path):
             if text.startswith("Ctrl-C drains it"):
                 signal.raise_signal(signal.SIGINT)
 
-    status = Impatient()
-    watch(sink, Job(sink, 99), status, PRISM, str(stop_file))
+    status = see(monkeypatch, Impatient())
+    watch(sink, Job(sink, 99), PRISM, str(stop_file))
     begins = ["Ctrl-C drains it", "Draining", "A stop was asked for", "2 windows with heavy items; see all with"]
     assert [words.split(":")[0] for words in status.lines] == begins
     assert re.match(
@@ -232,7 +240,7 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path):
     assert not stop_file.exists()
 
 
-def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path):
+def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path, monkeypatch):
     """Its partitions must all find the same moment: the file goes away with the end of the run, and not before."""
 
     class Stopped(Status):
@@ -242,38 +250,44 @@ def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path):
                 signal.raise_signal(signal.SIGINT)
 
     for number, (runner, stays) in enumerate(((PRISM, False), (FLINK, True))):
-        stop_file, status, sink = tmp_path / str(number), Stopped(), Sink(([], None))
+        stop_file, sink = tmp_path / str(number), Sink(([], None))
+        status = see(monkeypatch, Stopped())
         with pytest.raises(SystemExit):
-            watch(sink, Job(sink, 99), status, runner, str(stop_file))
+            watch(sink, Job(sink, 99), runner, str(stop_file))
         assert stop_file.exists() == stays
         assert (f"leave {stop_file} there" in status.lines[-1]) == stays
     came = stop_file.stat().st_ctime_ns
     again = {**FLINK, "resumes": True}
     for answers, error in ((([], None), StreamError("broken")), ((REPORTS, END), None)):
-        sink, status = Sink(answers), Status()
+        sink, status = Sink(answers), see(monkeypatch, Status())
         assert stop_file.stat().st_ctime_ns == came
         with contextlib.nullcontext() if error is None else pytest.raises(UserError, match="broken"):
-            watch(sink, Job(sink, 2, error), status, again, str(stop_file))
+            watch(sink, Job(sink, 2, error), again, str(stop_file))
         assert status.lines[1].startswith("Draining: what arrives by ")
     assert not stop_file.exists()
 
 
 def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read():
-    sink, status = Sink(None), Status()
+    sink = Sink(None)
     with pytest.raises(UserError, match="a window was answered twice"):
-        watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, PRISM)
+        watch(sink, Job(sink, 2, StreamError("a window was answered twice")), PRISM)
     assert sink.reads == 2
 
 
-def test_partitions_that_are_not_read_are_told():
-    sink, status = Sink(([], None), (REPORTS, END)), Status()
-    watch(sink, Job(sink, 99, gauges={"partitions_unread": 1}), status, PRISM)
+def test_the_operators_line_is_marked():
+    text = operator_line({"events_read": 5000, "events_rejected": 2, "events_late": 0}, {"pending_windows": 1})
+    assert text == "[not covered by the guarantee, for the operator: 5,000 events, 1 windows pending, 2 rejected]"
+
+
+def test_partitions_that_are_not_read_are_told(status):
+    sink = Sink(([], None), (REPORTS, END))
+    watch(sink, Job(sink, 99, gauges={"partitions_unread": 1}), PRISM)
     assert any("1 partitions were added to --input. This run does not read them." in line for line in status.lines)
 
 
-def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on():
-    sink, status = Sink((REPORTS[:1], None), (REPORTS, None)), Status()
-    watch(sink, Job(sink, 2), status, {**FLINK, "resumes": True})
+def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on(status):
+    sink = Sink((REPORTS[:1], None), (REPORTS, None))
+    watch(sink, Job(sink, 2), {**FLINK, "resumes": True})
     assert status.shown == REPORTS[1:]
     assert status.lines[0] == (
         "1 windows with heavy items were reported before, some perhaps while no command watched: they are not shown"
@@ -290,7 +304,6 @@ SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.
 UNDER_FIRE = f"""
 import os, subprocess, sys
-from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import caught_stops
 send = "import os, sys, time\\nfor _ in range({SIGNALS}):\\n    os.kill(int(sys.argv[1]), 2)\\n    time.sleep(0.002)"
 with caught_stops() as stops:

@@ -134,7 +134,7 @@ def replay(case: Case) -> list[WindowReport]:
 
 def pool(case: Case) -> list[WindowReport]:
     """The command, by three worker processes."""
-    return transcripts.replayed(_written(case), allow_empty=True, work=transcripts.BY_THREE).reports
+    return transcripts.replayed(_written(case), allow_empty=True, processes=3).reports
 
 
 def batch(case: Case) -> list[WindowReport]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from dp_transforms.beam.metrics import NAMESPACE, counts_and_gauges
+from dp_transforms.beam.workers import NAMESPACE, counts_and_gauges
 from examples.engines import flink, flink_cluster
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason

@@ -16,8 +16,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.write_files import WriteRejectedFolder
-from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.beam.write_reports import WriteRejectedFolder, WriteReportStream
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs import EventFields

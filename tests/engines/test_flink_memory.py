@@ -9,7 +9,7 @@ import subprocess
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.beam.write_files import WriteReports
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
 from examples.engines.engine_process import engine_file, java

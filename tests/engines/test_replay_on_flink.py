@@ -16,8 +16,7 @@ from collections import Counter
 
 import pytest
 
-from dp_transforms.cli.replay_on_runner import run_on_runner
-from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.replay_run import run_on_runner, run_replay
 from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file

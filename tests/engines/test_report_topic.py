@@ -95,7 +95,7 @@ def test_a_writer_that_was_replaced_writes_no_more(sink):
     zombie.write(REPORTS[0])
     zombie.commit()
     zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
-    zombie.place.producer.flush(60.0)  # on the broker, and not committed
+    zombie.producer.flush(60.0)  # on the broker, and not committed
     successor = sink.open(header())
     with pytest.raises(StreamError, match="another worker has taken over this run"):
         zombie.commit()
@@ -126,7 +126,7 @@ def test_a_writer_waits_behind_the_open_transaction_of_another_run(sink):
     runs = (header(f"run-{number}") for number in range(2, 100))
     other = sink.open(next(run for run in runs if _partition(run, 3) == _partition(header(), 3)))
     other.write(report(0))
-    other.place.producer.flush(60.0)
+    other.producer.flush(60.0)
     for window in REPORTS:
         writer.write(window)
     writer.commit()
@@ -187,7 +187,7 @@ def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server
     assert len(str(caught.value)) < 300, "it holds nothing of the report"
     writer = sink.open(header())
     writer.write(large_report(3, 140))
-    writer.place.producer.flush(10.0)  # it is refused before the next one is written
+    writer.producer.flush(10.0)  # it is refused before the next one is written
     with pytest.raises(StreamError, match=r"Raise its max\.message\.bytes"):
         writer.write(REPORTS[2])
     writer.close()

@@ -137,7 +137,7 @@ def _text_cases() -> list[BigCase]:
 def _many_names() -> bytes:
     """The largest report of names: each label is another one."""
     hitters = [HeavyHitter(f"{number:060}", None, None, 2**63 - 1, 2**63 - 1) for number in range(2**18)]
-    return report_file_bytes(HEADER, [report(0, *hitters)], file_format="json")
+    return report_file_bytes(HEADER, [report(0, *hitters)], "json")
 
 
 def _own_cases() -> list[BigCase]:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
-from dp_transforms.beam.keys import KeyFile
+from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.core.event_batch import MAX_ID_BYTES
@@ -43,7 +43,7 @@ def report_samples() -> list[Sample]:
     kinds = {"none": (HEADER, []), "four": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
     kinds["names"] = (NAMES_HEADER, [NAMES])
     return [
-        Sample(f"{form}, {name}", report_file_bytes(header, held, file_format=form), f".{form}", mutators[form])
+        Sample(f"{form}, {name}", report_file_bytes(header, held, form), f".{form}", mutators[form])
         for form in mutators
         for name, (header, held) in kinds.items()
     ]
@@ -56,7 +56,7 @@ def _read_report(_sample: Sample, path: str) -> Any:
     for form in ("json", "avro"):
         copy = f"{path}.copy.{form}"
         with open(copy, "wb") as file:
-            file.write(report_file_bytes(header, held, file_format=form))
+            file.write(report_file_bytes(header, held, form))
         found, again = read_report_file(copy)
         again = list(again)
         os.unlink(copy)
@@ -81,7 +81,7 @@ def _show(_sample: Sample, path: str) -> Any:
     """``shh show`` with its table, its JSON and its page: nothing that a terminal or a browser would obey."""
     outputs = []
     try:
-        for words in (["--all", "--html", f"{path}.html"], ["--json"]):
+        for words in ([], ["--html", f"{path}.html"], ["--json"]):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 show.command.main(args=[path, *words], standalone_mode=False)

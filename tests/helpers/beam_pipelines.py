@@ -15,7 +15,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from dp_transforms.beam import coders  # noqa: F401  (registers that of EventBatch)
+from dp_transforms.beam import workers  # noqa: F401  (registers that of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.window_report import HeavyHitter, WindowReport

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.cli.plan_options import PlanOptions
-from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
+from dp_transforms.cli.replay_run import ReplayRequest
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -78,21 +77,17 @@ def replay_request(
     key_path: str | None,
     run_id: str = "run-1",
     fields: EventFields | None = None,
-    public_items: str | None = None,
-    shards: int | None = None,
     **asked: Any,
 ) -> ReplayRequest:
-    """asked: further fields of `ReplayOptions`."""
+    """asked: further fields of `ReplayRequest`."""
     fields = fields or EventFields()
-    options = ReplayOptions(
-        logs=(str(log),), plan=PlanOptions(public_items=public_items), noise_key_file=key_path, **asked
-    )
     return ReplayRequest(
-        options,
+        logs=(str(log),),
         chunks=find_log_chunks([str(log)], fields),
         fields=fields,
         plan=plan,
+        noise_key=key_path,
         output=str(output),
         run_id=run_id,
-        shards=shards,
+        **asked,
     )

@@ -17,12 +17,10 @@ import click
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 SHARED = "several commands"
 _BLOCK = re.compile(r"^<!-- options of ([a-z ]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
-_OPTION = re.compile(r"--[a-z-]+( (?!or\b|and\b)[\w:-]+)?")
 _CLAUSE = re.compile(
     r"(?:(?:With|Where) [^:]*: )?.*?(?=[:;] | \((?!window)|\.(?: (?!\d)|$)|$)"
 )  # "With looks: ..." goes on
 _SENTENCE_ENDS = re.compile(r"(?<=[^.]..\.) (?!\d)")
-_NAMED_AT_MOST = 6  # options of a rule; of more, three are named
 
 
 class Said(NamedTuple):
@@ -86,19 +84,16 @@ def _default(option: click.Option) -> str:
 
 
 def with_options(page: str, found: Mapping[str, click.Command]) -> str:
-    """The page with the options of these commands, and the rules between them, between its marks."""
+    """The page with the options of these commands between its marks."""
     options = {name: [one.line() for one in options_of(command).values()] for name, command in found.items()}
-    rules = {name: _rules(command) for name, command in found.items()}
-    of_several, rules_of_several = _of_several(options), _of_several(rules)
+    of_several = _of_several(options)
 
     def block(mark: re.Match[str]) -> str:
         name = mark[1]
         if name == SHARED:
-            lines = [*_listed("Of", of_several), *_listed("What goes together in", rules_of_several)][1:]
+            lines = _listed(of_several)[1:]
         else:
-            own = [one for one in options[name] if one not in of_several]
-            own_rules = [one for one in rules[name] if one not in rules_of_several]
-            lines = [*own, *(["", "What goes together:", "", *own_rules] if own_rules else [])]
+            lines = [one for one in options[name] if one not in of_several]
         return "\n".join([f"<!-- options of {name} -->", "", *lines, "", "<!-- end -->"])
 
     return _BLOCK.sub(block, page)
@@ -113,36 +108,12 @@ def _of_several(lines: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]
     return {line: tuple(names) for line, names in having.items() if len(names) > 1}
 
 
-def _listed(of: str, shared: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _listed(shared: Mapping[str, tuple[str, ...]]) -> list[str]:
     lines: list[str] = []
     for names in dict.fromkeys(shared.values()):
         commands = " and ".join(filter(None, (", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`")))
-        lines += ["", f"{of} {commands}:", "", *(line for line, having in shared.items() if having == names)]
+        lines += ["", f"Of {commands}:", "", *(line for line, having in shared.items() if having == names)]
     return lines
-
-
-def _rules(command: click.Command) -> list[str]:
-    """The rules between its options, from the table that checks them; but not what the lines of the options say."""
-    lines = {name: one.line() for name, one in options_of(command).items()}
-    return [
-        _wrapped(f"- {_some(rule.options)}: {_some(rule.in_short)}.")
-        for rule in getattr(command, "rules", [])
-        if not rule.needs or not all(_names(lines[name.split()[0]], rule.needs) for name in rule.options.split(", "))
-    ]
-
-
-def _names(line: str, needs: str) -> bool:
-    """Whether an option's line names one of these; of a charge its name is enough."""
-    words = [needed.removeprefix("--charge ").split()[0] for needed in needs.split(" | ")]
-    return any(re.search(rf"(?<![\w-]){word}(?![\w-])", line) for word in words)
-
-
-def _some(text: str) -> str:
-    """Options and their values in backticks; of a long list the first three, and how many more."""
-    named = text.split(", ")
-    kept = named[:3] if len(named) > _NAMED_AT_MOST else named
-    more = f" and {len(named) - len(kept)} more" if len(kept) < len(named) else ""
-    return _OPTION.sub(r"`\g<0>`", ", ".join(kept)) + more
 
 
 def _wrapped(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
-from dp_transforms.local.pool import ThisProcess, Workers
+from dp_transforms.local.pool import ThisProcess
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import sealing_key
@@ -37,7 +37,7 @@ class Parts:
         *,
         shards: int | None = None,
         batch: int = 200,
-        workers: Workers | None = None,
+        workers: ThisProcess | None = None,
     ) -> list:
         """The windows up to this one, from all of this log. Returns their reports."""
         part, after = self._next(end), self.folder / f"state-{len(self.states)}"

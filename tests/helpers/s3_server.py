@@ -1,4 +1,6 @@
-"""A real S3 server for tests: moto's, on a free port of this machine, beside a count of what is asked of it."""
+"""A real S3 server for tests: moto's, on a free port of this machine, beside a count of what is asked of it. It also
+takes the requests of Google Cloud Storage, whose protocol differs in the names of the headers: no emulator of it takes
+uploads by that protocol."""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ import functools
 import socket
 import sys
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
+SECRET = "kL8secret"  # in the answers of a server that refuses
+_SIGNED = "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -33,7 +38,8 @@ class S3Server:
     """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
     bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read.
     lost_answers: so many writes succeed, and the connection is closed before the client hears of it. ignores_ranges:
-    reads get the whole file. gives_versions: answers have an ETag."""
+    reads get the whole file. gives_versions: answers have an ETag. refuses: status and code of all answers.
+    conflicts: so many writes are refused, as where two meet."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -43,13 +49,15 @@ class S3Server:
         self.before_read: Callable[[], None] | None = None
         self.lost_answers = 0
         self.ignores_ranges, self.gives_versions = False, True
+        self.refuses: tuple[int, str] | None = None
+        self.conflicts = 0
         self._writing = threading.Lock()
 
     def reset(self) -> None:
         """Forgets the requests, and is a good server again."""
         self.requests.clear()
         self.cut_after.clear()
-        self.before_read, self.lost_answers = None, 0
+        self.before_read, self.lost_answers, self.refuses, self.conflicts = None, 0, None, 0
         self.ignores_ranges, self.gives_versions = False, True
 
     def forget(self) -> None:
@@ -59,6 +67,13 @@ class S3Server:
         return [one for one in self.requests if one.method == "GET" and one.bytes_range and one.path.endswith(ending)]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        if environ.get("HTTP_AUTHORIZATION", "").startswith("Bearer"):  # of Google
+            environ["HTTP_AUTHORIZATION"] = _SIGNED
+            if environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH") == "0":
+                environ["HTTP_IF_NONE_MATCH"] = "*"
+            for name in ("RAW_URI", "REQUEST_URI"):
+                path, mark, query = environ[name].partition("?")
+                environ[name] = urllib.parse.quote(urllib.parse.unquote(path)) + mark + query
         request = Request(
             environ["REQUEST_METHOD"],
             environ["PATH_INFO"],
@@ -67,6 +82,15 @@ class S3Server:
             environ.get("HTTP_IF_MATCH", "") or environ.get("HTTP_IF_NONE_MATCH", ""),
         )
         self.requests.append(request)
+        refuses = self.refuses
+        if request.method == "PUT" and self.conflicts:
+            self.conflicts -= 1
+            refuses = 409, "ConditionalRequestConflict"
+        if refuses is not None:
+            status, code = refuses
+            start_response(f"{status} {code}", [("Content-Type", "application/xml")])
+            yield f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode()
+            return
         if request.method == "GET" and request.bytes_range:
             if self.before_read is not None:
                 self.before_read()
@@ -125,7 +149,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 def environment(server: S3Server) -> dict[str, str]:
-    """By which boto3 finds the server, and nothing else of this machine."""
+    """By which obstore finds the server, and nothing else of this machine."""
     return {
         "AWS_ENDPOINT_URL": server.endpoint,
         "AWS_ACCESS_KEY_ID": "test-key",

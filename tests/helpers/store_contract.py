@@ -23,11 +23,17 @@ def a_file_appears_whole_and_replaces_none(root: str) -> None:
     remote_files.put_new(url, b"first")
     with pytest.raises(FileExistsError):
         remote_files.put_new(url, b"second")
+    second = io.BytesIO()
+    second.write(b"second")
     with pytest.raises(FileExistsError):
-        remote_files.put_new(url, io.BytesIO(b"second"))
+        remote_files.put_new(url, second)
+    remote_files.put_new(f"{root}/reports/two.avro", second)
+    assert remote_files.read_stored(f"{root}/reports/two.avro", 100) == b"second"
     assert remote_files.read_stored(url, 100) == b"first"
     assert remote_files.read_stored(url, 3) == b"firs", "one byte more than asked for shows that it is larger"
-    remote_files.put_over(url, io.BytesIO(b"third, longer"))
+    third = io.BytesIO()
+    third.write(b"third, longer")  # and it stands at its end
+    remote_files.put_over(url, third)
     assert remote_files.read_stored(url, 100) == b"third, longer"
     remote_files.remove(url)
     remote_files.remove(url)
@@ -55,18 +61,12 @@ def one_of_many_writers_wins(root: str) -> None:
     assert remote_files.read_stored(url, 10_000) == b"%d" % won[0] * 1000
 
 
-def a_draft_takes_shape_beside_the_output_and_is_hidden(root: str) -> None:
+def what_is_written_beside_an_output_is_hidden(root: str) -> None:
     output = f"{root}/reports/two.avro"
-    draft = remote_files.draft_url(output)
-    remote_files.put_over(draft, b"written")
-    remote_files.put_over(draft, b"written twice")
+    remote_files.put_over(f"{root}/reports/.draft/file.avro", b"written")
+    remote_files.check_writable(output)
     assert names_below(root, f"{root}/reports") == []
-    remote_files.copy_new(draft, output)
-    remote_files.remove(draft)
-    assert names_below(root, f"{root}/reports") == ["reports/two.avro"]
-    assert remote_files.read_stored(output, 100) == b"written twice"
-    with pytest.raises(FileExistsError):
-        remote_files.copy_new(io.BytesIO(b"another"), output)
+    assert [file.size for file in remote_files.list_beginning(f"{root}/reports/")] == [7], "nothing is left"
 
 
 def files_are_found_by_name_folder_and_glob(root: str) -> None:
@@ -88,6 +88,7 @@ def files_are_found_by_name_folder_and_glob(root: str) -> None:
     by_day = ["logs/2026-01-01/a.csv", "logs/2026-01-02/a.csv"]
     assert names_below(root, f"{root}/logs/**/?.csv") == [*by_day, "logs/_temporary/c.csv"]
     assert names_below(root, f"{root}/logs/2026-01-0[!1]/*") == ["logs/2026-01-02/a.csv"]
+    assert names_below(root, f"{root}/logs*") == sorted([*every, "logsother.csv"])
     assert names_below(root, f"{root}/logs/none*") == []
     assert names_below(root, f"{root}/none") == []
 
@@ -125,7 +126,7 @@ def a_bucket_that_is_missing_is_said(root: str) -> None:
 CONTRACT = [
     a_file_appears_whole_and_replaces_none,
     one_of_many_writers_wins,
-    a_draft_takes_shape_beside_the_output_and_is_hidden,
+    what_is_written_beside_an_output_is_hidden,
     files_are_found_by_name_folder_and_glob,
     only_what_is_asked_for_is_read_of_one_version,
     an_empty_file_is_read_as_nothing,

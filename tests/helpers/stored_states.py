@@ -18,7 +18,7 @@ from tests.helpers.small_runs import key_file
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "states_0.1.0"
 HALVES = {"first": range(6), "second": range(6, 12)}  # hours
 CHOICES = {
-    "looks": ("--forget-after", "12"),
+    "looks": ("--usual-contributions", "1", "2"),
     "hits-with-counts": ("--charge", "hits", "--counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
     "rounds": (),  # the stored one has blocks of 3 hours
 }

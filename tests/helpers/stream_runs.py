@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.memory_stream import Arrival

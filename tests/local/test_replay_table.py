@@ -6,12 +6,9 @@ import datetime
 import io
 import json
 import pathlib
-import re
 import warnings
 from typing import Any
 
-import nbclient
-import nbformat
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -21,7 +18,6 @@ import pytest
 
 from dp_transforms import RejectedEvents, WindowSchedule, read_report, replay
 from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
-from tests.helpers import shh_process
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -170,7 +166,7 @@ def mixed():
         (lambda: table(), {"start": "2025-01-01", "end": "2025-01-02"}, "2 of 2 rows are outside .*nothing is spent"),
         (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
-        (lambda: table(), {"user_field": "uid"}, r"has no argument 'user_field'\. Do you mean user\?"),
+        (lambda: table(), {"user_field": "uid"}, "has no argument 'user_field'"),
         (lambda: table(), {"public_items": "items.txt"}, "public_items must be PublicItems, got a str"),
         (
             lambda: table(),
@@ -221,33 +217,3 @@ def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_val
         assert len(replay(table(**{column: pa.nulls(2, null)}), **WORDS, allow_empty=True)) == 0
     with pytest.raises(ValueError, match=rf"{said}\); no report was made.*allow_empty"):
         replay(table(**{column: pa.nulls(2, null)}), **WORDS)
-
-
-def test_beam_runs_in_this_process_and_says_nothing(tmp_path):
-    program = f"""
-import logging, multiprocessing, pyarrow as pa
-logging.disable()  # Beam warns, when it is imported, of what is not installed
-from dp_transforms import replay
-logging.disable(logging.NOTSET)
-logging.getLogger().handlers.clear()
-logging.lastResort.setLevel(0)
-events = pa.table({{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026-01-01T00:00:00Z"] * 500}})
-print({{found.item for window in replay(events, **{WORDS!r}) for found in window.heavy_hitters}})
-assert not multiprocessing.active_children()
-"""
-    done = shh_process.run_python("-c", program, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "{'a'}\n", "")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_notebook_shows_the_report_and_nothing_else(tmp_path, monkeypatch):
-    """Beam would have it load scripts from a server."""
-    for name, value in (("JUPYTER_RUNTIME_DIR", tmp_path), ("IPYTHONDIR", tmp_path), ("PYTHONPATH", ROOT)):
-        monkeypatch.setenv(name, str(value))
-    events = '{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026-01-01"] * 500}'
-    cells = ("import pyarrow as pa; from dp_transforms import replay", f"replay(pa.table({events}), **{WORDS!r})")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    done = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    (shown,) = done.cells[1].outputs
-    assert "<bdi>a</bdi>" in shown.data["text/html"]
-    assert not re.search("<script|http", shown.data["text/html"])

@@ -31,19 +31,15 @@ from dp_transforms import (
     find_log_chunks,
     read_report,
 )
-from dp_transforms.beam.metrics import operator_counts
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli import replay, state_part
-from dp_transforms.cli.replay_on_runner import run_on_runner
-from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary, WorkOptions
-from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_on_runner, run_replay
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import MICROS, RUN_ID, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
 from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, READERS, plan_of, rows_of, write_logs
-
-BY_THREE = WorkOptions(processes=3)
 
 
 class Run(NamedTuple):
@@ -200,7 +196,7 @@ def _unbounded(run: Run) -> Left:
 
 DRIVERS: dict[str, Callable[[Run], Left]] = {
     "replay-1": replayed,
-    "replay-3": lambda run: replayed(run, work=BY_THREE),
+    "replay-3": lambda run: replayed(run, processes=3),
     "parts": _parts,
     "stream": streamed,
     "bounded": _bounded,

@@ -18,7 +18,7 @@ from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.pack_contributions import PackContributions
 from dp_transforms.core.stage import Sharding
-from dp_transforms.local.read_contributions import ReadContributionsStep
+from dp_transforms.local.replay import ReadContributionsStep
 from dp_transforms.logs import (
     EventFields,
     EventFileError,

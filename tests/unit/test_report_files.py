@@ -221,14 +221,12 @@ def test_the_size_of_a_report_is_never_told_too_small():
         encode_report(largest._replace(stream=f"{label}{'x' * 3000}"))
 
 
-def test_values_of_json_are_counted_outside_of_texts_alone():
-    """A small text of very many values becomes a large object."""
-    for label in ('"[{,' * 400_000, "\\" * 999_999, '\\"{' * 500_000):
-        one = report(0, HeavyHitter(label, ABOVE, None))
-        assert decode_report(encode_report(one)) == one
-    for many in ("{},", "[],", "1,1,1,1,1,"):
-        with pytest.raises(ReportFileError, match="heavy hitters, got more"):
-            decode_report(f'{{"x": "[", "heavy_hitters": [{many * 500_000}1]}}')
+def test_an_error_names_no_field_that_the_file_names():
+    with pytest.raises(ReportFileError) as raised:
+        decode_report('{"stream": "s", "secret": 5}')
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ReportFileError, match=r"not what shh writes: heavy_hitters\[1\]\.item"):
+        decode_report(RECORD_LINE.replace('"b"', "5"))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -271,10 +269,7 @@ NAMES_LINE = encode_report(NAMES) + "\n"
         *([HEADER_LINE, RECORD_LINE.replace("0.25", number)] for number in ("1e400", "NaN", "1" * 400)),
         *([HEADER_LINE, RECORD_LINE.replace("812", number)] for number in ("1" * 5000, "1e2")),
         [HEADER_LINE, RECORD_LINE.replace('"b"', '"\\ud800"')],
-        *(
-            [HEADER_LINE, RECORD_LINE.replace('"delta"', f'{more}, "delta"')]
-            for more in ('"stream": "x"', '"raw_count": 5')
-        ),
+        *([HEADER_LINE, RECORD_LINE.replace('"delta"', f'{more}, "delta"')] for more in ('"raw_count": 5',)),
         [HEADER_LINE, RECORD_LINE.replace('"zone": "above", "noisy_count": null', '"zone": "above", "noisy_count": 5')],
         [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 3.0')],
         [HEADER_LINE, RECORD_LINE.replace(', "at_least_users": null', "")],

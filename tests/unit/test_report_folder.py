@@ -146,7 +146,7 @@ def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(si
     """By a reader, and by a writer that finds it there: it is not the answer, and is not replaced."""
     writer = sink.open(HEADER)
     writer.write(NEWS)
-    windows_of(sink)[0].write_bytes(report_file_bytes(run, reports, file_format="json"))
+    windows_of(sink)[0].write_bytes(report_file_bytes(run, reports, "json"))
     before = files_of(sink.path)
     for asked in (lambda: sink.read("run-1"), lambda: writer.write(NEWS)):
         with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):

@@ -13,7 +13,6 @@ from dp_transforms.errors import StreamError
 from dp_transforms.reports import ReportFileError, sink_of
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_topic import ReportTopic
-from dp_transforms.reports.report_writer import HeldRun, ReportWriter
 from tests.helpers.sinks import (
     EDGES,
     ENDED,
@@ -173,22 +172,6 @@ CONTRACT = (
 @pytest.mark.parametrize("holds", CONTRACT, ids=lambda holds: holds.__name__)
 def test_what_every_sink_holds(sink, holds):
     holds(sink)
-
-
-def test_the_rule_on_a_run_in_memory():
-    """With its reports, or with their digests alone."""
-    for keeps in (True, False):
-        held = HeldRun("it", keeps=keeps)
-        writer = ReportWriter(held, HEADER)
-        assert [writer.write(each) for each in (*REPORTS, REPORTS[1])] == [*KEYS, KEYS[1]]
-        with pytest.raises(StreamError, match=r"it: the window .* already has another answer"):
-            writer.write(OTHER)
-        with pytest.raises(StreamError, match="it: it holds 4 reports, and the run ends with 3"):
-            writer.end(ENDED._replace(reports=3))
-        assert (writer.end(ENDED), held.ended(), held.count()) == ("news|end", ENDED, 4)
-        assert held.reports == (REPORTS if keeps else [])
-        assert held.put_first(ENDED)
-        assert not held.put_first(OTHER)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ On the cluster that librdkafka simulates; a real broker is in tests/engines. Wha
 test_report_sinks.
 """
 
+import json
 import time
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from dp_transforms.core.window_report import HeavyHitter, RunEnded
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import ReportFileError, sink_of, topic_records
-from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
-from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter
+from dp_transforms.reports.report_topic import ReportTopic, TopicWriter, _partition, _transactional_id
+from dp_transforms.reports.report_writer import ReportNews
 from dp_transforms.reports.topic_records import (
     RUN_ID_FIELD,
     TopicFollower,
@@ -53,6 +54,19 @@ RECORDS = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_a_record_comes_back_with_the_name_of_its_run(record):
     assert decode_record(encode_record(record, "run-1")) == ("run-1", record)
+
+
+def test_the_end_of_a_run_to_its_edges():
+    for windows, reports in ((0, 0), (126, 127), (2**63 - 1, 2**63 - 1)):
+        ended = RunEnded("news", windows, reports)
+        assert decode_record(encode_record(ended, "r")) == ("r", ended)
+    fields = RunEnded("news", 5, 3)._asdict()
+    wrong = [{**fields, name: value} for name in ("windows", "reports") for value in (-1, 2**63, True, 1.0)]
+    wrong += [{**fields, "stream": 7}, {**fields, "stream": "\ud800"}, {**fields, "more": 1}, [], None, "x"]
+    wrong += [{name: fields[name] for name in fields if name != left_out} for left_out in fields]
+    for one in wrong:
+        with pytest.raises(ReportFileError):
+            decode_record(json.dumps({"run_id": "r", "ended": one}).encode())
 
 
 class Message:
@@ -270,8 +284,7 @@ class _Refusing:
 
 
 def writer_on(producer):
-    place = TopicPlace(producer, ReportTopic("b:1", "reports"), HEADER, HeldRun("the topic"), 3)
-    return ReportWriter(place, HEADER)
+    return TopicWriter(producer, ReportTopic("b:1", "reports"), HEADER, TopicRun("run-1"), 3)
 
 
 def test_a_full_queue_is_waited_for():

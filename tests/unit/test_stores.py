@@ -5,30 +5,26 @@ import os
 import pathlib
 import pickle
 import re
-import threading
+import signal
+import socket
+import subprocess
+import sys
 import uuid
 
 import pytest
 
 from dp_transforms.reports import read_report_file
-from dp_transforms.stores import remote_files
-from dp_transforms.stores.remote_files import FileStore, RangeReader, RemoteFileError, StoredFile, UrlError
-from dp_transforms.stores.store_clients import S3Client, Said, StoreClient, fault
+from dp_transforms.stores import object_stores, remote_files
+from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, UrlError
 from examples.engines.engine_process import EngineError
-from tests.helpers import gcs_server
 from tests.helpers.azurite_server import AzuriteServer
 from tests.helpers.replay_logs import BUDGET, write_log
+from tests.helpers.s3_server import SECRET, make_bucket
 from tests.helpers.shh_here import shh
 from tests.helpers.store_contract import CONTRACT
 
 pytestmark = pytest.mark.xdist_group("s3")
-SECRET = "kL8secret"
-
-
-@pytest.fixture(scope="module")
-def google():
-    with gcs_server.gcs_server() as where:
-        yield where
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +39,56 @@ def azure(tmp_path_factory):
 
 
 @pytest.fixture(params=["s3", "gs", "azfs"])
-def root(request, monkeypatch):
+def root(request, monkeypatch, s3):
     """The URL of what a store calls a bucket, new and empty, on a server of each kind."""
     name = f"test-{uuid.uuid4().hex}"
-    if request.param == "s3":
-        made = request.getfixturevalue("bucket")
-        return made
-    if request.param == "gs":
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", where := request.getfixturevalue("google"))
-        return gcs_server.make_bucket(where, name)
-    server = request.getfixturevalue("azure")
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", server.connection_string)
-    return server.make_container(name)
+    if request.param == "azfs":
+        server = request.getfixturevalue("azure")
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", server.connection_string)
+        return server.make_container(name)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", s3.endpoint)
+    return make_bucket(s3, name).replace("s3:", f"{request.param}:")
 
 
 @pytest.mark.parametrize("holds", CONTRACT, ids=lambda holds: holds.__name__)
 def test_what_every_store_holds(root, holds):
     holds(root)
+
+
+WRITER = """
+import sys
+from dp_transforms.stores import remote_files
+url, content = sys.argv[1], sys.argv[2].encode() * 1000
+sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
+try:
+    remote_files.put_new(url, content)
+    print("won")
+except FileExistsError:
+    print("lost")
+"""
+
+
+def test_of_two_processes_that_write_at_once_one_comes_first(root):
+    """And what it wrote stays."""
+    for number in range(5):
+        url = f"{root}/report-{number}.avro"
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, url, name],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in "ab"
+        ]
+        assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
+        for writer in writers:
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        ends = [writer.communicate()[0].strip() for writer in writers]
+        assert sorted(ends) == ["lost", "won"]
+        assert remote_files.read_stored(url, 10_000) == b"ab"[ends.index("won") :][:1] * 1000
 
 
 def test_an_account_of_azure(azure, monkeypatch, tmp_path):
@@ -78,141 +107,60 @@ def test_an_account_of_azure(azure, monkeypatch, tmp_path):
     ]
 
 
-class Scripted(StoreClient):
-    """A client that answers as it is told to: with bytes, or with an error that says something."""
-
-    login = "log in"
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-
-    def _next(self):
-        answer = self.answers.pop(0)
-        if isinstance(answer, bytes):
-            return answer
-        raise LookupError(answer)
-
-    def head(self, at):
-        return len(self._next()), "v"
-
-    def get(self, at, version, begin, length):
-        data = self._next()
-        return data
-
-    def list(self, at):
-        yield at.key, len(self._next()), "v"
-
-    def put(self, at, content, size, only_new):
-        self._next()
-
-    def delete(self, at):
-        self._next()
-
-    def said(self, error):
-        said = error.args[0]
-        return said
-
-    def _status(self, error):
-        raise NotImplementedError
-
-
-URL, FILE = "s3://b/a", StoredFile("s3://b/a", 7, "v")
 ASKED = {
-    "look": lambda store: store.look(URL),
-    "read": lambda store: store.read_range(FILE, 0, 7),
-    "list": lambda store: list(store.list_below(URL)),
-    "put new": lambda store: store.put(URL, b"content", only_new=True),
-    "put over": lambda store: store.put(URL, b"content", only_new=False),
-    "remove": lambda store: store.remove(URL),
-}
-ABSENT, OTHER, CONFLICT, BROKE = Said
-MEANINGS = {
-    ("look", (ABSENT,)): None,
-    ("look", (b"content",)): FILE,
-    ("look", (BROKE,)): "the connection to the store broke: try again",
-    ("look", ("why",)): "why",
-    ("read", (b"content",)): b"content",
-    ("read", (b"",)): "the connection to the store broke: try again",
-    (
-        "read",
-        (b"content and more",),
-    ): "the store answers with more than the range that was asked for: use another store",
-    ("read", (ABSENT,)): "it was changed or removed while it was read: use files that nobody writes to any more",
-    ("read", (OTHER,)): "it was changed or removed while it was read: use files that nobody writes to any more",
-    ("list", (ABSENT,)): "there is no such bucket: check its name, the region and the endpoint",
-    ("list", ("why",)): "why",
-    ("put new", (b"",)): None,
-    ("put new", (OTHER, b"content", b"Content")): "a file of this name exists in the store",
-    ("put new", (OTHER, b"contents")): "a file of this name exists in the store",
-    ("put new", (OTHER, b"content", b"content")): None,  # it is there: the answer was lost
-    ("put new", (OTHER, b"content", ABSENT)): "it was changed or removed while it was read: use files that nobody"
-    " writes to any more",  # nobody knows
-    ("put new", (BROKE, b"content", b"content")): None,
-    ("put new", (BROKE, ABSENT)): "the connection to the store broke: try again",
-    ("put new", (BROKE, "why")): "the connection to the store broke: try again",
-    ("put new", (CONFLICT, CONFLICT, b"")): None,
-    ("put new", (CONFLICT,) * 4): "the store answered with an error (somebody else was writing or removing the same"
-    " key): try again, or ask its operator",
-    ("put new", (ABSENT,)): "there is no such bucket: check its name, the region and the endpoint",
-    ("put over", (BROKE,)): "the connection to the store broke: try again",
-    ("put over", (CONFLICT, b"")): None,
-    ("remove", (b"",)): None,
-    ("remove", (ABSENT,)): None,
-    ("remove", ("why",)): "why",
+    "look": remote_files.look_at,
+    "read": lambda url: remote_files.open_stored(StoredFile(url, 7, '"v"')).read(),
+    "list": lambda url: list(remote_files.list_beginning(url)),
+    "put new": lambda url: remote_files.put_new(url, b"content"),
+    "put over": lambda url: remote_files.put_over(url, b"content"),
+    "remove": remote_files.remove,
 }
 
 
-@pytest.mark.parametrize(("asked", "answers"), MEANINGS, ids=str)
-def test_what_follows_from_an_answer(asked, answers):
-    """Whatever the store: an answer means one thing of a file that is read, another of one that is written."""
-    client, expected, pauses = Scripted(*answers), MEANINGS[asked, answers], list[float]()
-    store = FileStore(client, pauses.append)
-    if isinstance(expected, str):
-        with pytest.raises(OSError, match=re.escape(expected)) as raised:
-            ASKED[asked](store)
-        assert raised.value.strerror == expected
-        assert raised.value.filename == URL
-    else:
-        assert ASKED[asked](store) == expected
-    assert not client.answers
-    assert len(pauses) == min(answers.count(CONFLICT), 3)
-
-
-def test_what_the_answers_of_s3_say(s3):
-    """By their code where it says more than the status, and in words of ours alone."""
-    exceptions, client = pytest.importorskip("botocore.exceptions"), S3Client()
-    for status, code, said in (
-        (404, "NoSuchBucket", ABSENT),
-        (404, "404", ABSENT),
-        (409, "OperationAborted", CONFLICT),
-        (412, "PreconditionFailed", OTHER),
-        (416, "InvalidRange", OTHER),
-        (400, "ExpiredToken", "the session of the credentials has expired"),
-        (403, "AccessDenied", "the store denies the access: check the rights"),
-        (403, "InvalidAccessKeyId", "the store does not know the access key: set AWS_PROFILE"),
-        (403, "SignatureDoesNotMatch", "the store refuses the signature of the secret key: set AWS_PROFILE"),
-        (403, "InvalidObjectState", "it is in an archive: restore it first"),
-        (401, "Unauthorized", "the store does not accept the credentials: set AWS_PROFILE"),
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (401, "Unauthorized", "the store does not accept the credentials: set AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "the store denies the access: check the rights"),
+        (400, "ExpiredToken", "the store answered with an error: check the region, try again"),
         (501, "NotImplemented", "the store does not know conditional writes"),
-        (503, "SlowDown", "the store answered with an error (ClientError 503): try again, or ask its operator"),
+    ],
+)
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_a_store_refuses_is_said_in_words_of_ours_alone(s3, bucket, asked, status, code, said):
+    s3.refuses = status, code
+    with pytest.raises(RemoteFileError, match=re.escape(said)) as raised:
+        ASKED[asked](f"{bucket}/a.bin")
+    assert raised.value.filename == f"{bucket}/a.bin"
+    assert SECRET not in str(raised.value)
+
+
+def test_what_is_absent(s3, bucket):
+    for asked, url, error, said in (
+        ("read", f"{bucket}/a", remote_files.FileChangedError, "it was changed or removed while it was read"),
+        ("look", f"{bucket}/a", FileNotFoundError, "there is no such file in the store"),
+        ("list", "s3://absent-bucket/a", FileNotFoundError, "there is no such bucket: check its name, the region"),
+        ("put new", "s3://absent-bucket/a", FileNotFoundError, "there is no such bucket"),
+        ("put over", "s3://absent-bucket/a", FileNotFoundError, "there is no such bucket"),
     ):
-        answer = {"Error": {"Code": code, "Message": SECRET}, "ResponseMetadata": {"HTTPStatusCode": status}}
-        found = client.said(exceptions.ClientError(answer, "GetObject"))
-        assert found is said or (isinstance(found, str) and found.startswith(str(said)) and SECRET not in found), code
-    assert client.said(exceptions.ReadTimeoutError(endpoint_url=SECRET)) is BROKE
+        with pytest.raises(error, match=said) as raised:
+            ASKED[asked](url)
+        assert raised.value.filename == url
+    remote_files.remove(f"{bucket}/a")
 
 
-def test_what_a_client_finds_out_by_itself_is_passed_on():
-    class Own(Scripted):
-        def _next(self):
-            raise fault(URL, "it is too large")
-
-        def said(self, error):
-            return BROKE
-
-    for asked in ("look", "list", "put over", "remove"):
-        with pytest.raises(RemoteFileError, match="it is too large"):
-            ASKED[asked](FileStore(Own()))
+def test_while_another_writes_the_same_name_it_is_tried_again(s3, bucket, monkeypatch):
+    """S3 answers 409 to both of two conditional writes that meet, or to one that meets a removal."""
+    monkeypatch.setattr(remote_files, "_CONFLICT_PAUSES", pauses := [0.001, 0.002, 0.003])
+    slept = list[float]()
+    monkeypatch.setattr(remote_files.time, "sleep", slept.append)
+    s3.conflicts = 2
+    remote_files.put_new(f"{bucket}/a", b"content")
+    assert slept == pauses[:2]
+    s3.conflicts = 9
+    with pytest.raises(RemoteFileError, match="somebody else was writing or removing the same name"):
+        remote_files.put_new(f"{bucket}/b", b"content")
+    assert slept == pauses[:2] + pauses
 
 
 @pytest.mark.parametrize(
@@ -255,16 +203,30 @@ def test_what_a_glob_means(pattern, meant, not_meant):
         assert remote_files.is_meant(name.split("/"), pattern.split("/")) == (name in meant), name
 
 
+def test_names_that_obstore_cannot_have_are_an_error_and_marks_of_folders_none(s3, bucket):
+    """A list that ended at such a name would leave out rows of a log."""
+    backend = pytest.importorskip("moto.s3.models").s3_backends["123456789012"]["aws"]
+    name = bucket.removeprefix("s3://")
+    for key in ("logs/a.parquet/", "logs/a.parquet/part", "logs/a.parquet-b/part", "logs/empty"):
+        backend.put_object(name, key, b"x" if key.endswith("part") else b"")
+    found = [file.url.removeprefix(f"{bucket}/") for file in remote_files.find_files(f"{bucket}/logs")]
+    assert found == ["logs/a.parquet-b/part", "logs/a.parquet/part", "logs/empty"]
+    for key in ("logs/x//b", "logs/./b", "logs/b\nc"):
+        backend.put_object(name, key, b"x")
+        with pytest.raises(RemoteFileError, match="a name there has an empty part, or a line end"):
+            list(remote_files.find_files(f"{bucket}/logs"))
+        backend.delete_object(name, key)
+
+
 def test_an_answer_that_breaks_is_asked_for_again(s3, bucket):
     content = os.urandom(300_000)
     remote_files.put_new(f"{bucket}/a.bin", content)
-    s3.cut_after = [100, 0, 299_999]
-    found, pauses = remote_files.look_at(f"{bucket}/a.bin"), list[float]()
-    reader = RangeReader(FileStore(S3Client(), pauses.append), found, ahead=1)
-    assert reader.read() == content
-    assert pauses == sorted(pauses) != []
+    s3.cut_after = [100, 0, 299_000]
+    found = remote_files.look_at(f"{bucket}/a.bin")
+    with remote_files.open_stored(found, ahead=1) as reader:
+        assert reader.read() == content
     assert len(s3.reads("a.bin")) == 4
-    assert {read.condition for read in s3.reads("a.bin")} == {reader.file.version}, "always the same version"
+    assert {read.condition for read in s3.reads("a.bin")} == {found.version}, "always the same version"
 
 
 def test_a_store_without_versions_or_without_ranges_is_refused(s3, bucket):
@@ -280,49 +242,78 @@ def test_a_store_without_versions_or_without_ranges_is_refused(s3, bucket):
         remote_files.look_at(url)
 
 
-def test_ranges_are_kept_as_far_as_is_said(s3, bucket):
-    remote_files.put_new(f"{bucket}/a.bin", bytes(10_000))
+def test_what_was_fetched_last_is_kept(s3, bucket):
+    content = os.urandom(10_000)
+    remote_files.put_new(f"{bucket}/a.bin", content)
     found = remote_files.look_at(f"{bucket}/a.bin")
-    for keep, asked in ((2_500, 2), (0, 3)):
-        s3.forget()
-        with remote_files.open_stored(found, ahead=1_000, keep=keep) as reader:
-            for position in (0, 5_000, 200):
-                reader.seek(position)
-                assert reader.read(100) == bytes(100)
-        assert len(s3.reads()) == asked
-        assert sum(read.sent for read in s3.reads()) == asked * 1_000
+    s3.forget()
+    with remote_files.open_stored(found, ahead=1_000) as reader:
+        for position, size in ((0, 100), (200, 700), (950, 100), (1_500, 10), (0, 100)):
+            reader.seek(position)
+            assert reader.read(size) == content[position:][:size]
+    asked = [(read.bytes_range, read.sent) for read in s3.reads()]
+    assert asked == [("bytes=0-999", 1_000), ("bytes=1000-1949", 950), ("bytes=0-999", 1_000)]
 
 
-def test_a_write_whose_answer_was_lost_has_succeeded(s3, bucket):
-    """boto3 tries again, and is told that the name is taken: by what it wrote itself."""
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_write_whose_answer_was_lost_has_succeeded(s3, bucket, is_over):
+    """obstore tries again, and is told that the name is taken: by what it wrote itself."""
     s3.forget()
     s3.lost_answers = 1
-    remote_files.put_new(f"{bucket}/a.avro", b"content")
-    assert [one.condition for one in s3.requests if one.method == "PUT"] == ["*", "*"]
+    (remote_files.put_over if is_over else remote_files.put_new)(f"{bucket}/a.avro", b"content")
+    writes = [one.condition for one in s3.requests if one.method == "PUT"]
+    assert writes == ["" if is_over else "*"] * 2
     assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
     with pytest.raises(FileExistsError):
         remote_files.put_new(f"{bucket}/a.avro", b"Content")
 
 
+def test_where_every_answer_is_lost_the_write_is_looked_for(s3, bucket, monkeypatch):
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
+    object_stores._open_store.cache_clear()
+    s3.lost_answers = 1
+    remote_files.put_new(f"{bucket}/a.avro", b"content")
+    s3.lost_answers = 1
+    with pytest.raises(RemoteFileError, match="the connection to it broke"):
+        remote_files.put_over(f"{bucket}/a.avro", b"another")
+    object_stores._open_store.cache_clear()
+
+
 def test_without_credentials_the_error_says_where_they_come_from(bucket, monkeypatch):
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(RemoteFileError, match="there are no credentials for the store: set AWS_PROFILE, or AWS_ACC"):
+    with pytest.raises(RemoteFileError, match="there are no credentials for the store: set AWS_ACCESS_KEY_ID and AWS"):
         remote_files.look_at(f"{bucket}/a.csv")
-    monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(RemoteFileError, match="there are no credentials for the store"):
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    with pytest.raises(RemoteFileError, match="AWS_PROFILE is not read: set AWS_ACCESS_KEY_ID"):
         remote_files.look_at(f"{bucket}/a.csv")
 
 
-def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket, monkeypatch):
+def test_a_bucket_that_is_no_name_and_a_store_that_is_away(bucket, monkeypatch):
     with pytest.raises(RemoteFileError, match="check the name of the bucket"):
         list(remote_files.find_files("s3://a bucket/*.csv"))
+    with pytest.raises(RemoteFileError, match="check the name of the account"):
+        remote_files.look_at("azfs://account")
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(RemoteFileError, match="cannot be reached: check the network, and AWS_ENDPOINT_URL"):
-        FileStore(S3Client(attempts=1)).look(f"{bucket}/a.csv")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
-    with pytest.raises(RemoteFileError, match="its settings cannot be used: check AWS_ENDPOINT_URL"):
+    with pytest.raises(RemoteFileError, match="cannot be reached, or the connection to it broke: check the network"):
         remote_files.look_at(f"{bucket}/a.csv")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(RemoteFileError, match="its settings cannot be used: check the endpoint"):
+        remote_files.look_at(f"{bucket}/a.csv")
+
+
+def test_ctrl_c_ends_the_wait_for_a_store_that_does_not_answer(bucket, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        program = "import sys; from dp_transforms.stores.remote_files import look_at; look_at(sys.argv[1])"
+        command = [sys.executable, "-c", program, f"{bucket}/a"]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as asking:
+            silent.accept()
+            asking.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in asking.communicate(timeout=30)[1]
 
 
 def test_errors_and_versions_travel_between_processes(bucket):
@@ -333,15 +324,14 @@ def test_errors_and_versions_travel_between_processes(bucket):
     assert pickle.loads(pickle.dumps(file)) == file  # noqa: S301
 
 
-def test_each_process_has_its_own_connections(bucket):
-    mine = remote_files.store_of(bucket)
-    assert remote_files.store_of(bucket) is mine
-    found = list[object]()
-    thread = threading.Thread(target=lambda: found.append(remote_files.store_of(bucket)))
-    thread.start()
-    thread.join()
-    assert found == [mine]
+def test_in_a_forked_child_a_store_is_refused(bucket):
+    """obstore would wait for ever there."""
+    remote_files.exists(f"{bucket}/a.csv")
     child = os.fork()
     if not child:
-        os._exit(0 if remote_files.store_of(bucket) is not mine else 1)
+        try:
+            remote_files.exists(f"{bucket}/a.csv")
+        except RemoteFileError as error:
+            os._exit(0 if "this process was forked" in error.strerror else 2)
+        os._exit(1)
     assert os.waitpid(child, 0)[1] == 0

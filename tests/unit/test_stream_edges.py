@@ -8,7 +8,6 @@ import types
 
 import pytest
 
-from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import log_folder
@@ -16,8 +15,6 @@ from dp_transforms.logs.streams.folder_files import FolderPosition
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.reports import ReportFileError
-from dp_transforms.reports.report_writer import ended_fields, parse_ended
 
 
 def test_a_folder_is_known_by_its_fields_alone(tmp_path):
@@ -117,19 +114,6 @@ def test_a_file_of_the_very_moment_since_which_files_count_is_opened(tmp_path, c
     clock.nanos = path.stat().st_ctime_ns + 10**10
     polled = reader_at(tmp_path, since_micros=micros + since).poll(None, max_records=1, max_seconds=0.0)
     assert (json.loads(polled.position)["name"] == "a.csv") is is_opened
-
-
-def test_the_end_of_a_run_to_its_edges():
-    for windows, reports in ((0, 0), (126, 127), (2**63 - 1, 2**63 - 1)):
-        ended = RunEnded("news", windows, reports)
-        assert parse_ended(ended_fields(ended)) == ended
-    fields = ended_fields(RunEnded("news", 5, 3))
-    wrong = [{**fields, name: value} for name in ("windows", "reports") for value in (-1, 2**63, True, 1.0)]
-    wrong += [{**fields, "stream": 7}, {**fields, "stream": "\ud800"}, {**fields, "more": 1}, [], None, "x"]
-    wrong += [{name: fields[name] for name in fields if name != left_out} for left_out in fields]
-    for one in wrong:
-        with pytest.raises(ReportFileError, match="must have a stream, windows and reports"):
-            parse_ended(one)
 
 
 def test_a_partition_begins_with_nothing():

@@ -8,17 +8,16 @@ import typing
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions, SlidingWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampedValue
 from apache_beam.typehints import row_type
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.metrics import operator_counts
 from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.release_rows import HeavyHitterRows
+from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED
-from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -26,7 +25,6 @@ from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipel
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import (
     MICROS,
-    RUN_ID,
     SECRET,
     START,
     batches_of,
@@ -145,39 +143,6 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
         assert numbers.pop(name) >= 1
     assert numbers == dict.fromkeys(numbers, 1)
     assert len(found) == 9
-
-
-def test_reports_have_a_schema_and_stand_at_the_end_of_their_window(tmp_path):
-    plan = small_plan()
-    log = random_log(plan, seed=2)
-    pipeline = local_pipeline()
-    batches = pipeline | beam.Create(batches_of(log, 500), reshuffle=False).with_output_types(EventBatch)
-    reports = (batches | ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path), run_id=RUN_ID)).reports
-    assert reports.element_type is WindowReport
-    assert isinstance(beam.coders.registry.get_coder(reports.element_type), beam.coders.RowCoder)
-    assert isinstance(reports.windowing.windowfn, GlobalWindows)
-    selected, by_window = Collected(), Collected()
-    _ = (
-        reports
-        | beam.Select("stream", "window_start", spent="epsilon_spent", found=lambda row: len(row.heavy_hitters))
-        | "Selected" >> selected.sink()
-    )
-    _ = (
-        reports
-        | beam.WindowInto(FixedWindows(60))
-        | beam.Map(lambda report, window=beam.DoFn.WindowParam: (report.window_start, report.window_end, window))
-        | "By window" >> by_window.sink()
-    )
-    pipeline.run().wait_until_finish()
-
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert [tuple(row) for row in selected.values] == [
-        (report.stream, report.window_start, report.epsilon_spent, len(report.heavy_hitters)) for report in expected
-    ]
-    for start, end, window in by_window.values:
-        assert (window.start.micros, window.end.micros) == (start, end)
-    for (_, end, _), stamped in by_window.stamped:
-        assert stamped.micros == end - 1
 
 
 def test_ids_are_their_canonical_text(tmp_path):
@@ -302,11 +267,6 @@ def test_other_windows_are_refused(kind, window, message):
         build(plan, windowing=window)
 
 
-def test_global_windows_are_no_declared_windows():
-    with pytest.raises(ValueError, match="got GlobalWindows"):
-        ShiftingHeavyHitters(small_plan(), window=GlobalWindows())
-
-
 @pytest.mark.parametrize(
     ("element_type", "arguments", "message"),
     [
@@ -340,8 +300,3 @@ def test_other_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message) as raised:
         build(small_plan(), **arguments)
     assert repr(SECRET) not in str(raised.value)
-
-
-def test_a_plan_is_a_plan():
-    with pytest.raises(ValueError, match=r"Plan, got a dict.*for_hits"):
-        ShiftingHeavyHitters({"epsilon": 2})
