@@ -81,6 +81,22 @@ def test_a_short_file_is_refused_with_its_size(tmp_path, size):
         resolve_noise_key(write_key(tmp_path / "key", KEY[:size]), pipeline())
 
 
+def test_errors_never_hold_the_content(tmp_path):
+    for content, mode in ((KEY[:31], 0o600), (KEY, 0o644)):
+        with pytest.raises(ValueError, match="noise key file") as raised:
+            resolve_noise_key(write_key(tmp_path / "key", content, mode), pipeline())
+        assert content not in str(raised.value).encode()
+        assert content.hex() not in str(raised.value)
+
+
+def test_no_secret_shows_in_repr(tmp_path):
+    for secret in (KeyFile(write_key(tmp_path / "key")), FreshKey()):
+        key = cached(secret)
+        for text in (repr(secret), str(secret)):
+            assert key.hex() not in text
+            assert repr(key) not in text
+
+
 def test_a_raw_secret_is_refused():
     beams = pytest.importorskip("apache_beam.utils.secret", reason="Beam before 2.77 has no RawSecret")
     with pytest.raises(ValueError, match="RawSecret would be pickled"):
