@@ -96,9 +96,9 @@ def _show(_sample: Sample, path: str) -> Any:
     for shown in (*outputs, text):
         if found := _FORBIDDEN.search(shown):
             raise FaultError("terminal", f"{found[0]!r} is shown")
-    for line in outputs[1].splitlines():
+    for line in outputs[2].splitlines():
         json.loads(line)
-    if not outputs[1].isascii():
+    if not outputs[2].isascii():
         raise FaultError("terminal", "JSON that is not ASCII")
     page = Page(text)
     if page.tags - _TAGS or len(page.scripts) != 3 or [name for name in page.attributes if name.startswith("on")]:
@@ -222,7 +222,7 @@ def report_readers() -> list[Reader]:
     public: dict[str, Any] = {"marks": ()}
     return [
         Reader("report", report_samples, (ReportFileError,), place_file, _read_report, cost=0.3, **public),
-        Reader("show", report_samples, (UserError,), place_file, _show, cost=1, **public),
+        Reader("show", report_samples, (UserError, ReportFileError, StreamError), place_file, _show, cost=1, **public),
         Reader("report-folder", _folder_samples, (StreamError,), _place_folder, _read_folder, cost=0.6, **public),
         Reader("plan", _plan_samples, (UserError,), place_file, _read_plan, cost=0.7, **public),
         Reader("domain", _domain_samples, (ValueError,), place_file, _read_domain, cost=0.3, **public),
