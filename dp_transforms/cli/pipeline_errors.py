@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dp_transforms.cli.options import LogError
-from dp_transforms.errors import PoolError, StepFaultError, StreamError, UserError, reason_of_machine
+from dp_transforms.errors import InputError, PoolError, StepFaultError, StreamError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
 from dp_transforms.runs.records import StateError
@@ -34,7 +34,9 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         raise LogError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ReportFileError, StreamError, StateError, PoolError) as error:
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
-    except UserError:
+    except UserError as error:
+        if isinstance(error, InputError) and "[while running" in str(error):  # of a worker: it may hold a cell
+            raise _unexpected(error, str(error), outcome) from None
         raise
     except StepFaultError as error:
         raise _unexpected(error, str(error), outcome) from None

@@ -148,6 +148,7 @@ class StatePart:
         StateFile((drawn or self._drawn) / "state").check_seal(key)
         if drawn is not None:
             with write_errors(self.options.path):
+                sync_folder(drawn / "state")
                 shutil.rmtree(self._drawn, ignore_errors=True)
                 os.rename(drawn, self._drawn)
                 sync_folder(self._drawn)

@@ -250,7 +250,7 @@ class AtOnceStep:
         return self.part or RunPart.whole(self.stage.run.plan.schedule)
 
     def start(self, secret: bytes) -> Work:
-        step_of = functools.lru_cache(maxsize=256)(functools.partial(self.stage.start, secret))
+        step_of = functools.lru_cache(maxsize=256)(lambda *key: self.stage.start(secret, *key))
         part, size, shards = self.whole_or_part, self.cut.windows_per_range, self.cut.shards
 
         def run(group: Any, counts: Counts) -> Iterator[Any]:

@@ -11,6 +11,7 @@ however they end. What is read travels as a `Stored`, which says where it lies.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import mmap
 import multiprocessing
@@ -28,7 +29,7 @@ from multiprocessing import connection, forkserver, reduction, resource_tracker,
 from typing import Any, NamedTuple
 
 from dp_transforms.core.stage import Work, WorkerStep
-from dp_transforms.errors import PoolError, StepFaultError
+from dp_transforms.errors import InputError, PoolError, StepFaultError
 
 _LIBRARIES = "dp_transforms.local.libraries"
 _LONGEST_FOLDER = 60  # bytes of TMPDIR: with the names below it a socket may have 104
@@ -199,8 +200,8 @@ def faults_of_steps() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error).__module__.startswith("dp_transforms."):
-            raise
+        if type(error).__module__.startswith("dp_transforms.") and not isinstance(error, InputError):
+            raise  # an InputError may hold the value
         raise StepFaultError(f"in a step\n{traceback.format_exc()}") from None
 
 
@@ -209,8 +210,9 @@ def faults_of_steps() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Worker(NamedTuple):
-    secret: bytes
+@dataclasses.dataclass(frozen=True)
+class _Worker:
+    secret: bytes = dataclasses.field(repr=False)
     store: BlobStore
     works: dict[Blob, Work]  # of the step that it does, by how that is stored
 
@@ -240,7 +242,7 @@ def _end_with_parent() -> None:
 def _do(packed: Blob, element: Any) -> Done:
     """One task. What a step puts out by key and needs space is stored, and so is what comes in."""
     assert _worker is not None
-    secret, store, works = _worker
+    secret, store, works = _worker.secret, _worker.store, _worker.works
     counts: Counter[str] = Counter()
     with faults_of_steps():
         if packed not in works:

@@ -370,6 +370,8 @@ def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Populati
 def _prices(population: Population, before: Balance, request: PartRequest) -> tuple[Price, Price]:
     """The price of the run, and what it takes: with the base of the rule if it is the first one. Raises
     BudgetExceededError if it does not fit."""
+    if min(request.cost.epsilon, request.cost.delta) < 1:
+        raise ValueError("a run must cost epsilon and delta. Take the cost of its plan.")
     rule = population.rule
     price = rule.price(request.cost, before.total)
     takes = price if before.runs else price + rule.base

@@ -175,7 +175,10 @@ def _open_store(url: str, settings: frozenset[tuple[str, str]]) -> Any:
     options = _CLIENT | {"allow_http": (endpoint or "").startswith("http://")}
     obstore = _import_obstore().store
     kind = {"s3": obstore.S3Store, "gs": obstore.GCSStore, "azfs": obstore.AzureStore}[scheme]
-    return kind(names[-1], client_options=options, retry_config=_RETRIES, **more)
+    try:
+        return kind(names[-1], client_options=options, retry_config=_RETRIES, **more)
+    except Exception:  # its words may hold a setting
+        raise fault(url, "its settings cannot be used: check the endpoint and the credentials") from None
 
 
 def fault(url: str, problem: str) -> RemoteFileError:

@@ -185,15 +185,19 @@ class StoredReader(io.RawIOBase):
     def _fetch(self, begin: int, length: int) -> bytes:
         """obstore goes on where a connection broke, under the same condition."""
         options = {"range": (begin, begin + length), "if_match": self.file.version}
+
+        def get(obstore: Any, store: Any, path: str) -> tuple[str | None, bytes]:
+            answer = obstore.get(store, path, options=options)
+            return answer.meta["e_tag"], bytes(answer.bytes())
+
         try:
-            return ask(
-                self.file.url,
-                lambda obstore, store, path: bytes(obstore.get(store, path, options=options).bytes()),
-                is_read=True,
-            )
+            version, data = ask(self.file.url, get, is_read=True)
+            if version != self.file.version or len(data) != length:  # a store that does not heed the condition
+                raise FileChangedError(errno.ESTALE, "it was changed while it was read", self.file.url)
         except OSError as error:
             self.failure = error
             raise
+        return data
 
 
 def open_stored(file: StoredFile, *, ahead: int = SEQUENTIAL_BYTES) -> StoredReader:

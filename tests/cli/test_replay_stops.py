@@ -5,7 +5,7 @@ import pytest
 from dp_transforms.cli import replay_run
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.errors import UserError
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.local.pool import faults_of_steps
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import write_log
@@ -33,6 +33,7 @@ def worker_says(kind, message):
         (RuntimeError(worker_says("ValueError", "secret")), "ValueError at dp_transforms/beam/read_events.py:80"),
         (RuntimeError(worker_says("pyarrow.lib.ArrowInvalid", "secret")), "read_events.py:80"),
         (KeyError("secret"), "failed with KeyError"),
+        (InputError("label", "is 'secret' [while running 'ReadEvents']"), "failed with InputError"),
         (RuntimeError(worker_says("dp_transforms.x.EventFileError", "a.csv: damaged")), "a.csv: damaged"),
         (RuntimeError(worker_says("dp_transforms.x.StreamError", "the topic is gone")), "the topic is gone"),
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
@@ -58,6 +59,12 @@ def test_a_message_with_line_breaks_forges_no_error_of_ours(message):
         assert "failed with ValueError" in str(caught.value)
         assert "CELL" not in str(caught.value)
     assert "at dp_transforms/beam/read_events.py:80;" in str(there.value)
+
+
+def test_what_an_argument_is_in_a_step_is_not_told():
+    with pytest.raises(UserError) as caught, errors_in_one_line("nothing was published"), faults_of_steps():
+        raise InputError("label", "must be short, got 'CELL'.")
+    assert "CELL" not in str(caught.value)
 
 
 def test_what_a_library_says_while_a_report_is_written_is_not_shown(tmp_path, monkeypatch):

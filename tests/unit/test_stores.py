@@ -305,6 +305,22 @@ def test_a_bucket_that_is_no_name_and_a_store_that_is_away(bucket, monkeypatch):
         remote_files.look_at(f"{bucket}/a.csv")
 
 
+def test_a_setting_that_cannot_be_used_is_not_said(bucket, monkeypatch):
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "a-secret-by-mistake")
+    with pytest.raises(RemoteFileError, match="its settings cannot be used") as caught:
+        remote_files.look_at(f"{bucket}/a.csv")
+    assert "mistake" not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [("another version", bytes(100)), ("v", bytes(99))])
+def test_a_store_that_heeds_no_condition_is_refused(answer, monkeypatch):
+    """Else two versions would be read as one file."""
+    monkeypatch.setattr(remote_files, "ask", lambda *_, **__: answer)
+    reader = remote_files.StoredReader(StoredFile("s3://bucket/a.bin", 100, "v"), 1)
+    with pytest.raises(remote_files.FileChangedError, match="changed while it was read"):
+        reader.read(100)
+
+
 def test_ctrl_c_ends_the_wait_for_a_store_that_does_not_answer(bucket, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
