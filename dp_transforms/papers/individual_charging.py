@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, upper_tail
+from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, smallest_whole, upper_tail
 from dp_transforms.checks import check_fraction, check_whole
 from dp_transforms.core.hit_noise import AboveThreshold, BetweenThresholds, Release, ReleaseRule
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
@@ -74,14 +74,10 @@ class IndividualCharging:
         self._counters.check_query(query, self._grid)
         rule = self._rule(units_up(threshold, self._grid))
         total = query.answer_to_counts(self._counters.active().astype(np.int64))
-        release = rule(total + self._noise.discrete_laplace(self._epsilon_per_unit))
-        if release is None:
-            return None
-        if release.charged:
+        release = rule(int(total + self._noise.discrete_laplace(self._epsilon_per_unit)))
+        if release is not None and release.charged:
             self._counters.charge(query.weights > 0)
-        if release.noisy_count is None:
-            return release
-        return release._replace(noisy_count=int(release.noisy_count))
+        return release
 
     def accuracy(self, queries: int, beta: float) -> float:
         """An alpha up to which, with probability at least 1 - beta, the first `queries` answers are all right.
@@ -91,10 +87,10 @@ class IndividualCharging:
         """
         check_whole("queries", queries, 1, 2**60)
         check_fraction("beta", beta)
-        units = max(0, math.floor(math.log(queries / beta) / self._epsilon_per_unit) - 1)
-        while 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) > beta:
-            units += 1
-        return units / self._grid
+        return (
+            smallest_whole(lambda units: 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) <= beta, -1, 1)
+            / self._grid
+        )
 
     def active(self) -> npt.NDArray[np.bool_]:
         """bool[n]: who has paid less than `hits`. For tests and operators: do not publish it."""

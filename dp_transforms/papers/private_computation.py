@@ -17,8 +17,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability
-from dp_transforms.checks import check_positive
+from dp_transforms.checks import check_positive, is_number, shown
 from dp_transforms.core.hit_noise import BetweenThresholds
+from dp_transforms.errors import InputError
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import Query, epsilon_per_unit, units_up
@@ -57,6 +58,12 @@ class Target(Protocol):
     def probability(self, computation: PrivateComputation) -> float:
         """A q for which this set is a q-target of the computation, with its epsilon and delta."""
         ...
+
+
+def check_probability(value: object) -> None:
+    """Of a target. Raises InputError unless it is a number in (0, 1]."""
+    if not is_number(value) or not 0 < value <= 1:  # type: ignore[operator]
+        raise InputError("target_probability", f"must lie in (0, 1], got {shown(value)}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,23 +352,17 @@ class TwoRuns:
     @property
     def target(self) -> Target:
         """Different results."""
-        return _Differ(self)
+        return _Differ(self, "different results", not_prior_probability(self.epsilon))
 
     def run(self, data: Any, noise: NoiseSource) -> tuple[Any, Any]:
         return self.computation.run(data, noise), self.computation.run(data, noise)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Differ:
-    twice: TwoRuns
+class _Differ(OwnTarget):
+    """The two results that are not equal."""
 
     def hit(self, results: tuple[Any, Any]) -> bool:
         return not bool(results[0] == results[1])
 
     def published(self, results: tuple[Any, Any]) -> tuple[Any, Any]:
         return results if self.hit(results) else (results[0], results[0])
-
-    def probability(self, computation: PrivateComputation) -> float:
-        if computation != self.twice:
-            raise ValueError("this is the target of another TwoRuns. Use the target of this one.")
-        return not_prior_probability(self.twice.epsilon)

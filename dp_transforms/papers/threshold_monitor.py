@@ -22,7 +22,6 @@ The constants are those of the paper, and large: `individual_charging` does the 
 
 from __future__ import annotations
 
-import functools
 from fractions import Fraction
 from typing import Any
 
@@ -145,16 +144,12 @@ class _Monitor:
         check_whole("queries", queries, 1, 2**60)
         allowed = int(Fraction(check_fraction("beta", beta)) / queries * (1 << UNIFORM_BITS))
 
-        upper_tail = functools.partial(
-            capped_sum_tail_integer,
-            wide_epsilon=self._wide_epsilon,
-            narrow_epsilon=self._narrow_epsilon,
-            cap=self._cap,
-        )
-
         def errs_seldom(units: int) -> bool:
             # One query errs in one direction only. The lower tail is the heavier one: V is cut off above.
-            return (1 << UNIFORM_BITS) - upper_tail(-units) + 1 <= allowed
+            upper_tail = capped_sum_tail_integer(
+                -units, wide_epsilon=self._wide_epsilon, narrow_epsilon=self._narrow_epsilon, cap=self._cap
+            )
+            return (1 << UNIFORM_BITS) - upper_tail + 1 <= allowed
 
         return smallest_whole(errs_seldom, 0, 1) / self._grid + self._threshold_shift
 
