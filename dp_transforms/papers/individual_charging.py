@@ -74,10 +74,14 @@ class IndividualCharging:
         self._counters.check_query(query, self._grid)
         rule = self._rule(units_up(threshold, self._grid))
         total = query.answer_to_counts(self._counters.active().astype(np.int64))
-        release = rule(int(total + self._noise.discrete_laplace(self._epsilon_per_unit)))
-        if release is not None and release.charged:
+        release = rule(total + self._noise.discrete_laplace(self._epsilon_per_unit))
+        if release is None:
+            return None
+        if release.charged:
             self._counters.charge(query.weights > 0)
-        return release
+        if release.noisy_count is None:
+            return release
+        return release._replace(noisy_count=int(release.noisy_count))
 
     def accuracy(self, queries: int, beta: float) -> float:
         """An alpha up to which, with probability at least 1 - beta, the first `queries` answers are all right.
@@ -87,10 +91,11 @@ class IndividualCharging:
         """
         check_whole("queries", queries, 1, 2**60)
         check_fraction("beta", beta)
-        return (
-            smallest_whole(lambda units: 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) <= beta, -1, 1)
-            / self._grid
-        )
+
+        def errs_seldom(units: int) -> bool:
+            return 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) <= beta
+
+        return smallest_whole(errs_seldom, -1, 1) / self._grid
 
     def active(self) -> npt.NDArray[np.bool_]:
         """bool[n]: who has paid less than `hits`. For tests and operators: do not publish it."""

@@ -18,6 +18,7 @@ that to the delta here. `largest_support` is the coarse alternative: count all h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import types
@@ -176,19 +177,14 @@ class MixedChargingAccountant:
             largest_lam(kind.epsilon_per_query, largest_probability(*kind[:2]))
             for kind in mix  # beyond, one of the kinds cannot be paid at all
         )
-        best: MixedChargingAccountant | None = None
-        if 1 + most > _SMALLEST_ORDER:
-            ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
-            for order in (1 + np.concatenate([ends, 1 - ends]) * most).tolist():
-                try:
-                    found = cls.calibrate(epsilon, delta, order)
-                except ValueError:  # too small an order
-                    continue
-                if best is None or found.times(mix) > best.times(mix):
-                    best = found
-        if best is None:
+        found = []
+        ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
+        for order in (1 + np.concatenate([ends, 1 - ends]) * most).tolist():
+            with contextlib.suppress(ValueError):  # too small an order
+                found.append(cls.calibrate(epsilon, delta, order))
+        if not found:
             raise ValueError(f"no order pays for such calls at epsilon = {epsilon:g}, delta = {delta:g}. Raise either.")
-        return best
+        return max(found, key=lambda accountant: accountant.times(mix))
 
     def charge(self, epsilon_per_query: float, target_probability: float) -> float:
         """What one hit of such a call pays; infinite if it cannot be paid at this order."""

@@ -246,7 +246,7 @@ class OfflineMultiplicativeWeights(OneRelease):
         return ExponentialMechanism(scores, self._epsilon, self._grid).choose(self._noise)
 
     def _measure(self, position: int) -> int:
-        return int(self._answers[position]) + int(self._noise.discrete_laplace(self._epsilon_per_unit))
+        return int(int(self._answers[position]) + self._noise.discrete_laplace(self._epsilon_per_unit))
 
 
 def offline_records_needed(

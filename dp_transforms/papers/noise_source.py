@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS
-from dp_transforms.checks import check_range, check_whole, is_number, shown
+from dp_transforms.checks import check_positive, check_range, check_whole, is_number, shown
 from dp_transforms.core.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.core.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 from dp_transforms.errors import InputError
@@ -95,9 +95,7 @@ class SecretNoise:
 
     def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
         """int64[count]: that many independent draws at once. Equal numbers of any type share a table."""
-        if not is_number(epsilon):
-            raise ValueError(f"epsilon must be a number, got {epsilon!r}.")
-        epsilon = float(epsilon)
+        epsilon = check_positive("epsilon", epsilon)
         check_whole("count", count, 0)
         if epsilon * _LARGEST_TABLE_SCALE >= 1:
             return discrete_laplace(epsilon).sample(self.uniforms(count))

@@ -1,9 +1,8 @@
 """Target charging: many private computations; only those whose result hits its target are paid for.
 
 The budget is a `ChargeLimit`: a plain count of hits (`HitLimit`), or anything else with these two methods, such as
-`MixedChargingFilter` of `dp_transforms.papers.mixed_charging`. The guarantee is that of `TargetCharging`; what is
-made of it comes after it: conditional release with revisions, and selection, where each candidate is run once and the
-best are published ([CL23] sections 2.4 and I).
+`MixedChargingFilter` of `dp_transforms.papers.mixed_charging`. On `TargetCharging` rest conditional release with
+revisions, and selection ([CL23] sections 2.4 and I).
 """
 
 from __future__ import annotations
@@ -52,25 +51,17 @@ class HitLimit:
     """
 
     def __init__(self, hits: int, *, epsilon: float, target_probability: float | None = None) -> None:
-        hits = check_whole("hits", hits, 1)
-        check_positive("epsilon", epsilon)
-        if target_probability is None:
-            target_probability = not_prior_probability(epsilon)
-        check_probability(target_probability)
-        self.hits = hits
-        self.epsilon = epsilon
-        self.target_probability = target_probability
-        self.used = 0
+        self.hits, self.used = check_whole("hits", hits, 1), 0
+        self.epsilon = check_positive("epsilon", epsilon)
+        self.target_probability = not_prior_probability(epsilon) if target_probability is None else target_probability
+        check_probability(self.target_probability)
 
     def admits(self, epsilon: float, target_probability: float, hits: int = 1) -> bool:
-        check_positive("epsilon", epsilon)
-        check_probability(target_probability)
-        check_whole("hits", hits, 1)
-        if epsilon > self.epsilon:
+        if not epsilon <= self.epsilon:
             raise ValueError(
                 f"the epsilon of a call must be at most {self.epsilon!r}, that of the limit, got {epsilon!r}."
             )
-        if target_probability < self.target_probability:
+        if not target_probability >= self.target_probability:
             raise ValueError(
                 f"the q of a target must be at least {self.target_probability!r}, that of the limit, got "
                 f"{target_probability!r}. Build the limit for the smallest q of all calls."
