@@ -2,14 +2,10 @@
 
 tests/audit holds the code of a run against the same laws.
 
-Users pay for hits, or for looks (mode `looks`). Each module imports only those above it. docs/audit.md says
-what is computed, why it is a lower bound, and what it cannot show.
+Users pay for hits, or for tests of contributions. Each module imports only those above it. docs/audit.md says what is
+computed, why it is a lower bound, and what it cannot show.
 
-- `look_law`: what one look shows about one user who pays for looks, at the worst count; what one query shows about one
-  who pays for hits, and the best adversary of many queries.
-- `mechanism`: what a plan runs, what it claims, and what workers get of it, field by field.
-- `streams`: the streams that show most of users who pay for hits, and the exact law of all that is published of them.
-- `few_looks`: the best adaptive adversary of one, two or three looks.
-- `round_looks`: what all rounds of looks show together.
-- `exact_hits`, `exact_looks`: what the worst streams attain, against the claim.
+- `noise_law`: the noise of a test, and the worst divergence that it shows about one user.
+- `hits`: what the best adversary attains, against the claim.
+- `contributions`: the price of each weight, the delta of a full budget, and items that one user holds alone.
 """

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.accounting.priced_weights import stated_users
-from dp_transforms.audit.look_law import Whole
-from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.noise_law import Whole
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
@@ -32,6 +31,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
 from tests.audit.round_scenes import levels_of_boundaries
 from tests.audit.scenes import Scene, Trial
+from tests.helpers.charging_rules import ChargingRules
 from tests.helpers.rounds_runs import left_out_of
 from tests.helpers.trial_plan import TrialPlan
 
@@ -145,7 +145,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     """Of each round: int64[rounds, copies, windows, items]."""
-    mechanism, windows = LooksMechanism.of_plan(plan), plan.schedule.horizon
+    mechanism, windows = ChargingRules.of_plan(plan), plan.schedule.horizon
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
     named, fits, last = np.zeros_like(drawn), True, len(mechanism.rounds) - 1
     for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
@@ -160,7 +160,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     return fits
 
 
-def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
+def _sizes_of_terms(mechanism: ChargingRules, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
     of_boundaries = np.maximum(of_boundaries, 1)  # as `levels_and_sizes` says
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.audit.look_law import Whole
-from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.noise_law import Whole
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
@@ -28,6 +27,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.carried import Carried
 from tests.audit.copies import Rows, contributions_of, labels_of, numbers_of
+from tests.helpers.charging_rules import ChargingRules
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 
@@ -45,7 +45,7 @@ Weights = dict[tuple[int, int, int], int]  # by user, window and item
 Broken = tuple[list[str], dict[str, float]]  # rules that are broken, and the largest share of a purse that is spent
 
 
-def broken_rules(mechanism: LooksMechanism, run: TrialPlan) -> Broken:
+def broken_rules(mechanism: ChargingRules, run: TrialPlan) -> Broken:
     """The shares are by what was tried: a replay and a stream, or a replay in rounds and a run in parts."""
     slide = run.schedule.slide_seconds
     if run.rounds is not None:
@@ -144,7 +144,7 @@ def _added_up(weights: Weights) -> Cells:
     return found
 
 
-def _spent(weights: Weights, mechanism: LooksMechanism) -> tuple[dict[int, int], list[int]]:
+def _spent(weights: Weights, mechanism: ChargingRules) -> tuple[dict[int, int], list[int]]:
     """Units by user, at the prices of the list; and weights that are not on it."""
     units = dict(mechanism.looks_list.prices)
     spent: dict[int, int] = collections.Counter()
@@ -163,7 +163,7 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _broken_in_rounds(mechanism: LooksMechanism, run: TrialPlan, slide: int) -> Broken:
+def _broken_in_rounds(mechanism: ChargingRules, run: TrialPlan, slide: int) -> Broken:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
     rounds = dataclasses.replace(run.paid_rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
@@ -193,7 +193,7 @@ def _broken_in_rounds(mechanism: LooksMechanism, run: TrialPlan, slide: int) -> 
     return found, shares
 
 
-def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
+def _spent_in_rounds(mechanism: ChargingRules, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
     """Units by round and user, int64[rounds, users], and whether all weights are on the list. sums: of each round.
     user_of: whose each item is."""
     units = dict(mechanism.looks_list.prices)

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import FEWEST_STATED
-from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
-from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.noise_law import NoiseLaw, Values, Whole
 from tests.audit.scenes import NOBODY, USER, Cell, Scene, Trial, in_world, independence_p_value, scene_of
 from tests.audit.statistics import NamedPValue, multinomial_p_value
+from tests.helpers.charging_rules import ChargingRules
 
 Bits = npt.NDArray[np.bool_]
 
@@ -32,11 +32,11 @@ _BOUNDARIES = 100  # that a noisy sum of a scene never exceeds
 _PAIRS, _MOST_COPIES = 250_000, 5_000
 
 
-def round_trial(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, copies: int) -> Trial:
+def round_trial(scene: Scene, mechanism: ChargingRules, law: NoiseLaw, copies: int) -> Trial:
     return Trial(scene, copies, functools.partial(_p_values, scene, mechanism, law))
 
 
-def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
+def round_trials(mechanism: ChargingRules, law: NoiseLaw, runs: int) -> Iterator[Trial]:
     """An item that x' alone holds, one that it holds with others if each round pays for two, and one of others: each in
     the first window of a block, whose other windows have pairs that nobody holds. So many others that all is possible
     in all rounds. And an item with so many that it has several levels."""
@@ -52,7 +52,7 @@ def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterato
         yield round_trial(dataclasses.replace(scene, false_names=false_names), mechanism, law, copies)
 
 
-def levels_of_boundaries(mechanism: LooksMechanism, largest: int, threshold: int) -> tuple[Whole, Whole]:
+def levels_of_boundaries(mechanism: ChargingRules, largest: int, threshold: int) -> tuple[Whole, Whole]:
     """The boundaries of a round of looks, and the level of each: both rise. largest: the largest weight of it."""
     of_all = max(listed.replay_weight(1) for listed in mechanism.purses[1:])
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
@@ -69,7 +69,7 @@ class _Round:
     whether x' is another one. In round 0 there is one window, the block. is_second: second looks of the last round.
     """
 
-    mechanism: LooksMechanism
+    mechanism: ChargingRules
     law: NoiseLaw
     number: int
     threshold: int
@@ -148,7 +148,7 @@ class _Round:
 
 
 def _p_values(
-    scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Mapping[bool, Whole]
+    scene: Scene, mechanism: ChargingRules, law: NoiseLaw, levels: Mapping[bool, Whole]
 ) -> Iterator[NamedPValue]:
     """levels: int64[rounds, copies, windows, items] of each world."""
     worlds = {with_user: list(_rounds(scene, mechanism, law, each, with_user)) for with_user, each in levels.items()}
@@ -162,7 +162,7 @@ def _p_values(
                 yield name, there.independence(gone, cell.window, cell.item)
 
 
-def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whole, with_user: bool) -> Iterator[_Round]:
+def _rounds(scene: Scene, mechanism: ChargingRules, law: NoiseLaw, levels: Whole, with_user: bool) -> Iterator[_Round]:
     others, by_user = (
         np.zeros((scene.windows, scene.items), dtype=np.int64),
         np.zeros((scene.windows, scene.items), bool),
@@ -197,6 +197,6 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         drawn = np.logical_and(drawn, bins == 0)
 
 
-def _bins(mechanism: LooksMechanism, largest: int, threshold: int, levels: Whole) -> Whole:
+def _bins(mechanism: ChargingRules, largest: int, threshold: int, levels: Whole) -> Whole:
     _, of_boundaries = levels_of_boundaries(mechanism, largest, threshold)
     return np.where(levels < 0, -1, np.minimum(np.searchsorted(of_boundaries, levels, side="right"), _BINS - 1))

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.look_law import ThresholdLaw, Values, Whole, laplace_mass
-from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.streams import AttackStream, Steps, is_up, law_of
+from dp_transforms.audit.hits import Mechanism, ThresholdLaw, laplace_mass
+from dp_transforms.audit.noise_law import Values, Whole
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
@@ -24,6 +23,7 @@ from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import FIRST_OTHER
 from tests.audit.statistics import NamedPValue, binomial_p_value, multinomial_p_value
+from tests.helpers.attack_streams import AttackStream, Steps, is_up, law_of
 from tests.helpers.core_runs import close_window
 from tests.helpers.trial_plan import TrialPlan
 

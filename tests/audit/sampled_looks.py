@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dp_transforms.audit.look_law import NoiseLaw, Whole
-from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.noise_law import NoiseLaw, Whole
 from tests.audit.scenes import NOBODY, USER, Cell, Scene, SceneWeights, Trial, level_trial, scene_of
 from tests.audit.statistics import NamedPValue, binomial_p_value
+from tests.helpers.charging_rules import ChargingRules
 
 _PASS = 0.3  # probability with which noise alone reaches the lowest threshold of a scene
 _SURE = 1e-4  # probability with which an item that must become known does not
@@ -20,7 +20,7 @@ _PAIRS, _PAIRS_OF_USERS = 400_000, 40_000  # of all copies of a scene; of users 
 _HELD = 5  # cells of a scene that the user holds, those that show most; it may have no looks for others
 
 
-def looks_trials(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide: int, runs: int) -> Iterator[Trial]:
+def looks_trials(mechanism: ChargingRules, law: NoiseLaw, forget_after: int, slide: int, runs: int) -> Iterator[Trial]:
     """New items of several levels; items that are known, held by nobody but the user, and forgotten; empty purses."""
     for scene in (new_items(mechanism), *known_items(mechanism, law, forget_after, slide)):
         yield level_trial(scene, mechanism, law, max(1, min(runs, _PAIRS // scene.pairs)), slide)
@@ -28,7 +28,7 @@ def looks_trials(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, sl
         yield from empty_purse_trials(mechanism, law, runs)
 
 
-def new_items(mechanism: LooksMechanism) -> Scene:
+def new_items(mechanism: ChargingRules) -> Scene:
     heaviest, held = mechanism.looks_list.weights[-1], min(_HELD, mechanism.most_paid)
     cells = [
         Cell(0, item, 1 + round(item * mechanism.spacing / heaviest), USER if item < held else NOBODY)
@@ -37,7 +37,7 @@ def new_items(mechanism: LooksMechanism) -> Scene:
     return scene_of("levels of new items", cells, mechanism, threshold=heaviest)
 
 
-def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
+def known_items(mechanism: ChargingRules, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
     """Once as a replay and once as a stream."""
     known, held = max(1, law.smallest_margin(_PASS)), min(_HELD, mechanism.most_paid)
     threshold = known + mechanism.threshold - mechanism.followed_threshold
@@ -54,7 +54,7 @@ def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, sli
         yield dataclasses.replace(scene, cells=tuple(cells))
 
 
-def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
+def empty_purse_trials(mechanism: ChargingRules, law: NoiseLaw, runs: int) -> Iterator[Trial]:
     """A user alone, with twice as many items in a window as its purse pays for, and in a stream more in the next one.
 
     So many are drawn for as it pays for, and of the next window none.

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
-from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.noise_law import NoiseLaw, Values, Whole
 from tests.audit.statistics import NamedPValue, multinomial_p_value
+from tests.helpers.charging_rules import ChargingRules
 
 NOBODY, USER = range(0), range(1)  # of the users of a copy; the first one is x'
 _DAY_SECONDS = 86_400
@@ -113,7 +113,7 @@ class SceneWeights:
     other: dict[int, int]
 
     @classmethod
-    def of_scene(cls, scene: Scene, mechanism: LooksMechanism, slide_seconds: int) -> SceneWeights:
+    def of_scene(cls, scene: Scene, mechanism: ChargingRules, slide_seconds: int) -> SceneWeights:
         looks: dict[int, int] = {}
         for cell in scene.cells:
             if cell.by_user:
@@ -131,7 +131,7 @@ class SceneWeights:
 
 
 def paced_weights(
-    mechanism: LooksMechanism, looks: dict[int, int], *, windows: int, slide_seconds: int
+    mechanism: ChargingRules, looks: dict[int, int], *, windows: int, slide_seconds: int
 ) -> dict[int, int]:
     """The weight in each window of a user with so many looks in each; 0 where its purse pays for none.
 
@@ -215,7 +215,7 @@ def independence_p_value(first: tuple[Whole, Values], second: tuple[Whole, Value
 
 
 def scene_of(
-    name: str, cells: Iterable[Cell], mechanism: LooksMechanism, *, threshold: int, known: int | None = None
+    name: str, cells: Iterable[Cell], mechanism: ChargingRules, *, threshold: int, known: int | None = None
 ) -> Scene:
     """A scene with the rules of a mechanism. known: the threshold of known items; None: as far below as in the plan."""
     gap = mechanism.threshold - mechanism.followed_threshold
@@ -230,7 +230,7 @@ def scene_of(
     )
 
 
-def level_trial(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, copies: int, slide_seconds: int) -> Trial:
+def level_trial(scene: Scene, mechanism: ChargingRules, law: NoiseLaw, copies: int, slide_seconds: int) -> Trial:
     """Of what each window of each item shows."""
     weights = SceneWeights.of_scene(scene, mechanism, slide_seconds)
     return Trial(scene, copies, functools.partial(level_p_values, scene, weights, law))

@@ -7,11 +7,10 @@ import math
 
 import pytest
 
-from dp_transforms.audit.look_law import ThresholdLaw
-from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.streams import default_rounds, worst_stream
+from dp_transforms.audit.hits import Mechanism, ThresholdLaw, default_rounds
 from tests.audit.sampled_hits import p_values, run_stream
 from tests.audit.statistics import FALSE_ALARM, smallest
+from tests.helpers.attack_streams import worst_stream
 from tests.helpers.exact_monitor import settings_for
 from tests.helpers.trials import changed
 

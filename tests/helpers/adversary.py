@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from dp_transforms.audit.look_law import Result, ThresholdLaw
+from dp_transforms.audit.hits import Result, ThresholdLaw
 from dp_transforms.core.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,
@@ -121,11 +121,10 @@ def kernel_of_law(law: ThresholdLaw, distances: Sequence[int], hits_per_user: in
 
 @dataclasses.dataclass(frozen=True)
 class AttainedCurve:
-    """The delta that the best adversary attains at each epsilon: after all rounds, and after half of them."""
+    """The delta that the best adversary attains at each epsilon."""
 
     epsilons: Values
     deltas: Values
-    deltas_of_half: Values
 
 
 def best_adversary(
@@ -151,8 +150,7 @@ def best_adversary(
     excess = step * np.arange(-below, above + 1) - offset - calls * _SLACK * step
     stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
     values = np.tile(stop, (len(kernel), 1))
-    half = values
-    for done in range(rounds):
+    for _ in range(rounds):
         best = np.tile(stop, (len(values), 1))
         for by_shift in moves:
             of_window = values
@@ -160,12 +158,10 @@ def best_adversary(
                 of_window = _before_call(of_window, by_shift, longest)
                 np.maximum(best, of_window, out=best)
         values = best
-        if done + 1 == (rounds + 1) // 2:
-            half = values
     origin = [below - index for index in at_epsilon]
     exact = step * np.array(at_epsilon) + offset
     shrink = 1 - 1e-15 * calls * 8  # the rounding of the sums
-    return AttainedCurve(exact, values[0, origin] * shrink, half[0, origin] * shrink)
+    return AttainedCurve(exact, values[0, origin] * shrink)
 
 
 def _before_call(values: Values, by_shift: Mapping[int, csr_matrix], longest: int) -> Values:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable
 
-from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
+from dp_transforms.audit.contributions import ContributionsClaim, ContributionsMechanism
+from dp_transforms.audit.noise_law import NoiseLaw
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.audit.copies import run_trial
@@ -44,21 +43,16 @@ def plan_in_rounds(most_tests: int = 20) -> Plan:
     return modes.plan_in_rounds(**budget, most_contributions=most_tests)
 
 
-def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:
-    return LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
-
-
-def with_prices(mechanism: LooksMechanism, **changes: tuple[int, ...]) -> LooksMechanism:
-    """With other weights or prices of looks."""
-    return dataclasses.replace(mechanism, looks_list=dataclasses.replace(mechanism.looks_list, **changes))
+def mechanism_and_claim(plan: Plan) -> tuple[ContributionsMechanism, ContributionsClaim]:
+    return ContributionsMechanism.of_plan(plan), ContributionsClaim.of_plan(plan)
 
 
 def run_settings(plan: Plan) -> TrialPlan:
     return trial_of(plan, stream="audit", run_id="run")
 
 
-def law_of(mechanism: LooksMechanism) -> NoiseLaw:
-    return NoiseLaw.whole(mechanism.shape, mechanism.scale)
+def law_of(plan: Plan) -> NoiseLaw:
+    return NoiseLaw.whole(plan.paid_contributions.shape, plan.paid_contributions.scale)
 
 
 def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> list[NamedPValue]:

@@ -1,4 +1,4 @@
-"""The exact law of one query of a plan of mode `kms21`, as `dp_transforms.audit.look_law` has that of the others."""
+"""The exact law of one query of a plan of mode `kms21`, as `dp_transforms.audit.hits` has that of the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
-from dp_transforms.audit.look_law import Result
+from dp_transforms.audit.hits import Result
 
 _ONE = 1 << UNIFORM_BITS
 

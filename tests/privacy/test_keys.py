@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.audit.exact_hits import audit_exactly
-from dp_transforms.audit.mechanism import HitsClaim, Mechanism
+from dp_transforms.audit.hits import HitsClaim, Mechanism, audit_hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import (
@@ -236,12 +235,12 @@ def test_the_audit_of_a_plan_for_two_keys(mode: str) -> None:
         )
         for keys in (1, 2)
     )
-    audit = audit_exactly(Mechanism.of_plan(two), HitsClaim.of_plan(two))
+    audit = audit_hits(Mechanism.of_plan(two), HitsClaim.of_plan(two))
     assert audit.violations == ()
-    assert (0.95 if mode == "hits" else 0.7) < audit.worst.delta / two.shares.paid <= 1
+    assert (0.95 if mode == "hits" else 0.7) < audit.worst.attained / two.shares.paid <= 1
     assert 0.95 < audit.lone_delta / two.delta_open <= 1
     assert {figure.hits for figure in audit.running} == {1, 2}
     mechanism = dataclasses.replace(Mechanism.of_plan(one), hits_per_user=2, keys=2)
-    violations = " ".join(audit_exactly(mechanism, HitsClaim.of_plan(one)).violations)
+    violations = " ".join(audit_hits(mechanism, HitsClaim.of_plan(one)).violations)
     assert "one user attains delta" in violations
     assert "items that one user holds alone" in violations

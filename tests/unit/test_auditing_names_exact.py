@@ -1,24 +1,19 @@
-"""The exact audit of mode `looks`: against oracles, and with planted faults."""
+"""The exact audit of contributions: against oracles, and with planted faults."""
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.price_bounds import Published
-from dp_transforms.accounting.price_list import make_price_list, order_budget
+from dp_transforms.accounting.price_list import order_budget
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.audit.exact_looks import audit_looks_exactly
-from dp_transforms.audit.few_looks import FewLooksAdversary
-from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
+from dp_transforms.audit.contributions import ContributionsClaim, ContributionsMechanism, audit_contributions
+from dp_transforms.audit.noise_law import LevelsLaw, NoiseLaw, divergence, reach_of_prices
 from tests.helpers.audited_names import (
     audited_plan,
     mechanism_and_claim,
-    with_prices,
 )
 from tests.helpers.exact_prices import level_price
 from tests.unit import purse_oracle
@@ -52,14 +47,14 @@ def test_the_worst_count_is_that_of_all_counts(shape, order, weight):
     scale = 20
     noise = ExponentialPower(shape, scale)
     reach = reach_of_prices(shape, order, weight, scale)
-    look = LookLaw(NoiseLaw(shape, scale, reach + weight + 1), [0]).worst(weight, order, reach)
+    test = LevelsLaw(NoiseLaw(shape, scale, reach + weight + 1), [0]).worst(weight, order, reach)
     margins = range(-3 * scale, 9 * scale) if shape == 3 else range(-2 * scale, 4 * scale)
-    assert look.divergence == pytest.approx(purse_oracle.price(shape, scale, order, weight, margins), rel=2e-7)
+    assert test.divergence == pytest.approx(purse_oracle.price(shape, scale, order, weight, margins), rel=2e-7)
     spacing = math.ceil(2.5 * noise.standard_deviation)
     distances = [level * spacing for level in range(8)]
-    of_levels = LookLaw(NoiseLaw(shape, scale, reach + weight + 1), distances).worst(weight, order, reach)
+    of_levels = LevelsLaw(NoiseLaw(shape, scale, reach + weight + 1), distances).worst(weight, order, reach)
     price = level_price(noise, order, weight, spacing)
-    assert look.divergence < of_levels.divergence <= price
+    assert test.divergence < of_levels.divergence <= price
     assert of_levels.divergence == pytest.approx(price, rel=1e-3)
 
 
@@ -71,105 +66,48 @@ def test_a_divergence_is_that_of_its_definition():
 
 def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
     law = NoiseLaw(2.5, 40, 300)
-    logs = LookLaw(law, [0, 150, 300]).log_masses(np.arange(-500, 280), 9)
+    logs = LevelsLaw(law, [0, 150, 300]).log_masses(np.arange(-500, 280), 9)
     for side in logs:
         assert np.exp(side).sum(axis=0) == pytest.approx(np.ones(780), abs=1e-12)
     assert ((logs[0] == -math.inf) == (logs[1] == -math.inf)).all()
 
 
-@functools.cache
-def _small_game(step=1):
-    """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
-    prices = make_price_list(Published(ExponentialPower(2.5, 30), 6.0, 500), 1.2, 3)
-    mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, BUDGET_UNITS), 120, 120, 60)
-    options = []
-    for weight, units in zip(prices.weights, prices.units, strict=True):
-        bits = [[purse_oracle.bit(2.5, 30, m - moved) for m in range(-80, 101, step)] for moved in (weight, 0)]
-        options.append((units, *(np.array(bit, dtype=float).T for bit in bits)))
-    return mechanism, NoiseLaw(2.5, 30, 240), options
-
-
-def _best_of_few(law, mechanism, looks, epsilon, adds_user):
-    listed, threshold = mechanism.looks_list, mechanism.threshold
-    return FewLooksAdversary(law, listed, threshold, epsilon, adds_user=adds_user).play(looks)
-
-
-@pytest.mark.parametrize("looks", [1, 2, 3])
-@pytest.mark.parametrize("adds_user", [True, False])
-def test_the_adversary_of_few_looks_is_the_best_one(looks, adds_user):
-    """Against brute force over all counts and weights, step by step: never above it, and next to nothing below."""
-    mechanism, law, options = _small_game(5 if looks == 3 else 1)
-    for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
-        wanted = purse_oracle.Adversary(options, epsilon).delta(looks, BUDGET_UNITS, removed=not adds_user)
-        found = _best_of_few(law, mechanism, looks, epsilon, adds_user)
-        assert wanted * 0.995 <= found.delta <= wanted * (1.02 if looks == 3 else 1)
-        spent = [mechanism.looks_list.units[mechanism.looks_list.weights.index(weight)] for weight in found.weights]
-        assert sum(spent) <= mechanism.purse
-
-
-@pytest.mark.parametrize("adds_user", [True, False])
-def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user):
-    """One look is the same as one adaptive look; of two, each with half of the purse, the adaptive one is no worse."""
-    mechanism, law, _ = _small_game()
-    for looks, ratio in ((1, 0.999), (2, 0.5)):
-        best = _best_of_few(law, mechanism, looks, 1.0, adds_user).delta
-        equal = static_delta(law, mechanism.looks_list.replay_weight(looks), looks, np.arange(-90, 100), 1.0)[0]
-        assert best * ratio < equal <= best * (1 + 1e-6)
-
-
-def test_equal_looks_are_those_of_the_definition():
-    law, weight, margin = NoiseLaw(2.0, 10, 80), 4, 6
-    found = static_delta(law, weight, 3, np.array([margin]), 0.3)[0]
-    p, q = law.tail(margin - weight), law.tail(margin)
-    worlds = [[math.comb(3, k) * x**k * (1 - x) ** (3 - k) for k in range(4)] for x in (p, q)]
-    deltas = [
-        sum(max(0.0, a - math.exp(0.3) * b) for a, b in zip(*pair, strict=True)) for pair in (worlds, worlds[::-1])
-    ]
-    assert found == pytest.approx(max(deltas), rel=1e-6)
-
-
-def _audit(mechanism, claim):
-    return audit_looks_exactly(mechanism, claim, most_tests=1)
-
-
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
 def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
     plan = audited_plan(**options)
-    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_tests=2)
+    audit = audit_contributions(*mechanism_and_claim(plan))
     assert audit.violations == ()
     assert 0.9999 < audit.worst_price.ratio <= 1
-    assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
-    assert 0.3 < audit.worst_delta / plan.shares.paid <= 1
+    assert audit.budget_delta == pytest.approx(plan.shares.paid, rel=1e-6)
     assert audit.most_tests == plan.paid_contributions.most_tests
     if plan.domain_size:
-        assert (audit.lone_delta, audit.lone_looks) == (0.0, 0)
+        assert (audit.lone_delta, audit.lone_tests) == (0.0, 0)
     else:
         assert 0.9 < audit.lone_delta / plan.delta_open <= 1
-        assert audit.lone_looks == plan.paid_contributions.most_tests
-        assert max(audit.worst_delta, audit.lone_delta) <= audit.together_delta <= plan.delta
+        assert audit.lone_tests == plan.paid_contributions.most_tests
+        assert audit.together_delta <= plan.delta
 
 
 def test_a_smaller_threshold_attains_more_than_is_set_aside():
     """One integer: the threshold of a plan is the smallest that is safe."""
     mechanism, claim = mechanism_and_claim(audited_plan())
-    (violation,) = _audit(dataclasses.replace(mechanism, threshold=mechanism.threshold - 12), claim).violations
-    assert "holds alone" in violation
+    lower = dataclasses.replace(mechanism, threshold=mechanism.threshold - 12)
+    assert "holds alone" in audit_contributions(lower, claim).violations[0]
 
 
-PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
+PRICE, BUDGET, MOST, ALONE, TOGETHER = (
     "but its price is",
     "a full budget of",
     "a user budget pays for",
-    "that others hold too attain",
     "holds alone",
-    "together they attain",
+    "together they come to",
 )
 
 
 def _price_of_a_smaller_weight(mechanism, claim):
     """Each weight costs what the one before it should, and the first what it should."""
-    first, *rest = mechanism.looks_list.units
-    return with_prices(mechanism, units=(first, first + 1, *rest[:-1])), claim
+    first, *rest = mechanism.units
+    return dataclasses.replace(mechanism, units=(first, first + 1, *rest[:-1])), claim
 
 
 def _narrow_levels(mechanism, claim):
@@ -181,12 +119,12 @@ def _no_floor(mechanism, claim):
     """A weight of half the smallest, at its own price: a purse pays for four times as many looks, and the plan says so,
     but the threshold is the old one."""
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
-    weight = mechanism.looks_list.weights[0] // 2
+    weight = mechanism.weights[0] // 2
     units = math.ceil(
-        level_price(noise, claim.order, weight, mechanism.spacing) / claim.budget * mechanism.purse * (1 + 1e-9)
+        level_price(noise, claim.order, weight, mechanism.spacing) / claim.budget * BUDGET_UNITS * (1 + 1e-9)
     )
-    weights, prices = (weight, *mechanism.looks_list.weights), (units, *mechanism.looks_list.units)
-    found = with_prices(mechanism, weights=weights, units=prices)
+    weights, prices = (weight, *mechanism.weights), (units, *mechanism.units)
+    found = dataclasses.replace(mechanism, weights=weights, units=prices)
     return found, dataclasses.replace(claim, most_tests=found.most_tests)
 
 
@@ -198,22 +136,22 @@ def _prices_of_another_order(mechanism, claim):
     """Priced at order 5, spent from the budget of order 8."""
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
     units = [
-        max(math.ceil(level_price(noise, 5.0, weight, mechanism.spacing) / claim.budget * mechanism.purse), least)
+        max(math.ceil(level_price(noise, 5.0, weight, mechanism.spacing) / claim.budget * BUDGET_UNITS), least)
         for weight, least in zip(
-            mechanism.looks_list.weights,
-            range(mechanism.looks_list.units[0], mechanism.looks_list.units[0] + len(mechanism.looks_list.weights)),
+            mechanism.weights,
+            range(mechanism.units[0], mechanism.units[0] + len(mechanism.weights)),
             strict=True,
         )
     ]
-    return with_prices(_with_threshold_raised(mechanism), units=tuple(units)), claim
+    return dataclasses.replace(_with_threshold_raised(mechanism), units=tuple(units)), claim
 
 
 def _budget_of_another_order(mechanism, claim):
     """Prices of order 8 are shares of the budget of order 14."""
     budget = order_budget(14.0, claim.epsilon, claim.delta_tests)
     share = claim.budget / budget
-    units = tuple(math.ceil(amount * share) for amount in mechanism.looks_list.units)
-    found = with_prices(mechanism, units=units)
+    units = tuple(math.ceil(amount * share) for amount in mechanism.units)
+    found = dataclasses.replace(mechanism, units=units)
     claim = dataclasses.replace(claim, budget=budget, most_tests=found.most_tests)
     return _with_threshold_raised(found), claim
 
@@ -225,29 +163,25 @@ def _with_threshold_raised(mechanism):
 
 def _weights_not_charged(mechanism, claim):
     """The largest weight costs what the smallest does: a purse pays for twenty looks of it."""
-    return with_prices(
-        mechanism, weights=mechanism.looks_list.weights[-1:], units=mechanism.looks_list.units[:1]
-    ), claim
+    return dataclasses.replace(mechanism, weights=mechanism.weights[-1:], units=mechanism.units[:1]), claim
 
 
 @pytest.mark.parametrize(
-    ("fault", "most_tests", "found_by"),
+    ("fault", "found_by"),
     [
-        (_price_of_a_smaller_weight, 1, {PRICE}),
-        (_narrow_levels, 1, {PRICE}),
-        (_no_floor, 1, {ALONE, TOGETHER}),
-        (_more_looks_than_declared, 1, {MOST}),
-        (_prices_of_another_order, 1, {PRICE}),
-        (_budget_of_another_order, 1, {PURSE}),
-        (_weights_not_charged, 2, {PRICE, LOOKS, ALONE, TOGETHER}),
+        (_price_of_a_smaller_weight, {PRICE}),
+        (_narrow_levels, {PRICE}),
+        (_no_floor, {ALONE, TOGETHER}),
+        (_more_looks_than_declared, {MOST}),
+        (_prices_of_another_order, {PRICE}),
+        (_budget_of_another_order, {BUDGET, TOGETHER}),
+        (_weights_not_charged, {PRICE, ALONE, TOGETHER}),
     ],
 )
-def test_a_planted_fault_is_found_by_its_check(fault, most_tests, found_by):
+def test_a_planted_fault_is_found_by_its_check(fault, found_by):
     pair = fault(*mechanism_and_claim(audited_plan()))
-    violations = audit_looks_exactly(*pair, most_tests=most_tests).violations
-    assert {
-        check for check in (PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER) if check in " ".join(violations)
-    } == found_by
+    violations = audit_contributions(*pair).violations
+    assert {check for check in (PRICE, BUDGET, MOST, ALONE, TOGETHER) if check in " ".join(violations)} == found_by
 
 
 def test_prices_that_stop_at_a_finite_tail_are_found():
@@ -259,15 +193,16 @@ def test_prices_that_stop_at_a_finite_tail_are_found():
     logs = [noise.log_upper_tail(margins - moved) for moved in (weight, 0)]
     misses = [noise.log_upper_tail(1 - margins + moved) for moved in (weight, 0)]
     finite = float(np.max(divergence(np.array([logs[0], misses[0]]), np.array([logs[1], misses[1]]), order)))
-    claim = LooksClaim(
+    claim = ContributionsClaim(
         epsilon=2.0, delta=1e-9, delta_tests=0.9, delta_open=1e-9, order=order, budget=finite, most_tests=1
     )
-    listed, bound = PricesOfUser((weight,), (BUDGET_UNITS,), BUDGET_UNITS), 10_000
-    mechanism = LooksMechanism(shape, scale, listed, bound, bound, spacing=bound)
-    audit = _audit(mechanism, claim)
+    bound, one = 10_000, (BUDGET_UNITS,)
+    mechanism = ContributionsMechanism(shape, scale, (weight,), one, one, bound, spacing=bound)
+    audit = audit_contributions(mechanism, claim)
     assert any(PRICE in text for text in audit.violations)
     assert audit.worst_price.ratio > 1.3
-    assert min(abs(audit.worst_price.look.margin + distance) for distance in mechanism.distances) > reach
+    assert min(abs(audit.worst_price.test.margin + distance) for distance in mechanism.distances) > reach
     # As the package prices it, the same mechanism passes.
     whole = level_price(noise, order, weight, bound)
-    assert not any(PRICE in text for text in _audit(mechanism, dataclasses.replace(claim, budget=whole)).violations)
+    sound = audit_contributions(mechanism, dataclasses.replace(claim, budget=whole))
+    assert not any(PRICE in text for text in sound.violations)

@@ -1,8 +1,7 @@
-"""Concrete input streams, simple enough to be run, the exact law of all that is published of them, and the worst ones.
+"""Concrete input streams for `Mechanism`, simple enough to be run, and the exact law of all that is published of them.
 
 The user holds one item in each window, or several. The other holders of these items appear in no other window. The
-adversary decides only how many they are, that is, the distance of their number from the threshold. Nothing here is
-random or sampled. docs/audit.md says which streams are tried, and why.
+adversary decides only how many they are, that is, the distance of their number from the threshold.
 """
 
 from __future__ import annotations
@@ -10,21 +9,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.audit.look_law import Result, ThresholdLaw
-from dp_transforms.audit.mechanism import Mechanism
+from dp_transforms.audit.hits import Mechanism, Result, ThresholdLaw
 
 Values = npt.NDArray[np.float64]
 
-LARGEST_PASS = 1.5e8  # hits x rounds^2, the work for one stream: some seconds
 _ROUNDING = 1e-9  # relative; far above the rounding of the sums below
-_ROUNDING_OF_LONE_ITEMS = 1e-12
-_SLACK = 1e-9  # of a lattice step: a loss of exactly j steps must not be rounded to j - 1
-_ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: within 1e-5
 _TOLERANCE = 1e-9  # two losses that differ by less than this share are equal
 
 
@@ -112,24 +106,6 @@ class StreamLaw:
         mass, loss = (self.with_user, self.log_ratio) if adds_user else (self.without_user, -self.log_ratio)
         return float(np.sum(mass * -np.expm1(np.minimum(0.0, epsilon - loss)))) * (1 - _ROUNDING)
 
-    def epsilon(self, delta: float, adds_user: bool) -> float:
-        """The smallest epsilon at which the two worlds are (epsilon, delta)-indistinguishable, rounded down."""
-        largest = float(np.abs(self.log_ratio).max())
-        return largest_argument(lambda epsilon: self.delta(epsilon, adds_user) > delta, largest)
-
-
-def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
-    """The largest x in [0, highest] where a condition that fails from some x on still holds; 0 if it never does."""
-    if not holds(0.0):
-        return 0.0
-    if holds(highest):
-        return highest
-    low, high = 0.0, highest
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
 
 @functools.lru_cache(maxsize=16)
 def law_of_stream(law: ThresholdLaw, hits_per_user: int, stream: AttackStream) -> StreamLaw:
@@ -188,28 +164,10 @@ def _split(stream: AttackStream, steps: Steps, done: int) -> list[tuple[int, sli
     return [part for part in parts if part[1].start < part[1].stop]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The worst streams
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def rounds_until_excluded(mechanism: Mechanism) -> int:
-    """The number of items near the threshold that exclude the user, except with a probability far below any delta."""
-    charged = [result for result in mechanism.law.results(mechanism.law.near) if result.charged]
-    least = min(math.fsum(result.with_user for result in charged), math.fsum(result.without_user for result in charged))
-    hits = mechanism.hits_per_user
-    return math.ceil((hits + 10 * math.sqrt(hits) + 40) / least)
-
-
-def default_rounds(mechanism: Mechanism) -> int:
-    """The same, or fewer: what can be followed within a minute."""
-    return min(rounds_until_excluded(mechanism), math.isqrt(round(LARGEST_PASS / mechanism.hits_per_user)))
-
-
 def worst_stream(
     mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool, *, items_per_window: int = 1
 ) -> AttackStream:
-    """The worst stream at this epsilon among the adaptive ones, which look at what was published.
+    """The worst stream at this epsilon among those that look at what was published.
 
     Until the loss exceeds epsilon, hits should fall only on results that lower it; from then on, on those that raise it
     (docs/audit.md). With several items in a window it looks back less often, and need not be the worst.
@@ -225,98 +183,3 @@ def worst_stream(
 def law_of(mechanism: Mechanism, stream: AttackStream) -> StreamLaw:
     """Its exact law, without rows for hits that cannot be reached in its rounds."""
     return law_of_stream(mechanism.law, min(mechanism.hits_per_user, stream.rounds + 1), stream)
-
-
-def lone_delta(mechanism: Mechanism, items: int) -> float:
-    """The probability that one of `items` items is published although the user is its only holder, rounded down.
-
-    Without the user none of them can be, so this is the delta of such a stream at every epsilon.
-    """
-    if not mechanism.tests_lone_items or items <= 0:
-        return 0.0
-    each = mechanism.law.alone(mechanism.threshold)
-    return -math.expm1(items * math.log1p(-each)) * (1 - _ROUNDING_OF_LONE_ITEMS)
-
-
-def fewest_items_per_window(mechanism: Mechanism, rounds: int) -> tuple[int, int]:
-    """Windows, and items in each of them, for `rounds` items, or for all that the run has room for."""
-    windows = min(rounds, mechanism.horizon)
-    return windows, min(mechanism.max_items_per_user, math.ceil(rounds / windows))
-
-
-def static_streams(mechanism: Mechanism, rounds: int, adds_user: bool) -> list[AttackStream]:
-    """Streams that do not look back, so a window may contain as many items as the plan allows."""
-    per_window = mechanism.max_items_per_user
-    items = min(rounds, mechanism.horizon * per_window)
-    return [AttackStream.static(adds_user, distance, items, per_window) for distance in mechanism.law.distances]
-
-
-def adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool) -> list[AttackStream]:
-    """The worst adaptive stream with one item in a window, and with more if the run is short; none without a zone."""
-    if mechanism.law.far is None:
-        return []
-    most = fewest_items_per_window(mechanism, rounds)[1]
-    return [
-        worst_stream(mechanism, epsilon, rounds, adds_user, items_per_window=per_window)
-        for per_window in sorted({1, (1 + most) // 2, most})
-    ]
-
-
-def best_deltas(
-    mechanism: Mechanism, epsilon: float, windows: int, items_per_window: int, adds_user: bool
-) -> tuple[float, float]:
-    """What the best adversary attains, and in half the windows, by a dynamic program over (hits paid, privacy loss).
-
-    In each window it makes up to so many calls, all at one distance, and learns their results at its end. With one item
-    in each, no stream on as many items attains more, by the theorem of docs/audit.md. All rounding is downward.
-    The two directions of a zone are mirror images, so both attain the same.
-    """
-    law = mechanism.law
-    hits = min(mechanism.hits_per_user, windows * items_per_window + 1)
-    return _best_of_law(law, hits, epsilon, windows, items_per_window, adds_user and law.far is None)
-
-
-@functools.lru_cache(maxsize=4)
-def _best_of_law(
-    law: ThresholdLaw, hits: int, epsilon: float, windows: int, items_per_window: int, adds_user: bool
-) -> tuple[float, float]:
-    steps = Steps.of_law(law, law.distances)
-    by_distance, step, calls = [*steps.results.values()], steps.size, windows * items_per_window
-    whole_steps = math.floor(epsilon / step + _SLACK)
-    # Losses less epsilon. Every call may have rounded up by _SLACK of a step: charge the adversary for all of them.
-    below = whole_steps + min(calls, math.ceil(6 * math.sqrt(calls)) + 20)
-    above = min(math.ceil(_ENOUGH / step), calls)
-    excess = step * np.arange(-below, above + 1) - (epsilon - step * whole_steps) - calls * _SLACK * step
-    stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
-    values = half = np.tile(stop, (hits + 1, 1))
-    for done in range(windows):
-        best = np.tile(stop, (hits + 1, 1))
-        for results in by_distance:
-            of_window = values
-            for _ in range(items_per_window):
-                of_window = _before_call(of_window, results, adds_user)
-                np.maximum(best, of_window, out=best)
-        values = best
-        if done + 1 == (windows + 1) // 2:
-            half = values
-    shrink = 1 - 1e-15 * calls * 8  # the rounding of the sums
-    origin = below - whole_steps
-    return float(values[0, origin] * shrink), float(half[0, origin] * shrink)
-
-
-def _before_call(values: Values, results: Iterable[Result], adds_user: bool) -> Values:
-    """The value before a call, from the values after it: 0 below the lattice, that of its top above.
-
-    values: float64[hits + 1, losses]. A user that has paid all its hits changes nothing any more.
-    """
-    padded = np.concatenate([np.zeros((len(values), 1)), values, values[:, -1:]], axis=1)
-    total = values.copy()
-    total[:-1] = 0.0
-    for is_loss, moved in ((True, padded[:, 2:]), (False, padded[:, :-2])):
-        part = np.zeros_like(values[:-1])
-        for result in results:
-            if (is_up(result) == adds_user) == is_loss:
-                probability = result.with_user if adds_user else result.without_user
-                part += probability * (moved[1:] if result.charged else moved[:-1])
-        total[:-1] += part
-    return total

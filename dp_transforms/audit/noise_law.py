@@ -1,4 +1,4 @@
-"""What one look shows about one user in mode `looks`: the law of its noise, and the worst divergence.
+"""The law of the noise of one test of a contribution, and the worst divergence of a test.
 
 Independent of the accounting: the law of the noise is a quadrature of its density, levels are those that are published
 and no more, and the supremum over counts is a search that ends in all integers around the worst one. So the result is
@@ -7,11 +7,10 @@ attained (up to a rounding down), wherever it is found.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +73,7 @@ class NoiseLaw:
 
 
 def reach_of_prices(shape: float, order: float, weight: int, scale: int) -> int:
-    """Beyond all counts at which a look with a weight up to this can cost most.
+    """Beyond all counts at which a test with a weight up to this can cost most.
 
     Far out ``P^order Q^(1 - order)`` is about ``exp(-order (y - b)^p + (order - 1) y^p)``, largest where
     ``order (y - b)^(p - 1) = (order - 1) y^(p - 1)``: that may be where the tail is e^-300.
@@ -107,7 +106,7 @@ def _log_masses(shape: float, scale: int, reach: int) -> Values:
     return logs
 
 
-class WorstLook(NamedTuple):
+class WorstTest(NamedTuple):
     """divergence: of the given order, rounded down. margin: first boundary less what the others add.
 
     adds_user: in which direction.
@@ -118,8 +117,8 @@ class WorstLook(NamedTuple):
     adds_user: bool
 
 
-class LookLaw:
-    """The levels of one look. distances: of the boundaries from the first one, which is the first entry, 0."""
+class LevelsLaw:
+    """The levels of one test. distances: of the boundaries from the first one, which is the first entry, 0."""
 
     def __init__(self, law: NoiseLaw, distances: Sequence[int]) -> None:
         self._law = law
@@ -144,7 +143,7 @@ class LookLaw:
                 logs.append(np.where(is_possible, self._law.log_mass(start - moved, end - moved), -math.inf))
         return np.array(with_user), np.array(without)
 
-    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True) -> WorstLook:
+    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True) -> WorstTest:
         """The largest divergence over all counts for which the first boundary is up to `reach` above them.
 
         And down to where one of the later boundaries is at the count: those after it are no other case. finely: with
@@ -162,7 +161,7 @@ class LookLaw:
             margins = margins[margins <= reach]
             found = self._divergences(margins, weight, order)
         direction, at = np.unravel_index(np.argmax(found), found.shape)
-        return WorstLook(float(found[direction, at]) * (1 - ROUNDING), int(margins[at]), bool(direction == 0))
+        return WorstTest(float(found[direction, at]) * (1 - ROUNDING), int(margins[at]), bool(direction == 0))
 
     def _divergences(self, margins: Whole, weight: int, order: float) -> Values:
         """With the user against without, and the reverse: float64[2, n]."""
@@ -179,131 +178,3 @@ def divergence(log_p: Values, log_q: Values, order: float) -> Values:
         gained = np.where(far, np.exp(log_p + exponent) - np.exp(log_p), np.exp(log_p) * np.expm1(exponent))
     gained[log_p == -math.inf] = 0.0
     return np.asarray(np.log1p(np.maximum(0.0, gained.sum(axis=0))) / lam)
-
-
-def log_choose(n: Whole | int, k: Whole) -> Values:
-    return np.asarray(_log_gamma(np.add(n, 1.0)) - _log_gamma(k + 1.0) - _log_gamma(n - k + 1.0))
-
-
-_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
-
-
-def static_delta(
-    law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float
-) -> tuple[float, int, bool]:
-    """The largest delta of so many looks of one weight at one count, exactly, with the margin and the direction.
-
-    Of each look only the name is used, not the level: that can but lose. The number of names is binomial in both
-    worlds.
-    """
-    named = np.arange(looks + 1)
-    choose, missed = log_choose(looks, named), looks - named
-    best = (0.0, int(margins[0]), True)
-    for margin in margins.tolist():
-        logs = []
-        for moved in (weight, 0):
-            hit, miss = law.log_tail(np.array([margin - moved, 1 - margin + moved])).tolist()
-            logs.append(choose + named * hit + missed * miss)
-        for adds_user, (p, q) in ((True, logs), (False, logs[::-1])):
-            delta = float(np.sum(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
-            best = max(best, (delta * (1 - ROUNDING), margin, adds_user))
-    return best
-
-
-# What one query shows about one user: every possible result, with its exact probability in both worlds.
-#
-# A query counts the active holders of an item: `f` without the user and `f + 1` with it. Only the *distance*
-# ``f - threshold`` matters, for the mechanism compares a noisy count with fixed edges. Results with the same
-# ratio of probabilities and the same charge are one result here: merging them changes no privacy loss (docs/audit.md).
-
-
-class Result(NamedTuple):
-    """with_user, without_user: its probabilities. log_ratio: ``ln(with_user / without_user)``, without cancellation.
-
-    charged: how many hits every active holder pays for it, 0 or 1.
-    """
-
-    with_user: float
-    without_user: float
-    log_ratio: float
-    charged: int
-
-
-@dataclasses.dataclass(frozen=True)
-class ThresholdLaw:
-    """Modes ``hits`` (zone_width >= 1) and ``hits-with-counts`` (zone_width 0: all from the threshold on is charged).
-
-    Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
-    ``v > f`` and its inverse where ``v <= f``. Only "below" and "above", which lump values, may lie between.
-
-    >>> law = ThresholdLaw(epsilon_per_query=0.5, zone_width=4)
-    >>> [(round(result.log_ratio, 3), result.charged) for result in law.results(-1)]
-    [(-0.5, 0), (0.5, 1), (0.5, 0)]
-    """
-
-    epsilon_per_query: float
-    zone_width: int
-    near: ClassVar[int] = -1  # the distance at which, if it is kept, the loss can grow most while the user pays least
-
-    def results(self, distance: int) -> tuple[Result, ...]:
-        """All possible results, at this distance of the count without the user from the threshold."""
-        last_of_zone = self.zone_width - 1 if self.zone_width else None
-        # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
-        charged = [(*part, 1) for part in _cut(0, last_of_zone, distance)]
-        above = [(self.zone_width, None, 0)] if self.zone_width else []
-        found: dict[tuple[float, int], Result] = {}
-        for first, last, hits in [(None, -1, 0), *charged, *above]:
-            with_user, without_user, log_ratio = self._range(first, last, distance)
-            key = (log_ratio, hits)
-            before = found.get(key, Result(0.0, 0.0, *key))
-            found[key] = Result(before.with_user + with_user, before.without_user + without_user, *key)
-        return tuple(result for result in found.values() if result.with_user > 0 or result.without_user > 0)
-
-    def _range(self, first: int | None, last: int | None, distance: int) -> tuple[float, float, float]:
-        """Two probabilities and the log ratio of noisy counts ``threshold + first .. threshold + last``."""
-        epsilon = self.epsilon_per_query
-        with_user = laplace_mass(epsilon, first, last, distance + 1)
-        without_user = laplace_mass(epsilon, first, last, distance)
-        if first is not None and first > distance:
-            log_ratio = epsilon
-        elif last is not None and last <= distance:
-            log_ratio = -epsilon
-        else:
-            log_ratio = math.log(with_user / without_user)
-        return with_user, without_user, log_ratio
-
-    @property
-    def far(self) -> int | None:
-        """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
-        return self.zone_width - 1 if self.zone_width else None
-
-    @property
-    def distances(self) -> tuple[int, ...]:
-        """A few distances to try, `near` and `far` among them."""
-        last = self.zone_width - 1 if self.zone_width else math.ceil(1 / self.epsilon_per_query)
-        return tuple(sorted({-1, last // 2, last}))
-
-    def alone(self, threshold: int) -> float:
-        """The probability that an item whose only holder is the user is published."""
-        return laplace_mass(self.epsilon_per_query, threshold, None, 1)
-
-
-def laplace_mass(epsilon: float, first: int | None, last: int | None, center: int) -> float:
-    """``Pr[first <= center + Z <= last]`` for discrete Laplace Z, with all digits; None: without end."""
-    a = math.exp(-epsilon)
-    low = -math.inf if first is None else first - center
-    high = math.inf if last is None else last - center
-    if low > high:
-        return 0.0
-    if low > 0:
-        return -math.exp(-epsilon * low) * math.expm1(-epsilon * (high - low + 1)) / (1 + a)
-    if high < 0:
-        return -math.exp(epsilon * high) * math.expm1(-epsilon * (high - low + 1)) / (1 + a)
-    return 1 - (math.exp(-epsilon * (1 - low)) + math.exp(-epsilon * (high + 1))) / (1 + a)
-
-
-def _cut(low: int | None, high: int | None, distance: int) -> list[tuple[int | None, int | None]]:
-    """The range in two: up to the count, and above it."""
-    if (low is not None and low > distance) or (high is not None and high <= distance):
-        return [(low, high)]
-    return [(low, distance), (distance + 1, high)]
