@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, upper_tail
+from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, smallest_whole, upper_tail
 from dp_transforms.checks import check_fraction, check_whole
 from dp_transforms.core.hit_noise import AboveThreshold, BetweenThresholds, Release, ReleaseRule
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
@@ -91,10 +91,11 @@ class IndividualCharging:
         """
         check_whole("queries", queries, 1, 2**60)
         check_fraction("beta", beta)
-        units = max(0, math.floor(math.log(queries / beta) / self._epsilon_per_unit) - 1)
-        while 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) > beta:
-            units += 1
-        return units / self._grid
+
+        def errs_seldom(units: int) -> bool:
+            return 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) <= beta
+
+        return smallest_whole(errs_seldom, -1, 1) / self._grid
 
     def active(self) -> npt.NDArray[np.bool_]:
         """bool[n]: who has paid less than `hits`. For tests and operators: do not publish it."""

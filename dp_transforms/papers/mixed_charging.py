@@ -18,6 +18,7 @@ that to the delta here. `largest_support` is the coarse alternative: count all h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import types
@@ -29,8 +30,10 @@ import numpy as np
 
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.checks import check_positive, check_whole, how_to_install, is_number
 from dp_transforms.errors import MissingLibraryError
+from dp_transforms.papers.private_computation import check_probability
 
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 _LOST_DIGITS = 2.0**-52  # of that difference: four times what the float next to 1 may be off by
@@ -41,8 +44,7 @@ _ORDERS = 400
 def target_charge(epsilon_per_query: float, target_probability: float, lam: float) -> float:
     """The smallest flat charge of a hit at order ``lam + 1``, rounded up; infinite from `largest_lam` on."""
     check_target(epsilon_per_query, target_probability)
-    if not is_number(lam) or not 0 < lam < math.inf:
-        raise ValueError(f"lam must be finite and > 0, got {lam!r}.")
+    check_positive("lam", lam)
     if lam >= largest_lam(epsilon_per_query, target_probability):
         return math.inf
     u = lam * epsilon_per_query
@@ -107,11 +109,8 @@ class CallKind(NamedTuple):
 
 def largest_probability(epsilon_per_query: float, target_probability: float) -> float:
     """q, at most ``1/(e^epsilon + 1)`` as the accountants want it. (A q-target is also one for every smaller q.)"""
-    check_positive("epsilon_per_query", epsilon_per_query)
-    if not is_number(target_probability) or not 0 < target_probability <= 1:
-        raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")
-    a = math.exp(-epsilon_per_query)
-    return min(target_probability, a / (1 + a))
+    check_probability(target_probability)
+    return min(target_probability, not_prior_probability(epsilon_per_query))
 
 
 def largest_support(kinds: Sequence[CallKind]) -> GameAccountant:
@@ -146,8 +145,7 @@ class MixedChargingAccountant:
     def __post_init__(self) -> None:
         if not is_number(self.order) or not _SMALLEST_ORDER <= self.order < math.inf:
             raise ValueError(f"order must be finite and >= {_SMALLEST_ORDER}, got {self.order!r}.")
-        if not is_number(self.budget) or not 0 < self.budget < math.inf:
-            raise ValueError(f"budget must be finite and > 0, got {self.budget!r}.")
+        check_positive("budget", self.budget)
 
     @classmethod
     def calibrate(cls, epsilon: float, delta: float, order: float) -> MixedChargingAccountant:
@@ -179,19 +177,14 @@ class MixedChargingAccountant:
             largest_lam(kind.epsilon_per_query, largest_probability(*kind[:2]))
             for kind in mix  # beyond, one of the kinds cannot be paid at all
         )
-        best: MixedChargingAccountant | None = None
-        if 1 + most > _SMALLEST_ORDER:
-            ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
-            for order in (1 + np.concatenate([ends, 1 - ends]) * most).tolist():
-                try:
-                    found = cls.calibrate(epsilon, delta, order)
-                except ValueError:  # too small an order
-                    continue
-                if best is None or found.times(mix) > best.times(mix):
-                    best = found
-        if best is None:
+        found = []
+        ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
+        for order in (1 + np.concatenate([ends, 1 - ends]) * most).tolist():
+            with contextlib.suppress(ValueError):  # too small an order
+                found.append(cls.calibrate(epsilon, delta, order))
+        if not found:
             raise ValueError(f"no order pays for such calls at epsilon = {epsilon:g}, delta = {delta:g}. Raise either.")
-        return best
+        return max(found, key=lambda accountant: accountant.times(mix))
 
     def charge(self, epsilon_per_query: float, target_probability: float) -> float:
         """What one hit of such a call pays; infinite if it cannot be paid at this order."""

@@ -26,16 +26,16 @@ import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_whole
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery, epsilon_per_unit
 from dp_transforms.papers.sparse_vector import NumericSparse
 from dp_transforms.papers.synthetic_data import (
     LARGEST_COUNT,
     LARGEST_UNIVERSE,
     MultiplicativeWeights,
+    OneRelease,
     SyntheticData,
     check_histogram,
-    check_queries,
     check_records,
 )
 
@@ -178,7 +178,7 @@ def online_records_needed(
     return math.ceil(max(comparisons, values) / accuracy)
 
 
-class OfflineMultiplicativeWeights:
+class OfflineMultiplicativeWeights(OneRelease):
     """Learns a distribution that answers every query of a known set: finds the worst one, measures it, moves, repeats.
 
     Guarantee: at most ``2 updates`` adaptive calls of epsilon_per_call-DP mechanisms, half of them choices of a query
@@ -188,8 +188,9 @@ class OfflineMultiplicativeWeights:
     distribution is within `accuracy` with probability 1 - beta. Source: lecture 9, offline private multiplicative
     weights.
 
-    histogram: int64[universe]. queries: all on one grid. updates: the most rounds (default: `update_limit`; fewer leave
-    more budget to each, but the theorem no longer holds). It ends early once the worst error, measured, is small.
+    Arguments: as in `OneRelease`. updates: the most rounds (default: `update_limit`; fewer leave more budget to each,
+    but the theorem no longer holds). It ends early once the worst error, measured, is small. `measured` holds what was
+    published on the way: for each round the position of the query and its noisy answer, normalised.
 
     >>> is_high, is_even = LinearQuery([0, 0, 1, 1]), LinearQuery([1, 0, 1, 0])
     >>> offline = OfflineMultiplicativeWeights(
@@ -211,42 +212,33 @@ class OfflineMultiplicativeWeights:
         updates: int | None = None,
         noise: NoiseSource | None = None,
     ) -> None:
-        counts = check_histogram(histogram)
-        self._queries = list(queries)
-        self._grid = check_queries(self._queries, len(counts))
-        self._records = check_records(records)
+        super().__init__(histogram, queries, records, noise)
+        universe = len(self._histogram)
         self._epsilon = epsilon_per_call
         self._epsilon_per_unit = epsilon_per_unit(epsilon_per_call, self._grid, name="epsilon_per_call")
-        limit = update_limit(len(counts), accuracy)
+        limit = update_limit(universe, accuracy)
         self._rounds = limit if updates is None else check_whole("updates", updates, 1, LARGEST_COUNT)
         # An update needs a true error above a/2. The noise of a measurement may take a/8 on both sides, and the choice
         # of the worst query a/4: 1/2 + 1/8 + 1/8 + 1/4 = 1.
         self._stop_below, self._slack = accuracy * 5 / 8, accuracy / 8
-        self._noise = SecretNoise() if noise is None else noise
-        self._answers = np.array([query.answer(counts) for query in self._queries])
+        self._answers = np.array([query.answer(self._histogram) for query in self._queries])
         self._weights = np.stack([query.weights for query in self._queries]).astype(np.float64)
-        self._learner = MultiplicativeWeights(len(counts))
-        self._halted = False
+        self._learner = MultiplicativeWeights(universe)
         self.measured: list[tuple[int, float]] = []
 
-    def release(self) -> SyntheticData:
-        """The distribution. Once: raises Halted afterwards. `measured` holds what was published on the way: for each
-        round the position of the query and its noisy answer, normalised."""
-        if self._halted:
-            raise Halted("the distribution has been released. Keep it: its answers are free.")
-        self._halted = True
+    def _release(self) -> SyntheticData:
+        one = self._grid * self._records
         for _ in range(self._rounds):
             # Public numbers: rounding them, or how a sum is ordered, touches no guarantee.
             estimates = np.rint(self._weights @ self._learner.synthetic.shares * self._records).astype(np.int64)
-            position = self._choose_worst(estimates)
-            noisy_answer = self._measure(position)
-            self.measured.append((position, noisy_answer / (self._grid * self._records)))
-            error = (noisy_answer - int(estimates[position])) / (self._grid * self._records)
+            worst = self._choose_worst(estimates)
+            noisy_answer = self._measure(worst)
+            self.measured.append((worst, noisy_answer / one))
+            error = (noisy_answer - int(estimates[worst])) / one
             if abs(error) < self._stop_below:
                 break
             # By the least true error that the measurement leaves possible.
-            target = noisy_answer / (self._grid * self._records) - math.copysign(self._slack, error)
-            self._learner.move(self._queries[position], target)
+            self._learner.move(self._queries[worst], noisy_answer / one - math.copysign(self._slack, error))
         return self._learner.synthetic
 
     def _choose_worst(self, estimates: npt.NDArray[np.int64]) -> int:
@@ -254,8 +246,7 @@ class OfflineMultiplicativeWeights:
         return ExponentialMechanism(scores, self._epsilon, self._grid).choose(self._noise)
 
     def _measure(self, position: int) -> int:
-        noise = self._noise.discrete_laplace(self._epsilon_per_unit)
-        return int(int(self._answers[position]) + noise)
+        return int(int(self._answers[position]) + self._noise.discrete_laplace(self._epsilon_per_unit))
 
 
 def offline_records_needed(

@@ -6,6 +6,8 @@ place. The pipeline does not use this: there, each draw has a key of its own (`r
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -15,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import UNIFORM_BITS
-from dp_transforms.checks import check_range, check_whole, is_number
+from dp_transforms.checks import check_positive, check_range, check_whole, is_number, shown
 from dp_transforms.core.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.core.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
+from dp_transforms.errors import InputError
 
 _LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are faster to make than one long one
 _WORD = 1 << 64
@@ -66,7 +69,9 @@ class SecretNoise:
 
     def __init__(self, key: bytes | None = None) -> None:
         key = os.urandom(MIN_KEY_BYTES) if key is None else key
-        _check_key(key)
+        if not isinstance(key, (bytes, bytearray)) or len(key) < MIN_KEY_BYTES:
+            got = len(key) if isinstance(key, (bytes, bytearray)) else type(key).__name__
+            raise ValueError(f"the key must have at least {MIN_KEY_BYTES} bytes, got {got}. Use None for a fresh one.")
         self._function = BlockFunction(derive_key(key, "draws in order"))
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -90,9 +95,7 @@ class SecretNoise:
 
     def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
         """int64[count]: that many independent draws at once. Equal numbers of any type share a table."""
-        if not is_number(epsilon):
-            raise ValueError(f"epsilon must be a number, got {epsilon!r}.")
-        epsilon = float(epsilon)
+        epsilon = check_positive("epsilon", epsilon)
         check_whole("count", count, 0)
         if epsilon * _LARGEST_TABLE_SCALE >= 1:
             return discrete_laplace(epsilon).sample(self.uniforms(count))
@@ -111,21 +114,12 @@ class SecretNoise:
         whole = [int(weight) if isinstance(weight, (int, np.integer)) else -1 for weight in weights]
         if min(whole, default=-1) < 0 or not any(whole):
             raise ValueError("weights must be whole numbers >= 0, and at least one of them > 0.")
-        left = self._uniform_below(sum(whole))
-        for position, weight in enumerate(whole):
-            if left < weight:
-                return position
-            left -= weight
-        raise AssertionError("unreachable: the weights add up to more than what was drawn")
-
-    def __copy__(self) -> NoReturn:
-        raise TypeError("a SecretNoise cannot be copied or pickled: both would draw the same noise. Make a new one.")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
+        sums = list(itertools.accumulate(whole))
+        return bisect.bisect_right(sums, self._uniform_below(sums[-1]))
 
     def __reduce__(self) -> NoReturn:
-        self.__copy__()
+        """What copying and pickling call."""
+        raise TypeError("a SecretNoise cannot be copied or pickled: both would draw the same noise. Make a new one.")
 
     def _uniform_below(self, limit: int) -> int:
         """A uniform integer in [0, limit), by rejection: exact."""
@@ -140,7 +134,7 @@ class SecretNoise:
                 return drawn
 
 
-def _check_key(key: object) -> None:
-    if not isinstance(key, (bytes, bytearray)) or len(key) < MIN_KEY_BYTES:
-        got = f"{len(key)}" if isinstance(key, (bytes, bytearray)) else type(key).__name__
-        raise ValueError(f"the key must have at least {MIN_KEY_BYTES} bytes, got {got}. Use None for a fresh one.")
+def check_small_delta(name: str, value: object) -> None:
+    """Of a mechanism: 0 is a pure one. Raises InputError unless it is a number in [0, 1)."""
+    if not is_number(value) or not 0 <= value < 1:  # type: ignore[operator]
+        raise InputError(name, f"must lie in [0, 1), got {shown(value)}.", "Use 0, or a small one such as 1e-9.")

@@ -4,9 +4,8 @@ A computation is charged only when its result lies in its target, a set of resul
 Definition 2.1): for two neighbouring data sets, up to a part of the distribution that both share, the rest is
 epsilon-DP and lies in the target with probability at least q. The larger q, the less a hit costs.
 
-Pay only for uncertain answers: a boundary outcome for classifiers ([CL23] section 2.7, appendices E and F).
-`BoundaryWrapper` needs the probabilities of all outcomes, so it wraps a `FiniteMechanism`. `TwoRuns` needs only the
-computation.
+Classifiers pay only where they are unsure ([CL23] section 2.7, appendices E and F): `BoundaryWrapper` needs the
+probabilities of all outcomes, which a `FiniteMechanism` has; `TwoRuns` needs only the computation.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability
-from dp_transforms.checks import check_positive
-from dp_transforms.core.hit_noise import BetweenThresholds
+from dp_transforms.checks import check_positive, is_number, shown
+from dp_transforms.errors import InputError
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import Query, epsilon_per_unit, units_up
@@ -57,6 +56,12 @@ class Target(Protocol):
     def probability(self, computation: PrivateComputation) -> float:
         """A q for which this set is a q-target of the computation, with its epsilon and delta."""
         ...
+
+
+def check_probability(value: object) -> None:
+    """Of a target. Raises InputError unless it is a number in (0, 1]."""
+    if not is_number(value) or not 0 < value <= 1:  # type: ignore[operator]
+        raise InputError("target_probability", f"must lie in (0, 1], got {shown(value)}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +107,7 @@ class OwnTarget:
 
 
 def _noisy(query: Query, epsilon: float, data: Any, noise: NoiseSource) -> int:
-    """The answer with the noise of this epsilon, in units."""
+    """The answer with the noise of this epsilon, in units. Not published: only what is made of it."""
     return query.answer(data) + noise.discrete_laplace(epsilon_per_unit(epsilon, query.sensitivity))
 
 
@@ -197,10 +202,10 @@ class NoisyZoneTest:
         return OwnTarget(self, "between", share * not_prior_probability(self.epsilon) * (1 - ROUNDING))
 
     def run(self, data: Any, noise: NoiseSource) -> str:
-        grid = self.query.grid
-        rule = BetweenThresholds(units_up(self.threshold, grid), units_up(self.zone_width, grid))
-        release = rule(_noisy(self.query, self.epsilon, data, noise))
-        return "below" if release is None or release.zone is None else release.zone
+        noisy, low = _noisy(self.query, self.epsilon, data, noise), units_up(self.threshold, self.query.grid)
+        if noisy < low:
+            return "below"
+        return "between" if noisy < low + units_up(self.zone_width, self.query.grid) else "above"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,23 +350,17 @@ class TwoRuns:
     @property
     def target(self) -> Target:
         """Different results."""
-        return _Differ(self)
+        return _Differ(self, "different results", not_prior_probability(self.epsilon))
 
     def run(self, data: Any, noise: NoiseSource) -> tuple[Any, Any]:
         return self.computation.run(data, noise), self.computation.run(data, noise)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Differ:
-    twice: TwoRuns
+class _Differ(OwnTarget):
+    """The two results that are not equal."""
 
     def hit(self, results: tuple[Any, Any]) -> bool:
         return not bool(results[0] == results[1])
 
     def published(self, results: tuple[Any, Any]) -> tuple[Any, Any]:
         return results if self.hit(results) else (results[0], results[0])
-
-    def probability(self, computation: PrivateComputation) -> float:
-        if computation != self.twice:
-            raise ValueError("this is the target of another TwoRuns. Use the target of this one.")
-        return not_prior_probability(self.twice.epsilon)

@@ -20,8 +20,8 @@ from fractions import Fraction
 from typing import Any
 
 from dp_transforms.accounting.discrete_laplace_law import ROUNDING
-from dp_transforms.checks import check_fraction, check_positive, check_whole, is_number
-from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.checks import check_fraction, check_positive, check_whole
+from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise, check_small_delta
 from dp_transforms.papers.query import Query, check_grid, epsilon_per_unit, units_up
 
 _LARGEST_CUTOFF = 2**31
@@ -244,6 +244,5 @@ class NumericSparse(_SparseVector):
 
 def _check_budget(epsilon: float, delta: float, cutoff: int) -> None:
     check_positive("epsilon", epsilon)
-    if not is_number(delta) or not 0 <= delta < 1:
-        raise ValueError(f"delta must lie in [0, 1), got {delta!r}. Use 0, or a small one such as 1e-9.")
+    check_small_delta("delta", delta)
     check_whole("cutoff", cutoff, 1, _LARGEST_CUTOFF)

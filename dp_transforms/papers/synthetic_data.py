@@ -103,17 +103,38 @@ def check_records(records: int) -> int:
     return check_whole("records", records, 1, _LARGEST_RECORDS)
 
 
-def check_queries(queries: list[LinearQuery], universe: int) -> int:
-    """Raises ValueError unless all queries fit the universe and share one grid. Returns the grid."""
-    if not queries:
-        raise ValueError("there must be at least one query.")
-    for query in queries:
-        if len(query.weights) != universe or query.grid != queries[0].grid:
-            raise ValueError(
-                f"all queries must have {universe} weights on one grid, {queries[0].grid}, "
-                f"got {len(query.weights)} weights on the grid {query.grid}."
-            )
-    return queries[0].grid
+class OneRelease:
+    """What publishes one distribution for a known set of queries.
+
+    histogram: int64[universe], how many records have each value. queries: all on one grid. records: their public
+    number.
+    """
+
+    def __init__(self, histogram: Any, queries: Iterable[LinearQuery], records: int, noise: NoiseSource | None) -> None:
+        self._histogram = check_histogram(histogram)
+        self._queries = list(queries)
+        if not self._queries:
+            raise ValueError("there must be at least one query.")
+        self._grid = self._queries[0].grid
+        for query in self._queries:
+            if len(query.weights) != len(self._histogram) or query.grid != self._grid:
+                raise ValueError(
+                    f"all queries must have {len(self._histogram)} weights on one grid, {self._grid}, "
+                    f"got {len(query.weights)} weights on the grid {query.grid}."
+                )
+        self._records = check_records(records)
+        self._noise = SecretNoise() if noise is None else noise
+        self._halted = False
+
+    def release(self) -> SyntheticData:
+        """The distribution. Once: raises Halted afterwards."""
+        if self._halted:
+            raise Halted("the distribution has been released. Keep it: its answers are free.")
+        self._halted = True
+        return self._release()
+
+    def _release(self) -> SyntheticData:
+        raise NotImplementedError
 
 
 def small_database_size(queries: int, accuracy: float) -> int:
@@ -128,7 +149,7 @@ def small_database_size(queries: int, accuracy: float) -> int:
     return math.ceil(math.log(2 * queries) / (2 * check_fraction("accuracy", accuracy) ** 2))
 
 
-class SmallDatabase:
+class SmallDatabase(OneRelease):
     """Chooses one of all databases of `size` records by the exponential mechanism: the better it answers, the likelier.
 
     Guarantee: epsilon-DP, for histograms that differ in one record: one more, one fewer, or another one instead. The
@@ -137,8 +158,8 @@ class SmallDatabase:
     the data. Where it is their true number, the release answers every query to within `accuracy`. Source: lecture
     notes on linear queries, Algorithm SmallDB; [DR14] section 4.1.
 
-    histogram: int64[universe], how many records have each value. queries: all on one grid. There are C(universe + size
-    - 1, size) candidates, which are all scored: for tiny universes only.
+    Arguments: as in `OneRelease`. There are C(universe + size - 1, size) candidates, which are all scored: for tiny
+    universes only.
 
     >>> is_high, is_even = LinearQuery([0, 0, 1, 1]), LinearQuery([1, 0, 1, 0])
     >>> small = SmallDatabase([0, 500, 0, 500], [is_high, is_even], records=1000, size=2, epsilon=1.0)
@@ -157,23 +178,14 @@ class SmallDatabase:
         epsilon: float,
         noise: NoiseSource | None = None,
     ) -> None:
-        self._queries = list(queries)
-        self._histogram = check_histogram(histogram)
+        super().__init__(histogram, queries, records, noise)
         self._universe = len(self._histogram)
-        self._grid = check_queries(self._queries, self._universe)
-        self._records = check_records(records)
         self._size = _check_size(size, self._universe)
         if self._records * self._size * self._grid >= _LARGEST_PRODUCT:
             raise ValueError("records * size * grid must be below 2^62. Use a coarser grid.")
         self._epsilon = check_positive("epsilon", epsilon)
-        self._noise = SecretNoise() if noise is None else noise
-        self._halted = False
 
-    def release(self) -> SyntheticData:
-        """The chosen database as a distribution. Once: raises Halted afterwards."""
-        if self._halted:
-            raise Halted("the small database has been released. Keep it: its answers are free.")
-        self._halted = True
+    def _release(self) -> SyntheticData:
         # One record moves size * f(D) by at most size * grid units of 1 / (size * records * grid).
         mechanism = ExponentialMechanism(self._scores(), self._epsilon, self._size * self._grid)
         chosen = mechanism.choose(self._noise)

@@ -1,9 +1,8 @@
 """Target charging: many private computations; only those whose result hits its target are paid for.
 
 The budget is a `ChargeLimit`: a plain count of hits (`HitLimit`), or anything else with these two methods, such as
-`MixedChargingFilter` of `dp_transforms.papers.mixed_charging`. The guarantee is that of `TargetCharging`; what is
-made of it comes after it: conditional release with revisions, and selection, where each candidate is run once and the
-best are published ([CL23] sections 2.4 and I).
+`MixedChargingFilter` of `dp_transforms.papers.mixed_charging`. On `TargetCharging` rest conditional release with
+revisions, and selection ([CL23] sections 2.4 and I).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
-from dp_transforms.checks import check_positive, check_whole, is_number, is_whole
-from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise
-from dp_transforms.papers.private_computation import PrivateComputation, Target
+from dp_transforms.checks import check_positive, check_whole, is_whole
+from dp_transforms.papers.noise_source import Halted, NoiseSource, SecretNoise, check_small_delta
+from dp_transforms.papers.private_computation import PrivateComputation, Target, check_probability
 
 _Result = TypeVar("_Result")
 
@@ -36,7 +35,7 @@ class ChargeLimit(Protocol):
         ...
 
     def charge(self, epsilon: float, target_probability: float, hits: int = 1) -> None:
-        """Counts the hits of a call that was admitted."""
+        """Counts the hits of a call that was admitted, 0 too."""
         ...
 
 
@@ -52,25 +51,17 @@ class HitLimit:
     """
 
     def __init__(self, hits: int, *, epsilon: float, target_probability: float | None = None) -> None:
-        hits = check_whole("hits", hits, 1)
-        check_positive("epsilon", epsilon)
-        if target_probability is None:
-            target_probability = not_prior_probability(epsilon)
-        _check_probability(target_probability)
-        self.hits = hits
-        self.epsilon = epsilon
-        self.target_probability = target_probability
-        self.used = 0
+        self.hits, self.used = check_whole("hits", hits, 1), 0
+        self.epsilon = check_positive("epsilon", epsilon)
+        self.target_probability = not_prior_probability(epsilon) if target_probability is None else target_probability
+        check_probability(self.target_probability)
 
     def admits(self, epsilon: float, target_probability: float, hits: int = 1) -> bool:
-        check_positive("epsilon", epsilon)
-        _check_probability(target_probability)
-        check_whole("hits", hits, 1)
-        if epsilon > self.epsilon:
+        if not epsilon <= self.epsilon:
             raise ValueError(
                 f"the epsilon of a call must be at most {self.epsilon!r}, that of the limit, got {epsilon!r}."
             )
-        if target_probability < self.target_probability:
+        if not target_probability >= self.target_probability:
             raise ValueError(
                 f"the q of a target must be at least {self.target_probability!r}, that of the limit, got "
                 f"{target_probability!r}. Build the limit for the smallest q of all calls."
@@ -92,19 +83,18 @@ class Price:
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
-        _check_probability(self.target_probability)
-        if not is_number(self.delta) or not 0 <= self.delta < 1:
-            raise ValueError(f"the delta of a call must lie in [0, 1), got {self.delta!r}.")
+        check_probability(self.target_probability)
+        check_small_delta("delta", self.delta)
         check_whole("most_hits", self.most_hits, 1)
 
 
 class _Charging:
-    """Data, noise, and the sum of the deltas."""
+    """Runs calls one after the other and charges each to those of its limits that admitted all calls so far."""
 
-    def __init__(self, data: Any, delta_limit: float, noise: NoiseSource | None) -> None:
-        if not is_number(delta_limit) or not 0 <= delta_limit < 1:
-            raise ValueError(f"delta_limit must lie in [0, 1), got {delta_limit!r}. 0 allows pure computations only.")
+    def __init__(self, data: Any, limits: Sequence[ChargeLimit], delta_limit: float, noise: NoiseSource | None) -> None:
+        check_small_delta("delta_limit", delta_limit)
         self._data = data
+        self._limits: list[ChargeLimit | None] = list(limits)
         self._noise = SecretNoise() if noise is None else noise
         self._delta = Fraction(0)  # exact: any number of calls may add to it
         self._delta_limit = delta_limit
@@ -115,12 +105,6 @@ class _Charging:
     def delta_spent(self) -> float:
         """The sum of the deltas of the calls so far. Published, like their number."""
         return float(self._delta)
-
-    def _pay_delta(self, delta: float) -> None:
-        total = self._delta + Fraction(delta)
-        if total > Fraction(self._delta_limit):
-            raise Halted(f"the deltas of all calls would exceed delta_limit = {self._delta_limit!r}.")
-        self._delta = total
 
     @contextlib.contextmanager
     def _one_call(self) -> Iterator[None]:
@@ -133,6 +117,41 @@ class _Charging:
                 yield
             finally:
                 self._running = False
+
+    def _perform(
+        self,
+        prices: Sequence[Price],
+        run: Callable[[Any, NoiseSource], _Result],
+        hits: Callable[[_Result], Sequence[int]],
+    ) -> _Result:
+        """One call. prices and hits: one for each limit; the delta is the same in all prices, and paid once."""
+        with self._one_call():
+            # A limit that does not admit this call, which another limit admits, proves nothing about what follows.
+            admitting = [
+                limit
+                if limit is not None and limit.admits(price.epsilon, price.target_probability, price.most_hits)
+                else None
+                for limit, price in zip(self._limits, prices, strict=True)
+            ]
+            if not any(limit is not None for limit in admitting):
+                raise Halted("no limit allows this call: one more hit, or all that it could lead to, could exceed it.")
+            delta = self._delta + Fraction(prices[0].delta)
+            if delta > Fraction(self._delta_limit):
+                raise Halted(f"the deltas of all calls would exceed delta_limit = {self._delta_limit!r}.")
+            self._limits, self._delta = admitting, delta
+            charged = [price.most_hits for price in prices]  # unless it is known that there were fewer
+            try:
+                result = run(self._data, self._noise)
+                counted = [int(count) for count in hits(result)]
+                for count, price in zip(counted, prices, strict=True):
+                    if not 0 <= count <= price.most_hits:
+                        raise ValueError(f"hits must lie in 0 .. {price.most_hits}, as the price of this call says.")
+                charged = counted
+            finally:
+                for limit, price, count in zip(admitting, prices, charged, strict=True):
+                    if limit is not None:
+                        limit.charge(price.epsilon, price.target_probability, count)
+            return result
 
 
 class TargetCharging(_Charging):
@@ -170,8 +189,7 @@ class TargetCharging(_Charging):
     def __init__(
         self, data: Any, limit: ChargeLimit, *, delta_limit: float = 0.0, noise: NoiseSource | None = None
     ) -> None:
-        super().__init__(data, delta_limit, noise)
-        self._limit = limit
+        super().__init__(data, [limit], delta_limit, noise)
 
     def ask(self, computation: PrivateComputation, target: Target) -> Any:
         """The result, to be published. Raises Halted if one more hit, or its delta, could exceed a limit."""
@@ -186,20 +204,7 @@ class TargetCharging(_Charging):
         run(data, noise): what is published; it must be worth its price. hits(result): how many hits it was, at most
         `price.most_hits`. If one of them raises, or there are more hits than that, all of them are charged.
         """
-        with self._one_call():
-            if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
-                raise Halted(f"this call could lead to {price.most_hits} more hits: more than the limit allows.")
-            self._pay_delta(price.delta)
-            charged = price.most_hits  # unless it is known that there were fewer
-            try:
-                result = run(self._data, self._noise)
-                counted = int(hits(result))
-                if not 0 <= counted <= price.most_hits:
-                    raise ValueError(f"the hits of this call must lie in 0 .. {price.most_hits}, as its price says.")
-                charged = counted
-            finally:
-                self._limit.charge(price.epsilon, price.target_probability, charged)
-            return result
+        return self._perform([price], run, lambda result: [hits(result)])
 
 
 class MultiTargetCharging(_Charging):
@@ -226,44 +231,23 @@ class MultiTargetCharging(_Charging):
     def __init__(
         self, data: Any, limits: Sequence[ChargeLimit], *, delta_limit: float = 0.0, noise: NoiseSource | None = None
     ) -> None:
-        super().__init__(data, delta_limit, noise)
         if not limits or len({id(limit) for limit in limits}) < len(limits):
             raise ValueError("limits must be one or more objects, a different one for each target.")
-        self._limits: list[ChargeLimit | None] = list(limits)
+        super().__init__(data, limits, delta_limit, noise)
 
     def ask(self, computation: PrivateComputation, targets: Sequence[Target]) -> Any:
         """The result, to be published. targets: one for each limit, in their order."""
         if len(targets) != len(self._limits):
             raise ValueError(f"there must be {len(self._limits)} targets, one for each limit, got {len(targets)}.")
         prices = [Price(computation.epsilon, target.probability(computation), computation.delta) for target in targets]
-        with self._one_call():
-            # A limit that does not admit this call, which another limit admits, proves nothing about what follows.
-            admitting = [
-                limit if limit is not None and limit.admits(price.epsilon, price.target_probability) else None
-                for limit, price in zip(self._limits, prices, strict=True)
-            ]
-            if not any(limit is not None for limit in admitting):
-                raise Halted("no limit allows another call.")
-            self._pay_delta(computation.delta)
-            self._limits = admitting
-            hits = [True] * len(targets)  # unless it is known which were hit
-            try:
-                result = computation.run(self._data, self._noise)
-                found = []
-                for target in targets:
-                    result = target.published(result)
-                    found.append(target.hit(result))
-                hits = found
-            finally:
-                for limit, price, hit in zip(admitting, prices, hits, strict=True):
-                    if limit is not None and hit:
-                        limit.charge(price.epsilon, price.target_probability)
+
+        def run(data: Any, noise: NoiseSource) -> Any:
+            result = computation.run(data, noise)
+            for target in targets:
+                result = target.published(result)
             return result
 
-
-def _check_probability(target_probability: float) -> None:
-    if not is_number(target_probability) or not 0 < target_probability <= 1:
-        raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")
+        return self._perform(prices, run, lambda result: [target.hit(result) for target in targets])
 
 
 class ConditionalRelease:
@@ -280,7 +264,6 @@ class ConditionalRelease:
 
     >>> from dp_transforms.papers.private_computation import NoisyAnswer
     >>> from dp_transforms.papers.query import LinearQuery
-    >>> from dp_transforms.papers.target_charging import HitLimit
     >>> charging = TargetCharging([500], HitLimit(3, epsilon=1.0))
     >>> held = ConditionalRelease(charging, NoisyAnswer(LinearQuery([1]), epsilon=1.0))
     >>> held.ask(lambda count: count >= 700), 400 < held.ask(lambda count: count >= 300) < 600
@@ -348,7 +331,6 @@ class OneShotTopK:
 
     >>> from dp_transforms.papers.private_computation import NoisyAnswer
     >>> from dp_transforms.papers.query import LinearQuery
-    >>> from dp_transforms.papers.target_charging import HitLimit
     >>> charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0))
     >>> candidates = [NoisyAnswer(LinearQuery([i == j for j in range(4)]), epsilon=1.0) for i in range(4)]
     >>> [best.position for best in OneShotTopK(charging, k=3, gap=1000).ask(candidates)]

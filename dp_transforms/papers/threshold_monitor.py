@@ -1,8 +1,5 @@
 """ThresholdMonitor and ThresholdMonitorEvolving, to be used alone: tests of queries that never halt ([KMS21]).
 
-The pipeline does not run this module. With the noise as printed its ``ThresholdMonitorEvolvingDoFn`` names the same
-items, on columns and with keyed noise: tests/beam/test_threshold_monitor_evolving.py gives both the same draws.
-
 A user pays only for answers "top", and only as much as it contributed to them. A user that has paid `hits` is removed,
 and the rest of the stream goes on.
 
@@ -22,7 +19,6 @@ The constants are those of the paper, and large: `individual_charging` does the 
 
 from __future__ import annotations
 
-import functools
 from fractions import Fraction
 from typing import Any
 
@@ -86,8 +82,21 @@ class UserCounters:
             raise ValueError(f"the query must have a weight for each of {len(self)} users, got {len(query.weights)}.")
 
 
-class _Monitor:
-    """What both share. members: the records or users of the subclass."""
+class ThresholdMonitor:
+    """Which queries of a stream about one database are above a threshold; it never halts ([KMS21] Algorithm 3).
+
+    Guarantee: (epsilon, delta)-DP for one record, condition and numbers: see the module. Each element pays its weight
+    f(x) for a "top", and all of its copies are deleted once it has paid `hits`.
+
+    The first argument, the records: int64[n], how often each element is in the database (1 for each user, if records
+    are users); a query has a weight for each. threshold: rounded up to the grid. wide_epsilon, narrow_epsilon, cap: the
+    noise ``W + min(V, cap)`` in units of ``1 / grid``. Source: [KMS21] Theorem 3.2.
+
+    >>> monitor = ThresholdMonitor([10**7, 10**7], hits=1, threshold=5e6, wide_epsilon=3e-5, narrow_epsilon=2e-3,
+    ...                            cap=3300)
+    >>> [monitor.ask(LinearQuery(weights)) for weights in ([1, 0], [1, 0], [0, 1])]
+    [True, False, True]
+    """
 
     def __init__(
         self,
@@ -119,7 +128,9 @@ class _Monitor:
     @staticmethod
     def _copies_of(members: Any) -> npt.NDArray[np.int64]:
         """int64[n]: how many times each record or user is there."""
-        raise NotImplementedError
+        copies = np.asarray(members)
+        check_whole("the number of elements", copies.size, 1, _MOST_USERS)
+        return check_counts(copies, copies.size)
 
     def ask(self, query: LinearQuery) -> bool:
         """Whether the noisy sum of the weights of all that are not removed reaches the threshold: "top"."""
@@ -145,48 +156,18 @@ class _Monitor:
         check_whole("queries", queries, 1, 2**60)
         allowed = int(Fraction(check_fraction("beta", beta)) / queries * (1 << UNIFORM_BITS))
 
-        upper_tail = functools.partial(
-            capped_sum_tail_integer,
-            wide_epsilon=self._wide_epsilon,
-            narrow_epsilon=self._narrow_epsilon,
-            cap=self._cap,
-        )
-
         def errs_seldom(units: int) -> bool:
             # One query errs in one direction only. The lower tail is the heavier one: V is cut off above.
-            return (1 << UNIFORM_BITS) - upper_tail(-units) + 1 <= allowed
+            upper_tail = capped_sum_tail_integer(
+                -units, wide_epsilon=self._wide_epsilon, narrow_epsilon=self._narrow_epsilon, cap=self._cap
+            )
+            return (1 << UNIFORM_BITS) - upper_tail + 1 <= allowed
 
         return smallest_whole(errs_seldom, 0, 1) / self._grid + self._threshold_shift
 
 
-class ThresholdMonitor(_Monitor):
-    """Which queries of a stream about one database are above a threshold; it never halts ([KMS21] Algorithm 3).
-
-    Guarantee: (epsilon, delta)-DP for one record, condition and numbers: see the module. Each element pays its weight
-    f(x) for a "top", and all of its copies are deleted once it has paid `hits`.
-
-    The first argument, the records: int64[n], how often each element is in the database (1 for each user, if records
-    are users); a query has a weight for each. threshold: rounded up to the grid. wide_epsilon, narrow_epsilon, cap: the
-    noise ``W + min(V, cap)`` in units of ``1 / grid``. Source: [KMS21] Theorem 3.2.
-
-    >>> monitor = ThresholdMonitor([10**7, 10**7], hits=1, threshold=5e6, wide_epsilon=3e-5, narrow_epsilon=2e-3,
-    ...                            cap=3300)
-    >>> [monitor.ask(LinearQuery(weights)) for weights in ([1, 0], [1, 0], [0, 1])]
-    [True, False, True]
-    """
-
-    @staticmethod
-    def _copies_of(records: Any) -> npt.NDArray[np.int64]:
-        copies = np.asarray(records)
-        check_whole("the number of elements", copies.size, 1, 2**40)
-        return check_counts(copies, copies.size)
-
-
-class ThresholdMonitorEvolving(_Monitor):
+class ThresholdMonitorEvolving(ThresholdMonitor):
     """The same for data that changes with every step: each query brings what each user contributes at this step.
-
-    This is the algorithm as printed, one query at a time; the transform of this name (`beam.threshold_monitor`) is the
-    pipeline's, which closes a window of items at once, on columns and with keyed noise.
 
     Guarantee: (epsilon, delta)-DP for one user with all it ever contributes, condition and numbers: see the module. A
     user that is absent at a step has weight 0. Source: [KMS21] Algorithm 5 and Theorem 4.4. Replacing a user's data,
@@ -201,6 +182,5 @@ class ThresholdMonitorEvolving(_Monitor):
     """
 
     @staticmethod
-    def _copies_of(users: int) -> npt.NDArray[np.int64]:
-        check_whole("users", users, 1, 2**40)
-        return np.ones(users, dtype=np.int64)
+    def _copies_of(members: Any) -> npt.NDArray[np.int64]:
+        return np.ones(check_whole("users", members, 1, _MOST_USERS), dtype=np.int64)

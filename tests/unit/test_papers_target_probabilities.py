@@ -217,7 +217,7 @@ def test_a_target_belongs_to_its_computation():
     one, other = (NoisyZoneTest(LinearQuery([1]), threshold, 4, epsilon=1.0) for threshold in (5, 6))
     with pytest.raises(ValueError, match="another computation"):
         one.target.probability(other)
-    with pytest.raises(ValueError, match="another TwoRuns"):
+    with pytest.raises(ValueError, match="another computation"):
         TwoRuns(one).target.probability(TwoRuns(other))
 
 

@@ -264,11 +264,6 @@ OF_THE_PAPERS = [
         {"hits": 1, "epsilon": 0.5, "target_probability": 0.3},
         {"hits": WHOLE, "epsilon": POSITIVE, "target_probability": [1.1, *POSITIVE]},
     ),
-    (
-        HitLimit(3, epsilon=0.5).admits,
-        {"epsilon": 0.5, "target_probability": 0.4, "hits": 1},
-        {"epsilon": POSITIVE, "target_probability": POSITIVE, "hits": WHOLE},
-    ),
     (HitLimit(3, epsilon=0.5).charge, {"epsilon": 0.5, "target_probability": 0.4, "hits": 0}, {"hits": COUNT}),
     (epsilon_per_run, {"epsilon": 1.0, "delta": 0.0, "cutoff": 2}, {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]}),
     (
