@@ -33,7 +33,7 @@ def worker_says(kind, message):
         (RuntimeError(worker_says("ValueError", "secret")), "ValueError at dp_transforms/beam/read_events.py:80"),
         (RuntimeError(worker_says("pyarrow.lib.ArrowInvalid", "secret")), "read_events.py:80"),
         (KeyError("secret"), "failed with KeyError"),
-        (InputError("label", "is 'secret' [while running 'ReadEvents']"), "failed with InputError"),
+        (InputError("label", "is 'secret' [while running 'ReadEvents']"), "failed with an error"),
         (RuntimeError(worker_says("dp_transforms.x.EventFileError", "a.csv: damaged")), "a.csv: damaged"),
         (RuntimeError(worker_says("dp_transforms.x.StreamError", "the topic is gone")), "the topic is gone"),
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
