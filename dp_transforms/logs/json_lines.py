@@ -1,4 +1,5 @@
-"""JSON lines: one object a line. Each line is decoded by itself, so no line changes what another one is.
+"""JSON lines: one object a line. No line changes what another one is: lines that msgspec decodes together, in one call,
+are as many objects as lines and each begins and ends as one; others are decoded one by one.
 
 A line is broken if it is not a JSON object, holds NaN or an infinity, repeats one of the fields of events, or nests
 deeper than MAX_DEPTH. A byte order mark at the front of any line is ignored: a file may be several that were joined,
@@ -19,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,27 +28,27 @@ from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns, IdColumn
 from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
-from dp_transforms.logs.rejected_events import Rows, rows_beside
-from dp_transforms.logs.text_files import (
-    BLANKS,
-    UTF8_MARK,
-    LineBlock,
-    line_blocks,
-)
+from dp_transforms.logs.rejected_events import Rows
+from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.logs.times import MICROS_PER_UNIT, TimeColumn
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_DEPTH = 200  # far below the depth at which the decoder, whose caller may be deep in calls, gives up
 
 _NO_CELL = msgspec.Raw()
+_encode_lines = msgspec.json.Encoder().encode_lines
 _REFUSED = (msgspec.MsgspecError, RecursionError)
-_AT_ONCE = 1024  # lines; measured: the objects of more of them do not stay in the caches
+_AT_ONCE, _FEW = 512, 16  # lines; measured: the objects of more of them do not stay in the caches
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _WHOLE_NUMBER = "^-?[0-9]+$"
 # An escaped backslash, a pair of surrogates, or a surrogate alone, which only the last one captures.
 _LONE_SURROGATE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
+
+
+_T = TypeVar("_T")
+_Decode = Callable[[bytes], _T]
 
 
 class _Name:
@@ -61,13 +63,14 @@ class JsonDecoder:
 
     def __init__(self, fields: EventFields) -> None:
         self._reading, self._names = fields.time_reading, fields.names
-        self._decode, self._escaped = self._decoder()
+        self._decode, self._decode_lines, self._escaped = self._decoder()
         self._getters = [operator.attrgetter(f"cell{at}") for at in range(len(fields.names))]
         self._quoted = [f'"{name}"'.encode() for name in fields.names]
         self._pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=lambda _, text: _Name(text)).decode
 
-    def _decoder(self) -> tuple[Callable[[bytes], msgspec.Struct], re.Pattern[bytes]]:
-        """From a line to the cells of the fields; and what a line holds in which one of the names may be escaped."""
+    def _decoder(self) -> tuple[_Decode[msgspec.Struct], _Decode[list[msgspec.Struct]], re.Pattern[bytes]]:
+        """From a line to the cells of the fields, and from several; and what a line holds in which one of the names may
+        be escaped."""
         cells = [
             (f"cell{at}", msgspec.Raw, msgspec.field(name=name, default=_NO_CELL))
             for at, name in enumerate(self._names)
@@ -77,53 +80,86 @@ class JsonDecoder:
         except ValueError:  # a name with a quote, a backslash or a control character, which are always escaped
             event = msgspec.defstruct("Event", [cell[:2] for cell in cells], gc=False)
             of_all = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-            return lambda line: event(*map(of_all(line).get, self._names, [_NO_CELL] * len(cells))), re.compile(b"")
+
+            def decode(line: bytes) -> msgspec.Struct:
+                return event(*map(of_all(line).get, self._names, [_NO_CELL] * len(cells)))
+
+            return decode, lambda text: list(map(decode, text.split(b"\n")[:-1])), re.compile(b"")
         names = "".join(self._names)
         escaped = (rb"\\u00[0-7]" if names.isascii() else rb"\\u") + (rb"|\\/" if "/" in names else b"")
-        return msgspec.json.Decoder(event).decode, re.compile(escaped)
+        decoder = msgspec.json.Decoder(event)
+        return decoder.decode, decoder.decode_lines, re.compile(escaped)
 
-    def decode(self, lines: Sequence[bytes]) -> tuple[Columns, Rows]:
-        """The columns of the lines that are not broken, and the numbers of these, from 0."""
-        kept, decode = list[int](), self._decode
+    def decode(self, text: bytes) -> tuple[Columns, npt.NDArray[np.bool_]]:
+        """text: lines, each with its line feed, none of them blank. The columns of the lines that are not broken, and
+        for each line whether it is not."""
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+        begins = np.append(0, ends[:-1] + 1)[: len(ends)]
+        are_objects = _seem_objects(text, begins, ends)
+        kept, texts = np.ones(len(ends), np.bool_), []
         cells: list[list[bytes]] = [[] for _ in self._names]
-        for begin in range(0, len(lines), _AT_ONCE):
-            events = []
-            for number, line in enumerate(lines[begin : begin + _AT_ONCE], begin):
-                try:
-                    event = decode(line) if len(line) <= 2 * MAX_DEPTH or not is_too_deep(line) else None
-                except _REFUSED:
-                    event = self._decode_odd(line)
-                if event is not None:
-                    events.append(event)
-                    kept.append(number)
+        spans = [(begin, min(begin + _AT_ONCE, len(ends))) for begin in range(0, len(ends), _AT_ONCE)][::-1]
+        while spans:
+            begin, end = spans.pop()
+            part = text[begins[begin] : ends[end - 1] + 1]
+            turn = int(np.argmax(are_objects[begin:end] != are_objects[begin]))  # 0: the lines are of one kind
+            events = self._decode_together(part, end - begin) if are_objects[begin] and not turn else None
+            if events is None and end - begin > _FEW and (turn or are_objects[begin]):
+                cut = begin + (max(turn, _FEW) if turn else (end - begin) // 2)
+                spans += [(cut, end), (begin, cut)]
+                continue
+            if events is None:
+                lines = part.split(b"\n")[:-1]
+                found = list(map(self._decode_line, lines))
+                kept[begin:end] = [event is not None for event in found]
+                part = b"".join([line + b"\n" for line, event in zip(lines, found, strict=True) if event is not None])
+                events = [event for event in found if event is not None]
+            texts.append(part)
             for parts, get in zip(cells, self._getters, strict=True):
-                parts += [b"\0".join(map(get, events)), b"\0"] if events else []
+                parts.append(_encode_lines(map(get, events)))
         columns = [_column(b"".join(parts)) for parts in cells]
-        rows = np.array(kept, np.int64)
-        if self._may_repeat([lines[row] for row in kept] if len(kept) < len(lines) else lines, columns):
-            once = np.array([at for at, row in enumerate(kept) if not self._repeats(lines[row])], np.int64)
-            columns, rows = [column.take(pa.array(once)) for column in columns], rows[once]
+        if self._may_repeat(text if kept.all() else b"".join(texts), columns):
+            once = np.array([not self._repeats(line) for line in b"".join(texts).split(b"\n")[:-1]], np.bool_)
+            columns, kept[kept] = [column.filter(pa.array(once)) for column in columns], once
         user, item, time, *more = columns
         moments = time_column(time, *self._reading)
-        return Columns(id_column(user), id_column(item), moments, tuple(map(id_column, more))), rows
+        return Columns(id_column(user), id_column(item), moments, tuple(map(id_column, more))), kept
 
-    def _decode_odd(self, line: bytes) -> msgspec.Struct | None:
-        """Of a line that the decoder refuses; None: it is broken. A byte order mark before it is no part of it. Half a
-        pair of surrogates, as of a text that was cut, is JSON, but no text: in its place comes a byte that is not
-        UTF-8, which is a fault of its cell alone."""
-        line = line.strip(BLANKS).removeprefix(UTF8_MARK)
+    def _decode_together(self, text: bytes, count: int) -> list[msgspec.Struct] | None:
+        """Of lines that begin and end as objects do: none can go on in the next line, since JSON has no } before a {
+        in an object without a comma between. So if there are as many objects as lines, each line is one. None: some
+        line is broken, or only this way cannot read it."""
+        try:
+            events = self._decode_lines(text)
+        except _REFUSED:
+            return None
+        return events if len(events) == count else None
+
+    def _decode_line(self, line: bytes) -> msgspec.Struct | None:
+        """None: it is broken. A byte order mark before it is no part of it. Half a pair of surrogates, as of a text
+        that was cut, is JSON, but no text: in its place comes a byte that is not UTF-8, a fault of its cell alone."""
+        if is_too_deep(line):
+            return None
+        try:
+            return self._decode(line)
+        except _REFUSED:
+            line = line.strip(BLANKS).removeprefix(UTF8_MARK)
         try:
             return self._decode(_LONE_SURROGATE.sub(lambda found: b"\xff" if found[1] else found[0], line))
         except _REFUSED:
             return None
 
-    def _may_repeat(self, lines: Sequence[bytes], cells: Sequence[pa.BinaryArray]) -> bool:
+    def _may_repeat(self, text: bytes, cells: Sequence[pa.BinaryArray]) -> bool:
         """Whether an object may have one of the fields twice, of which the decoder keeps the last without a word. None
-        has if each name stands there as often as there are lines, and each line has the field."""
-        text = b"\n".join(lines)
-        if self._escaped.search(text) or any(text.count(name) != len(lines) for name in self._quoted):
+        has if each has all fields, and there are no more names than these, or each name of a field stands there as
+        often as there are lines."""
+        if any(pc.min(pc.binary_length(column)).as_py() == 1 for column in cells):
             return True
-        return any(pc.min(pc.binary_length(column)).as_py() == 0 for column in cells)
+        codes, count = np.frombuffer(text, np.uint8), len(cells[0])
+        before = codes[np.flatnonzero(codes == ord(":")) - 1]
+        if np.count_nonzero(before == ord('"')) == len(cells) * count and not (before <= ord(" ")).any():
+            return False
+        return bool(self._escaped.search(text)) or any(text.count(name) != count for name in self._quoted)
 
     def _repeats(self, line: bytes) -> bool:
         if not self._escaped.search(line) and all(line.count(name) < 2 for name in self._quoted):
@@ -132,6 +168,16 @@ class JsonDecoder:
         line = _LONE_SURROGATE.sub(lambda found: b"?" if found[1] else found[0], line.strip(BLANKS))
         found = Counter(name.text for name in self._pairs(line.removeprefix(UTF8_MARK).decode("utf-8", "replace")))
         return any(found[name] > 1 for name in self._names)
+
+
+def _seem_objects(text: bytes, begins: Rows, ends: Rows) -> npt.NDArray[np.bool_]:
+    """Which lines begin and end as objects do, and are not too deep."""
+    codes = np.frombuffer(text, np.uint8)
+    lasts = codes[ends - 1 - (codes[ends - 1] == ord("\r"))]
+    are_objects = (codes[begins] == ord("{")) & (lasts == ord("}"))
+    for row in np.flatnonzero(ends - begins > 2 * MAX_DEPTH).tolist():
+        are_objects[row] &= not is_too_deep(text[begins[row] : ends[row]])
+    return np.asarray(are_objects)
 
 
 def is_too_deep(line: bytes) -> bool:
@@ -144,58 +190,58 @@ def is_too_deep(line: bytes) -> bool:
 
 
 def _column(cells: bytes) -> pa.BinaryArray:
-    """cells: each with a NUL behind it, which no value of JSON holds."""
-    ends = np.flatnonzero(np.frombuffer(cells, np.uint8) == 0).astype(np.int32) + np.int32(1)
+    """cells: each with a line feed behind it, which no value of a line holds; so has each of the column."""
+    ends = np.flatnonzero(np.frombuffer(cells, np.uint8) == ord("\n")).astype(np.int32) + np.int32(1)
     buffers = [None, pa.py_buffer(np.append(np.int32(0), ends)), pa.py_buffer(cells)]
-    return pc.binary_slice(pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers), 0, -1)
+    return pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
 
 
 def _kinds(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
     """Values of JSON, of which texts are as the other formats have them; and which of them are texts."""
-    are_texts = pc.starts_with(cells, '"')
-    texts = pc.if_else(are_texts, pc.binary_slice(cells, 1, -1), cells)
+    are_texts, texts = pc.starts_with(cells, '"'), pc.binary_slice(cells, 1, -2)
+    if are_texts.true_count < len(cells):
+        texts = pc.if_else(are_texts, texts, pc.binary_slice(cells, 0, -1))
+    if not len(texts) or not np.any(np.frombuffer(texts.buffers()[2], np.uint8) == ord("\\")):
+        return texts, are_texts
     escaped = pc.and_(are_texts, pc.match_substring(texts, "\\"))
-    if escaped.true_count:
-        rows = pc.indices_nonzero(escaped)
-        plain = pa.array([_unescaped(value) for value in cells.take(rows).to_pylist()], pa.binary())
-        texts = pc.replace_with_mask(texts, escaped, plain)
-    return texts, are_texts
+    plain = pa.array([_unescaped(value) for value in cells.filter(escaped).to_pylist()], pa.binary())
+    return pc.replace_with_mask(texts, escaped, plain), are_texts
 
 
 def _unescaped(value: bytes) -> bytes:
     try:
         return msgspec.json.decode(value, type=str).encode()
     except msgspec.MsgspecError:  # it is not UTF-8, and stays so
-        return value[1:-1]
+        return value[1:-2]
 
 
 def id_column(cells: pa.BinaryArray) -> IdColumn:
     """Ids from values of JSON: texts and whole numbers."""
-    texts, are_ids = _kinds(cells)
-    if are_ids.true_count == len(cells):
-        return id_columns.encode_ids(texts)
-    texts = pc.if_else(pc.equal(cells, b"-0"), b"0", texts)
-    are_ids = pc.or_(are_ids, pc.match_substring_regex(cells, _WHOLE_NUMBER))
-    return _with_faults(id_columns.encode_ids(pc.if_else(are_ids, texts, None)), cells, are_ids)
+    values, are_texts = _kinds(cells)
+    if are_texts.true_count == len(cells):
+        return id_columns.encode_ids(values)
+    are_ids = pc.or_(are_texts, pc.match_substring_regex(values, _WHOLE_NUMBER))
+    texts = pc.if_else(pc.and_not(pc.equal(values, b"-0"), are_texts), b"0", values)
+    return _with_faults(id_columns.encode_ids(pc.if_else(are_ids, texts, None)), values, are_ids)
 
 
 def time_column(cells: pa.BinaryArray, unit: str | None, time_format: str | None, time_zone: str | None) -> TimeColumn:
     """Times from values of JSON. Numbers are read as texts of the same digits are, if a unit of them is declared."""
-    texts, are_times = _kinds(cells)
-    if are_times.true_count == len(cells):
-        return times.parse_times(texts, unit, time_format, time_zone)
-    texts = texts if unit in MICROS_PER_UNIT else pc.if_else(are_times, texts, b"?")
-    are_times = pc.or_(are_times, pc.match_substring_regex(cells, times.NUMBER))
+    values, are_texts = _kinds(cells)
+    if are_texts.true_count == len(cells):
+        return times.parse_times(values, unit, time_format, time_zone)
+    are_times = pc.or_(are_texts, pc.match_substring_regex(values, times.NUMBER))
+    texts = values if unit in MICROS_PER_UNIT else pc.if_else(are_texts, values, b"?")
     column = times.parse_times(pc.if_else(are_times, texts, None), unit, time_format, time_zone)
-    return _with_faults(column, cells, are_times)
+    return _with_faults(column, values, are_times)
 
 
 _Column = TypeVar("_Column", IdColumn, TimeColumn)
 
 
-def _with_faults(column: _Column, cells: pa.BinaryArray, are_read: pa.BooleanArray) -> _Column:
+def _with_faults(column: _Column, values: pa.BinaryArray, are_read: pa.BooleanArray) -> _Column:
     """With the fault of values of another type, where they are not missing."""
-    are_missing = pc.is_in(cells, pa.array([b"null", b""]))
+    are_missing = pc.is_in(values, pa.array([b"null", b""]))
     column.faults[pc.invert(pc.or_(are_read, are_missing)).to_numpy(zero_copy_only=False)] = WRONG_TYPE
     return column
 
@@ -216,22 +262,15 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     decoder = JsonDecoder(fields)
 
     def read(block: LineBlock, byte_share: int) -> ReadBlock:
-        lines = _lines(block)
-        columns, kept = decoder.decode(lines)
-        broken = {id_columns.BROKEN_LINE: rows_beside(kept, len(lines))}
+        columns, is_kept = decoder.decode(block.filled_text())
         return id_columns.block_of(
             chunk.path,
             columns,
-            kept,
-            broken,
+            np.flatnonzero(is_kept),
+            {id_columns.BROKEN_LINE: np.flatnonzero(~is_kept)},
             lambda rows: block.numbers()[rows],
             byte_share,
             block.rejected(chunk.path),
         )
 
     return text_files.read_text(chunk, "gzip", line_blocks, read)
-
-
-def _lines(block: LineBlock) -> list[bytes]:
-    """Those that are not blank."""
-    return block.filled_text().split(b"\n")[:-1]

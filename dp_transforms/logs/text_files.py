@@ -91,6 +91,8 @@ class LineBlock:
         starts = np.concatenate([[0], np.flatnonzero(codes == _LINE_FEED) + 1])[:-1]
         if not len(starts):
             return np.zeros(0, np.int64)
+        if self._is_filled[codes[starts]].all():
+            return np.arange(len(starts)) + self.first_line
         return np.flatnonzero(np.maximum.reduceat(self._is_filled[codes], starts)) + self.first_line
 
 

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, id_columns, json_lines, text_files
-from dp_transforms.logs.rejected_events import rows_beside
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
@@ -184,9 +183,9 @@ def _lines(lines, fields, first=1):
     """By the number of each line that is not blank its event, or why it is not one."""
     numbers = np.array([number for number, line in enumerate(lines, first) if line.strip(b" \t\r")], np.int64)
     filled = [line for line in lines if line.strip(b" \t\r")]
-    columns, kept = json_lines.JsonDecoder(fields).decode(filled)
-    broken = {"broken line": rows_beside(kept, len(filled))}
-    batch, rows, rejected = id_columns.events_of("log", columns, kept, broken, numbers.take)
+    columns, is_kept = json_lines.JsonDecoder(fields).decode(b"".join(line + b"\n" for line in filled))
+    broken = {"broken line": np.flatnonzero(~is_kept)}
+    batch, rows, rejected = id_columns.events_of("log", columns, np.flatnonzero(is_kept), broken, numbers.take)
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
     found = dict(zip(numbers[rows].tolist(), cells, strict=True))
     return found | {number: part.reason for part in rejected for number in part.positions}
@@ -230,6 +229,7 @@ def test_each_line_is_what_it_is_alone(block, hostile, at, unit, at_once):
     wanted = {number: found for number, line in enumerate(lines, 1) for found in alone[line].values()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_lines, "_AT_ONCE", at_once)
+        patch.setattr(json_lines, "_FEW", 1)
         assert _lines(lines, fields) == wanted
 
 

@@ -14,7 +14,7 @@ from dp_transforms.logs import id_columns
 from dp_transforms.logs.id_columns import Events
 from dp_transforms.logs.json_lines import JsonDecoder
 from dp_transforms.logs.log_chunk import EventFields
-from dp_transforms.logs.rejected_events import Rows, reject, rows_beside
+from dp_transforms.logs.rejected_events import Rows, reject
 from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES
 
 MAX_VALUE_BYTES = MAX_LINE_BYTES
@@ -37,6 +37,8 @@ class RecordDecoder:
         sizes = np.fromiter(map(len, filled), np.int64, len(filled))
         unread = {NO_VALUE: np.flatnonzero(sizes == 0), TOO_LARGE: np.flatnonzero(sizes > MAX_VALUE_BYTES)}
         _, rows = reject(source, len(filled), unread, positions.take)
-        columns, kept = self._lines.decode([filled[row] for row in rows.tolist()])
-        broken = {**unread, BROKEN_RECORD: rows[rows_beside(kept, len(rows))]}
-        return id_columns.events_of(source, columns, rows[kept], broken, positions.take)
+        # A line feed is a blank between the parts of an object, and breaks a text in it; so does a carriage return.
+        lines = b"".join([filled[row].replace(b"\n", b"\r") + b"\n" for row in rows.tolist()])
+        columns, is_kept = self._lines.decode(lines)
+        broken = {**unread, BROKEN_RECORD: rows[~is_kept]}
+        return id_columns.events_of(source, columns, rows[is_kept], broken, positions.take)
