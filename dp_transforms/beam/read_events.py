@@ -47,7 +47,7 @@ class ReadEvents(beam.PTransform):
         if workers is None:
             self._joined = [JoinedChunks((chunk,)) for chunk in chunks]
         else:
-            self._joined = spread_chunks(chunks, fields, workers)
+            self._joined = spread_chunks(chunks, workers)
         self._read = beam.FlatMap(_read_chunks, fields)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:

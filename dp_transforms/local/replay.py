@@ -128,7 +128,7 @@ class LocalReplay:
         progress: ReplayProgress | None = None,
     ) -> Replayed:
         """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return self._take(spread_chunks(chunks, fields, workers.number), fields, workers, progress or ReplayProgress())
+        return self._take(spread_chunks(chunks, workers.number), fields, workers, progress or ReplayProgress())
 
     def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
         """Of events in memory."""

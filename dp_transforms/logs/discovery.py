@@ -260,7 +260,7 @@ class JoinedChunks:
     chunks: tuple[LogChunk, ...]
 
 
-def spread_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[JoinedChunks]:
+def spread_chunks(chunks: Sequence[LogChunk], workers: int) -> list[JoinedChunks]:
     """The same rows, with the same positions, for so many workers at once; the same ones each time.
 
     Large chunks are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most, and a

@@ -54,12 +54,9 @@ class Rows:
             query += f" WHERE {' AND '.join(f'{_quoted(name)} = ?' for name in where)}"
         rows = self.connection.execute(f"{query} ORDER BY rowid", list(where.values()))
         try:
-            found = [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
+            return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
         except msgspec.ValidationError:
             raise LedgerDamagedError("a row of the ledger cannot be read. Bring back a good copy.") from None
-        if any(value < 0 for record in found for value in vars(record).values() if isinstance(value, int)):
-            raise LedgerDamagedError("a row of the ledger has a number below 0. Bring back a good copy.")
-        return found
 
     def get(self, kind: type[_R], key: str | int) -> _R | None:
         found = self.all(kind, **{_KEYS[kind][1]: str(key)})

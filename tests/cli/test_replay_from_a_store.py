@@ -87,7 +87,7 @@ def test_worker_processes_read_parts_of_one_stored_file(bucket, tmp_path, monkey
         )
         for name, source, processes in (("here", str(path), None), ("there", url, 2))
     )
-    parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
+    parts = [chunk for joined in spread_chunks(there.chunks, 2) for chunk in joined.chunks]
     assert all(part.span and part.stored for part in parts)
     assert len(parts) >= 8
     expected = run_replay(here)

@@ -70,7 +70,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
         )
         for where in ("here", "there")
     )
-    parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
+    parts = [chunk for joined in spread_chunks(there.chunks, 2) for chunk in joined.chunks]
     assert min(Counter(part.path for part in parts if part.span).values()) >= 2
     assert len({part.path for part in parts if part.span}) == 3
     expected = run_replay(here)

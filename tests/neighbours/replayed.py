@@ -50,7 +50,7 @@ def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...]
     """By what reads the log of a replay, without a pipeline around it."""
     batches = []
     try:
-        for joined in spread_chunks(find_log_chunks(sources, fields), fields, 2):
+        for joined in spread_chunks(find_log_chunks(sources, fields), 2):
             batches += [block.batch for block in read_joined(joined, fields)]
     except EventFileError as error:
         return Given(frozenset(), type(error).__name__)

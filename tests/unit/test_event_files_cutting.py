@@ -336,9 +336,9 @@ def flat(spread):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_small_files_are_joined_as_far_as_workers_have_enough(tmp_path, ending, workers, small_limits):
     chunks = write_files(tmp_path, {f"{number:02}.{ending}": 6 + number % 5 for number in range(60)})
-    spread = spread_chunks(chunks, FIELDS, workers)
+    spread = spread_chunks(chunks, workers)
     assert flat(spread) == chunks, "in their order"
-    assert spread_chunks(chunks, FIELDS, workers) == spread, "what was begun ahead is found again"
+    assert spread_chunks(chunks, workers) == spread, "what was begun ahead is found again"
     assert 4 * workers <= len(spread) <= len(chunks) // 2
     share = sum(chunk.bytes for chunk in chunks) // (4 * workers) if workers > 1 else 1 << 30
 
@@ -357,7 +357,7 @@ SMALL_FILES = {f"{number:02}.{ending}": 40 for number in range(4) for ending in 
 def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(tmp_path, workers, small_limits):
     chunks = write_files(tmp_path, SMALL_FILES)
     events, rejected = read_chunks(chunks, FIELDS)
-    blocks = [block for joined in spread_chunks(chunks, FIELDS, workers) for block in read_joined(joined, FIELDS)]
+    blocks = [block for joined in spread_chunks(chunks, workers) for block in read_joined(joined, FIELDS)]
     assert events_of(blocks) == sorted(events)
     assert sum(block.rows for block in blocks) == 40 * len(SMALL_FILES)
     assert sum(block.bytes for block in blocks) == sum(chunk.bytes for chunk in chunks)
@@ -381,7 +381,7 @@ def pack(chunks, sharding):
 def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path, windows, small_limits):
     chunks = write_files(tmp_path, {**SMALL_FILES, "large.jsonl": 900})
     sharding = Sharding(windows, 4)
-    joined = pack(spread_chunks(chunks, FIELDS, 2), sharding)
+    joined = pack(spread_chunks(chunks, 2), sharding)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "JOINED_ROWS", 1)
         single = pack([JoinedChunks((chunk,)) for chunk in chunks], sharding)
