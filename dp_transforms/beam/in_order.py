@@ -42,7 +42,8 @@ from dp_transforms.core.stage import (
 )
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
 from dp_transforms.core.steps import RunStages
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.reports.report_records import RunEnded
 
 ENDED, REPORTS = "ended", "reports"
 

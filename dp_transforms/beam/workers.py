@@ -39,8 +39,9 @@ from dp_transforms.core.operator_counts import (
 )
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
-from dp_transforms.core.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.runs.fingerprints import MAKE_ONE, read_key_file
 
 try:

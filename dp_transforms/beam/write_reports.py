@@ -30,11 +30,11 @@ from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.workers import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
-from dp_transforms.core.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, report_file_bytes, write_error
-from dp_transforms.reports.report_records import checked_report
+from dp_transforms.reports.report_records import RunEnded, checked_report
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter, key_of
 from dp_transforms.stores.local_files import write_whole
 from dp_transforms.stores.remote_files import is_remote, put_new

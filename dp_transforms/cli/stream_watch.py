@@ -27,10 +27,11 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportHeader, encode_report
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import counted, ended_words

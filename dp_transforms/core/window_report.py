@@ -79,21 +79,6 @@ class WindowReport(NamedTuple):
         return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
 
 
-class RunEnded(NamedTuple):
-    """Says that a run has released everything, and nothing about why: whether a stop by the operator mattered depends
-    on data that is never released (docs/guarantee.md, "What may be published").
-
-    stream: name of the stream.
-    windows: the number of windows that were closed, with and without heavy items.
-    reports: the number of windows with heavy items. `RunEnded` can overtake the last of their reports; from the number
-        a reader knows when all have come.
-    """
-
-    stream: str
-    windows: int
-    reports: int = 0
-
-
 def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
     """Sort key of the heavy hitters of a report: above first, then by falling level, falling at_least_users and falling
     noisy count, then by label. A function of released values only."""

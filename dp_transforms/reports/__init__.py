@@ -17,12 +17,12 @@ library of a format or a sink is loaded when it is used. Knows no Beam.
 from __future__ import annotations
 
 from dp_transforms.checks import shown
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, report_format
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_records import ReportFileError, ReportHeader, decode_report, encode_report
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, RunEnded, decode_report, encode_report
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink
 from dp_transforms.reports.trends import encode_trend

@@ -29,7 +29,7 @@ from dp_transforms.reports.report_records import (
     checked_report,
     decode_json,
     plain_fields,
-    too_many_heavy_hitters,
+    too_large_report,
 )
 
 _MAGIC, _SYNC_BYTES = b"Obj\x01", 16
@@ -182,7 +182,7 @@ def _read_datum(stream: IO[bytes]) -> WindowReport:
             count = -count
             _long(stream)
         if len(entries) + count > MAX_HEAVY_HITTERS:
-            raise too_many_heavy_hitters()
+            raise too_large_report()
         for _ in range(count):
             entry: Any = fastavro.schemaless_reader(stream, _parsed("heavy_hitter"), None)
             entries.append(HeavyHitter(**entry))

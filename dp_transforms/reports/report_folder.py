@@ -25,15 +25,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, report_file_bytes
 from dp_transforms.reports.report_records import (
     MAX_HEADER_BYTES,
-    EndedOfJson,
+    EndedFields,
     ReportFileError,
     ReportHeader,
+    RunEnded,
     checked_ended,
     decode_json,
     in_file_order,
@@ -65,7 +66,7 @@ class _HeaderFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _EndedFile(msgspec.Struct, forbid_unknown_fields=True):
-    ended: EndedOfJson
+    ended: EndedFields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +239,7 @@ def _read_header(folder: pathlib.Path) -> ReportHeader:
 def _read_ended(folder: pathlib.Path) -> RunEnded | None:
     if not (folder / _ENDED).exists():
         return None
-    return checked_ended(_read_fields(folder / _ENDED, _EndedFile).ended)
+    return checked_ended(msgspec.structs.astuple(_read_fields(folder / _ENDED, _EndedFile).ended))
 
 
 def _read_fields(path: pathlib.Path, kind: type[_Fields]) -> _Fields:

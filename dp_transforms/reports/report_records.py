@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import itertools
 import json
-import math
-import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
+import sys
+from collections.abc import Iterable, Iterator
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import format_utc
 
@@ -36,13 +34,11 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_HEAVY_HITTERS = 1 << 18
 # One report as JSON; every other format takes less. Checked when it is written, and before it is decoded.
 MAX_RECORD_BYTES = 3 << 24
-# The most that a record, and each heavy hitter, takes as JSON without its texts.
-_RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 120
-_MAX_LONG = (1 << 63) - 1
+# What a line of JSON has more than the same by msgspec: blanks, and times in words.
+_MORE_OF_RECORD, _MORE_OF_HEAVY_HITTER = 512, 10
 # 0001-01-01 and 9999-12-31T23:59:59.999999 UTC: the range of datetime.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
-_UTC = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
-_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH, _MICROSECOND = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(microseconds=1)
 _NAMED_PLACE = re.compile(r" - at `\$\.?([\w.\[\]]+)`$")
 _Decoded = TypeVar("_Decoded")
 
@@ -67,13 +63,6 @@ class ReportHeader:
     plan: dict[str, Any]
     of_blocks: bool = False
 
-    def __post_init__(self) -> None:
-        kinds = {"run_id": str, "stream": str, "guarantee": str, "plan": dict, "of_blocks": bool}
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or (isinstance(value, str) and not _is_unicode(value)):
-                raise ReportFileError(f"{name} of a report header must be a valid {kind.__name__}.")
-
     @classmethod
     def of_plan(cls, plan: Plan, run_id: str, stream: str, *, of_blocks: bool = False) -> ReportHeader:
         """The header of a run of this plan."""
@@ -86,14 +75,15 @@ class ReportHeader:
         return "block" if self.of_blocks else "window"
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """One line of JSON. Raises ReportFileError for fields of other types, and for what is no JSON or too long."""
+        fields = {"version": HEADER_VERSION, "run_id": self.run_id, "stream": self.stream, "guarantee": self.guarantee}
+        fields |= {"plan": self.plan} | ({"of_blocks": self.of_blocks} if self.of_blocks else {})
         try:
-            fields = {"version": HEADER_VERSION, **dataclasses.asdict(self)}
-            if not self.of_blocks:
-                del fields["of_blocks"]
+            msgspec.convert(fields, ReportHeader)
+            msgspec.json.encode(fields)  # which refuses half of a character
             text = json.dumps(fields, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ReportFileError("plan of a report header must hold finite JSON values only.") from error
+            raise ReportFileError("a report header must hold names and finite JSON values only.") from error
         if len(text) > MAX_HEADER_BYTES:
             raise ReportFileError(f"the header of a report file must have <= {MAX_HEADER_BYTES} bytes of JSON.")
         return text
@@ -107,119 +97,120 @@ class ReportHeader:
                 " that wrote it."
             )
         try:
-            known = {name: fields[name] for name in ("run_id", "stream", "guarantee", "plan")}
-        except KeyError as error:
-            raise ReportFileError(f"the header of the report file lacks {error}.") from None
-        header = cls(**known, of_blocks=fields.get("of_blocks", False))
+            header = msgspec.convert(fields, ReportHeader)
+        except msgspec.ValidationError:
+            raise ReportFileError("the header of the report file is not what shh writes.") from None
         header.to_json()  # what is read can be written into another file
         return header
+
+
+class RunEnded(NamedTuple):
+    """Says that a run has released everything, and nothing about why: whether a stop by the operator mattered depends
+    on data that is never released (docs/guarantee.md, "What may be published").
+
+    stream: name of the stream.
+    windows: the number of windows that were closed, with and without heavy items.
+    reports: the number of windows with heavy items. `RunEnded` can overtake the last of their reports; from the number
+        a reader knows when all have come.
+    """
+
+    stream: str
+    windows: int
+    reports: int = 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Records
 # ---------------------------------------------------------------------------------------------------------------------
 
+_Count = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+_NotNegative = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Micros = Annotated[int, msgspec.Meta(ge=_FIRST_MICROS, le=_LAST_MICROS)]
+_Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+_Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+
+
+class _HeavyHitterFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    item: str
+    zone: Literal["above", "between"] | None
+    noisy_count: _Count | None
+    level: _Positive | None
+    at_least_users: _NotNegative | None
+
+
+class _ReportFields(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a report, with their types and ranges: what every format is checked by."""
+
+    stream: str
+    window_start: _Micros
+    window_end: _Micros
+    heavy_hitters: list[_HeavyHitterFields]
+    epsilon_total: _Finite
+    delta: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    epsilon_spent: _Finite
+
+
+class EndedFields(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a `RunEnded`."""
+
+    stream: str
+    windows: _NotNegative
+    reports: _NotNegative
+
 
 def checked_report(report: Any) -> WindowReport:
-    """The same report, if it may be published; any object with its fields, since Beam makes types of its own.
+    """The same report, if it may be published; any named tuple with its fields, since Beam makes types of its own.
 
     Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
     is also the last check before publication: a noisy count beside ``above``, or a zone beside a level, would break the
     guarantee.
     """
-    stream, start, end, found, *budget = (getattr(report, name) for name in WindowReport._fields)
-    entries = [each if type(each) is HeavyHitter else _heavy_hitter(each) for each in found]
-    if len(entries) > MAX_HEAVY_HITTERS:
-        raise too_many_heavy_hitters()
-    items, zones, counts, levels, users = zip(*entries, strict=True) if entries else ((),) * 5
-    size = _RECORD_FRAME_BYTES + _text_bytes("stream", [stream])
-    size += _HEAVY_HITTER_FRAME_BYTES * len(entries) + _text_bytes("item", items)
-    _check_whole("noisy_count", counts, -_MAX_LONG - 1)
-    _check_whole("level", levels, 1)
-    _check_whole("at_least_users", users, 0)
-    _check_together(zones, counts, levels, users)
-    _check_whole("window_start", [start], _FIRST_MICROS, _LAST_MICROS)
-    _check_whole("window_end", [end], _FIRST_MICROS, _LAST_MICROS)
-    if start is None or end is None or not start < end:
-        raise ReportFileError("window_end of a report must lie after window_start.")
-    for name, value in zip(WindowReport._fields[4:], budget, strict=True):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise ReportFileError(f"{name} of a record must be a finite number >= 0.")
-    if budget[1] > 1:
-        raise ReportFileError("delta of a report must be in [0, 1].")
-    if size > MAX_RECORD_BYTES:
-        raise ReportFileError(
-            f"the report of a window must have <= {MAX_RECORD_BYTES} bytes as JSON. Run with a higher threshold, or"
-            " shorter labels."
-        )
-    return WindowReport(stream, start, end, entries, *map(float, budget))
-
-
-def _check_together(zones: Sequence[Any], counts: Sequence[Any], levels: Sequence[Any], users: Sequence[Any]) -> None:
-    """Zones, and what must not stand beside what: looked at once for each kind of heavy hitter."""
-    are_there = [map(operator.is_not, column, itertools.repeat(None)) for column in (counts, levels, users)]
-    for zone, has_count, has_level, has_users in set(zip(map(_zone, zones), *are_there, strict=True)):
-        if zone == ABOVE and has_count:
-            raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
-        if has_level and zone is not None:
-            raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
-        if has_users and not has_level:
-            raise ReportFileError("at_least_users of a heavy hitter must be null where level is.")
-        if has_level and has_count:
-            below = (count < 0 for count, level in zip(counts, levels, strict=True) if count is not None and level)
-            if any(below):
-                problem = "another one is not a count of contributions"
-                raise ReportFileError(f"noisy_count must be at least 0 beside a level: {problem}.")
-
-
-def _zone(zone: Any) -> str | None:
-    if zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN)):
-        return zone
-    raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
-
-
-def _heavy_hitter(entry: Any) -> HeavyHitter:
-    return HeavyHitter(*(getattr(entry, name) for name in HeavyHitter._fields))
-
-
-def _text_bytes(name: str, texts: Sequence[Any]) -> int:
-    """What they take as JSON in UTF-8."""
+    entries = [each if type(each) is HeavyHitter else HeavyHitter._make(each) for each in report.heavy_hitters]
     try:
-        return len(json.encoder.encode_basestring("".join(texts)).encode()) + 2 * len(texts)
-    except (TypeError, UnicodeEncodeError):
-        raise ReportFileError(f"{name} of a record must be Unicode text.") from None
+        fields = msgspec.convert(plain_fields(report), _ReportFields)
+        size = len(msgspec.json.encode(fields)) + _MORE_OF_RECORD + _MORE_OF_HEAVY_HITTER * len(entries)
+    except msgspec.ValidationError as error:
+        raise ReportFileError(f"{_place(error)} of a report has another type, or is out of its range.") from None
+    except UnicodeEncodeError:
+        raise ReportFileError("stream and item of a report must be Unicode text.") from None
+    if len(entries) > MAX_HEAVY_HITTERS or size > MAX_RECORD_BYTES:
+        raise too_large_report()
+    for _, zone, count, level, users in entries:
+        if zone == ABOVE and count is not None:
+            raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
+        if level is None and users is not None:
+            raise ReportFileError("at_least_users of a heavy hitter must be null where level is.")
+        if level is not None and zone is not None:
+            raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
+        if level is not None and count is not None and count < 0:
+            problem = "another one is not a count of contributions"
+            raise ReportFileError(f"noisy_count must be at least 0 beside a level: {problem}.")
+    if not fields.window_start < fields.window_end:
+        raise ReportFileError("window_end of a report must lie after window_start.")
+    budget = fields.epsilon_total, fields.delta, fields.epsilon_spent
+    return WindowReport(fields.stream, fields.window_start, fields.window_end, entries, *budget)
 
 
-def _check_whole(name: str, values: Sequence[Any], low: int, high: int = _MAX_LONG) -> None:
-    numbers = [value for value in values if value is not None]
-    if set(map(type, numbers)) - {int} or not all(low <= number <= high for number in numbers):
-        raise ReportFileError(f"{name} of a record must be a whole number in [{low}, {high}].")
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8, without a lone surrogate."""
-    return text.encode(errors="replace").decode() == text
-
-
-def too_many_heavy_hitters() -> ReportFileError:
+def too_large_report() -> ReportFileError:
     return ReportFileError(
-        f"the report of a window must have <= {MAX_HEAVY_HITTERS} heavy hitters, got more. Run with a higher threshold."
+        f"the report of a window must have <= {MAX_HEAVY_HITTERS} heavy hitters and <= {MAX_RECORD_BYTES} bytes as"
+        " JSON. Run with a higher threshold, or shorter labels."
     )
 
 
 def checked_ended(ended: Any) -> RunEnded:
-    """The same end of a run, of plain values. Raises ReportFileError."""
+    """The same end of a run. Raises ReportFileError."""
     try:
-        stream, windows, reports = str(ended.stream), int(ended.windows), int(ended.reports)
-        if _is_unicode(stream) and 0 <= windows <= _MAX_LONG and 0 <= reports <= _MAX_LONG:
-            return RunEnded(stream, windows, reports)
-    except (AttributeError, TypeError, ValueError):
-        pass
-    raise ReportFileError("the record of the end of the run must have a stream, windows and reports.")
+        fields = msgspec.convert(dict(zip(RunEnded._fields, ended, strict=True)), EndedFields)
+        msgspec.json.encode(fields)
+    except ValueError:
+        raise ReportFileError("the record of the end of the run must have a stream, windows and reports.") from None
+    return RunEnded(*msgspec.structs.astuple(fields))
 
 
 def plain_fields(report: WindowReport) -> dict[str, Any]:
-    """A checked report as plain dicts and lists."""
+    """A report as plain dicts and lists."""
     entries = [  # spelled out, which takes half the time of _asdict
         {"item": item, "zone": zone, "noisy_count": count, "level": level, "at_least_users": users}
         for item, zone, count, level, users in report.heavy_hitters
@@ -237,37 +228,18 @@ def in_file_order(reports: Iterable[WindowReport]) -> list[WindowReport]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _HeavyHitterOfJson(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    item: str
-    zone: str | None
-    noisy_count: int | None
-    level: int | None
-    at_least_users: int | None
-
-
-class RecordOfJson(msgspec.Struct, forbid_unknown_fields=True):
+class RecordOfJson(_ReportFields):
     """A report as a JSON object, before it is checked."""
 
-    stream: str
-    window_start: str
-    window_end: str
-    heavy_hitters: Annotated[list[_HeavyHitterOfJson], msgspec.Meta(max_length=MAX_HEAVY_HITTERS)]
-    epsilon_total: float
-    delta: float
-    epsilon_spent: float
+    window_start: _Moment  # type: ignore[assignment]
+    window_end: _Moment  # type: ignore[assignment]
 
     def report(self) -> WindowReport:
+        """Raises ReportFileError."""
+        times = [(time - _EPOCH) // _MICROSECOND for time in (self.window_start, self.window_end)]
+        entries = [HeavyHitter._make(msgspec.structs.astuple(each)) for each in self.heavy_hitters]
         budget = self.epsilon_total, self.delta, self.epsilon_spent
-        start, end = _micros(self.window_start, "window_start"), _micros(self.window_end, "window_end")
-        return checked_report(WindowReport(self.stream, start, end, self.heavy_hitters, *budget))  # type: ignore[arg-type]
-
-
-class EndedOfJson(msgspec.Struct, forbid_unknown_fields=True):
-    """A `RunEnded` as a JSON object, before it is checked."""
-
-    stream: str
-    windows: int
-    reports: int
+        return checked_report(WindowReport(self.stream, times[0], times[1], entries, *budget))
 
 
 def decode_json(data: bytes | str, kind: type[_Decoded], most_bytes: int = MAX_HEADER_BYTES) -> _Decoded:
@@ -277,9 +249,7 @@ def decode_json(data: bytes | str, kind: type[_Decoded], most_bytes: int = MAX_H
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        place = _NAMED_PLACE.search(str(error))  # of our own fields: one that is not known has none
-        named = f": {place[1]}" if place else ""
-        raise ReportFileError(f"the JSON is not what shh writes{named}.") from None
+        raise ReportFileError(f"the JSON is not what shh writes: {_place(error)}.") from None
     except (ValueError, RecursionError):
         raise ReportFileError("the JSON is broken, or nested too deeply.") from None
 
@@ -328,13 +298,7 @@ def _line(handle: IO[bytes], max_bytes: int) -> bytes:
     return line
 
 
-def _micros(text: str, name: str) -> int:
-    """Microseconds since 1970 UTC, exactly."""
-    whole, _, fraction = text[:-1].partition(".")
-    try:
-        if _UTC.fullmatch(text):
-            moment = datetime.datetime.fromisoformat(whole)
-            return (moment - _EPOCH) // datetime.timedelta(microseconds=1) + int(fraction.ljust(6, "0"))
-    except ValueError:  # not in the calendar
-        pass
-    raise ReportFileError(f"{name} of a record must be an ISO 8601 time in UTC such as 2017-10-01T03:00:00Z.")
+def _place(error: msgspec.ValidationError) -> str:
+    """The field that an error is about: one of ours, since what is in a field that is not known is not looked at."""
+    found = _NAMED_PLACE.search(str(error))
+    return found[1] if found else "a field"

@@ -18,9 +18,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
-from dp_transforms.reports.report_records import ReportHeader
+from dp_transforms.reports.report_records import ReportHeader, RunEnded
 from dp_transforms.reports.report_writer import (
     Answer,
     ReportSink,

@@ -13,10 +13,10 @@ import abc
 import contextlib
 from typing import NamedTuple, TypeAlias
 
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.report_records import ReportHeader, checked_ended, checked_report
+from dp_transforms.reports.report_records import ReportHeader, RunEnded, checked_ended, checked_report
 
 # Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports.report_records import (
     MAX_HEADER_BYTES,
     MAX_RECORD_BYTES,
-    EndedOfJson,
+    EndedFields,
     RecordOfJson,
     ReportFileError,
     ReportHeader,
+    RunEnded,
     checked_ended,
     decode_json,
     encode_report,
@@ -63,7 +64,7 @@ _MOST_READS = 100  # in one reading, if others write faster than this reads
 class _AnyRecord(msgspec.Struct):
     run_id: str
     header: msgspec.Raw = msgspec.Raw(b"")
-    ended: EndedOfJson | None = None
+    ended: EndedFields | None = None
 
 
 class _ReportOfRun(RecordOfJson):
@@ -85,7 +86,7 @@ def decode_record(value: bytes) -> tuple[str, TopicRecord]:
     if header := bytes(found.header):
         return found.run_id, ReportHeader.from_fields(decode_json(header, dict[str, Any]))
     if found.ended is not None:
-        return found.run_id, checked_ended(found.ended)
+        return found.run_id, checked_ended(msgspec.structs.astuple(found.ended))
     return found.run_id, decode_json(value, _ReportOfRun, MAX_RECORD_BYTES + MAX_HEADER_BYTES).report()
 
 

@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, HitsSoFar, Trend, TrendRule
 
 _EPOCH = datetime.datetime(1970, 1, 1)

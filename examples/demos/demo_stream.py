@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.topic_records import decode_record
 from examples.demos.demo import (
     fresh_folder,

@@ -7,11 +7,11 @@ import pytest
 from dp_transforms.beam import monitor_stream
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.core.window_report import RunEnded
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.helpers.oracle import oracle_reports

@@ -15,9 +15,10 @@ from dp_transforms.beam.write_reports import (
     _SharedWriter,
     _WriteStreamDoFn,
 )
-from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.sinks import stored
 

@@ -11,10 +11,11 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.reports import decode_report
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
 from tests.helpers.calibrated_plans import calibrated_plan
 from tests.helpers.oracle import oracle_reports

@@ -9,8 +9,9 @@ import pytest
 
 from dp_transforms.cli import stream_watch
 from dp_transforms.cli.stream_watch import StreamPage, StreamWatch
-from dp_transforms.core.window_report import HeavyHitter, RunEnded
+from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.views.page import report_page
 from tests.cli.stream_words import FOLDER, HISTORY, KEY, PLAN, run, write_log_and_key
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of

@@ -12,11 +12,12 @@ import pytest
 
 from dp_transforms.cli import stream_watch
 from dp_transforms.cli.stream_watch import StopSignals, StreamWatch, caught_stops, operator_line
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from tests.helpers import shh_process
 from tests.helpers.small_runs import small_plan
 

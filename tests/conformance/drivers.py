@@ -21,7 +21,7 @@ from dp_transforms import (
     WindowReport,
     find_log_chunks,
 )
-from dp_transforms.core.window_report import RunEnded
+from dp_transforms.reports.report_records import RunEnded
 from tests.conformance.cuts import SPAN, Arrival, Cut, arrivals_of, events_of, pieces_of
 from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline

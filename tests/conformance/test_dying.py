@@ -19,8 +19,9 @@ import pytest
 from dp_transforms import MonitorStream, PublicItems, StreamClock
 from dp_transforms.core import user_budgets
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.streams import open_partitions
+from dp_transforms.reports.report_records import RunEnded
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
 from tests.conformance.drivers import MODES
 from tests.conformance.dying_engine import DyingEngine

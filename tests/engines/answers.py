@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.topic_records import decode_record
 from tests.engines.kafka_server import KafkaServer
 from tests.engines.stream_case import plain_reports

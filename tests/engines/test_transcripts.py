@@ -17,9 +17,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import EventFields, KafkaTopic
-from dp_transforms.core.window_report import RunEnded
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.report_topic import ReportTopic
 from examples.engines import flink, prism
 from examples.engines.engine_process import Engine

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.core.window_report import RunEnded
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.avro import records_of, to_arrow
 from dp_transforms.logs.avro_schema import check_schema
 from dp_transforms.logs.streams.json_records import RecordDecoder
 from dp_transforms.reports import ReportFileError
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.topic_records import decode_record, encode_record
 from tests.fuzz import avro_mutators, format_mutators, log_samples
 from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of

@@ -21,12 +21,13 @@ from dp_transforms.cli import show
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run
 from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from tests.fuzz import avro_mutators, format_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 from tests.helpers.pages import Page

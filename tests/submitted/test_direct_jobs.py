@@ -9,9 +9,10 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.beam import jobs
-from dp_transforms.core.window_report import RunEnded, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.report_writer import ReportFollower, ReportNews
 from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (

@@ -202,9 +202,9 @@ TOO_MANY = [ONE] * (MAX_HEAVY_HITTERS + 1)
 TOO_LONG = [HeavyHitter("x" * MAX_RECORD_BYTES, ABOVE, None)]
 
 
-@pytest.mark.parametrize(("held", "words"), [(TOO_MANY, "heavy hitters, got more"), (TOO_LONG, "bytes as JSON")])
-def test_a_report_beyond_the_bounds_is_not_written(tmp_path, held, words):
-    with pytest.raises(ReportFileError, match=rf"<= \d+ {words}\. Run with a higher threshold"):
+@pytest.mark.parametrize("held", [TOO_MANY, TOO_LONG], ids=["many", "long"])
+def test_a_report_beyond_the_bounds_is_not_written(tmp_path, held):
+    with pytest.raises(ReportFileError, match=r"<= 262144 heavy hitters and .* JSON\. Run with a higher threshold"):
         written(tmp_path, "jsonl", [report(0, *held)])
     assert not list(tmp_path.iterdir())
 

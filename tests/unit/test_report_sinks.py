@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dp_transforms.core.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import ReportFileError, sink_of
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.sinks import (
     EDGES,

@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from dp_transforms.core.window_report import HeavyHitter, RunEnded
+from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import ReportFileError, sink_of, topic_records
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.report_topic import ReportTopic, TopicWriter, _partition, _transactional_id
 from dp_transforms.reports.report_writer import ReportNews
 from dp_transforms.reports.topic_records import (
