@@ -9,8 +9,8 @@
 
 What several share:
 
-- options: what commands are declared with. shared_options, plan_options: the options of several commands, and what is
-  made of them.
+- options: what commands are declared with, the options of several commands, and what is made of them. plan_options:
+  those of a plan.
 - state_part, run_account: a part of a run, and what a ledger hears of it.
 - output_file: files that appear whole or not at all.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.

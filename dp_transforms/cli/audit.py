@@ -24,7 +24,7 @@ from dp_transforms.audit.contributions import (
 )
 from dp_transforms.audit.hits import HitsAudit, HitsClaim, Mechanism, audit_hits
 from dp_transforms.cli.operator_log import operator_progress
-from dp_transforms.cli.options import OUTPUT, Option, Options, shh_command
+from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
@@ -66,10 +66,13 @@ class AuditReport(NamedTuple):
     not_tried: Sequence[str]
 
 
-@shh_command(
+@click.command(
     "audit",
-    Option("--plan", OUTPUT, "The plan to check, a file of `shh plan --output`.", name="plan_file", metavar="FILE"),
-    Option("--output", OUTPUT, "Also write all numbers here, as JSON.", metavar="FILE"),
+    cls=Command,
+    params=[
+        option(["--plan", "plan_file"], metavar="FILE", help="The plan to check, a file of `shh plan --output`."),
+        option(["--output"], metavar="FILE", help="Also write all numbers here, as JSON."),
+    ],
 )
 def command(options: Options) -> None:
     """Check a plan before it is used: the most that its mechanism can reveal, computed exactly, against what the plan

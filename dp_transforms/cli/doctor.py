@@ -19,9 +19,8 @@ from dp_transforms.cli import log_fields
 from dp_transforms.cli.log_fields import ADDRESS, DEVICE, OTHER, SESSION, Choice, Field, Times
 from dp_transforms.cli.log_sample import FORMATS, LogSample, sample_log, unpacked
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import INPUT, Option, Options, files, shh_command
+from dp_transforms.cli.options import READING, Command, Options, fields_of, option
 from dp_transforms.cli.output_file import free_report_name
-from dp_transforms.cli.shared_options import READING, fields_of
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, EventFileError
 from dp_transforms.logs.discovery import format_of_log
@@ -79,13 +78,16 @@ class Glance(NamedTuple):
         return are_ids and self.low is not None and not self.nested and not self.sample.faults
 
 
-@shh_command(
+@click.command(
     "doctor",
-    files("LOG..."),
-    Option("--user-field", INPUT, "Look at this field as the user. Default: one is proposed.", metavar="NAME"),
-    Option("--item-field", INPUT, "Look at this field as the item. Default: one is proposed.", metavar="NAME"),
-    Option("--time-field", INPUT, "Look at this field as the time. Default: one is proposed.", metavar="NAME"),
-    *READING,
+    cls=Command,
+    params=[
+        click.Argument(["logs"], nargs=-1, required=True, metavar="LOG..."),
+        option(["--user-field"], metavar="NAME", help="Look at this field as the user. Default: one is proposed."),
+        option(["--item-field"], metavar="NAME", help="Look at this field as the item. Default: one is proposed."),
+        option(["--time-field"], metavar="NAME", help="Look at this field as the time. Default: one is proposed."),
+        *READING,
+    ],
 )
 def command(options: Options) -> None:
     """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.

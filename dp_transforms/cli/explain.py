@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from dp_transforms.cli.options import OUTPUT, Option, Options, files, shh_command
+from dp_transforms.cli.options import Command, Options, check_page, option
 from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.shared_options import check_page
 from dp_transforms.cli.show import read_report
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
@@ -37,11 +36,14 @@ _PLAN = "Explain a plan of `shh plan --output` instead, before it is run."
 _SHEET = "Also write a fact sheet of the plan, one page to attach to an approval."
 
 
-@shh_command(
+@click.command(
     "explain",
-    files("[REPORT]...", required=False),
-    Option("--plan", OUTPUT, _PLAN, name="plan_file", metavar="FILE"),
-    Option("--html", OUTPUT, _SHEET, metavar="FILE.html"),
+    cls=Command,
+    params=[
+        click.Argument(["reports"], nargs=-1, metavar="[REPORT]..."),
+        option(["--plan", "plan_file"], metavar="FILE", help=_PLAN),
+        option(["--html"], metavar="FILE.html", help=_SHEET),
+    ],
 )
 def command(options: Options) -> None:
     """Say in plain words what a report promises, what it may be used for, and what it does not cover.

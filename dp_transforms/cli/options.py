@@ -1,97 +1,52 @@
-"""What commands are declared with: options of click, in lists that commands share, and one class of commands.
-
-Commands have dozens of options, so they stand in groups: ``--help`` shows those of every day, ``--help-all`` all.
-"""
+"""What commands are declared with: options of click that several share, kinds of values, and one class of commands."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import csv
 import datetime
+import functools
+import io
+import pathlib
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
+from dp_transforms.stores.local_files import read_regular
 
-INPUT, BUDGET, OUTPUT, ENGINE = "Input", "Budget", "Output", "Engine"
+if TYPE_CHECKING:
+    from dp_transforms.logs import EventFields
+
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
-_SHOWS_ALL = "shh.help_all"
-_MOST_WITHOUT_GROUPS = 14
+PAGE_ENDINGS = (".html", ".htm")
+NAMED_WITH_KEY = (
+    "if both were used again on a log that has changed, both runs would draw the same noise, and the two reports would"
+    " show what changed"
+)
+_MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
 
 Options = types.SimpleNamespace
 """The options of a command line, by their names; None, False or () for what was not given."""
 
 
-class Option(click.Option):
-    """group: its heading in the help; empty in a command without groups. text: what it is; with more in the long help.
-    is_daily: whether the short help has it."""
-
-    def __init__(
-        self,
-        flag: str,
-        group: str,
-        text: str,
-        more: str = "",
-        *,
-        name: str = "",
-        is_daily: bool = False,
-        **attributes: Any,
-    ) -> None:
-        attributes.setdefault("show_default", attributes.get("default") is not None)
-        super().__init__([flag, *([name] if name else [])], help=f"{text} {more}".strip(), **attributes)
-        self.group, self.text, self.is_daily = group, text, is_daily
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        if record is None or not self.is_daily or ctx.meta.get(_SHOWS_ALL) or not isinstance(ctx.command, Command):
-            return record
-        return record[0], self.text
-
-
-def files(metavar: str, *, required: bool = True) -> click.Argument:
-    """What a command reads: one or more, by the name `logs` or `reports`."""
-    return click.Argument([f"{metavar.strip('[].').lower()}s"], metavar=metavar, nargs=-1, required=required)
-
-
-def shh_command(
-    name: str, *parameters: click.Parameter, takes_runner: bool = False
-) -> Callable[[Callable[[Options], None]], click.Command]:
-    """A decorator: makes a command of a function of `Options`. Its docstring is the help. takes_runner: whether options
-    of Beam may follow."""
-
-    def decorate(function: Callable[[Options], None]) -> click.Command:
-        def run(**given: Any) -> None:
-            function(Options(**given))
-
-        made = Command(name, callback=run, params=list(parameters), help=function.__doc__)
-        made.takes_runner = takes_runner
-        return made
-
-    return decorate
-
-
 class Command(click.Command):
-    """A command whose errors name its flags, and whose help has groups if its options do."""
+    """A command of click whose function takes `Options`, and whose errors name its flags. Hidden options are those of
+    rare days: ``--help-all`` shows them. takes_runner: whether options of Beam may follow."""
 
-    takes_runner = False
-
-    def __init__(self, *words: Any, **attributes: Any) -> None:
+    def __init__(self, *words: Any, takes_runner: bool = False, **attributes: Any) -> None:
         super().__init__(*words, **attributes)
-        if self._has_groups:
+        self.takes_runner = takes_runner
+        if any(getattr(each, "hidden", False) for each in self.params):
             shows: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-            self.params.append(Option("--help-all", ENGINE, "Show all options.", **shows))
-
-    def _options(self) -> list[Option]:
-        return [each for each in self.params if isinstance(each, Option)]
-
-    @property
-    def _has_groups(self) -> bool:
-        return len(self.params) > _MOST_WITHOUT_GROUPS
+            self.params.append(click.Option(["--help-all"], help="Show all options.", **shows))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words that are Beam's go to ``ctx.obj``."""
@@ -107,30 +62,19 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        assert self.callback is not None
         try:
-            return super().invoke(ctx)
+            return ctx.invoke(self.callback, Options(**ctx.params))
         except InputError as error:
             raise UserError(in_flags(error, self.params)) from None
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options = self._options()
-        if not self._has_groups:
-            super().format_options(ctx, formatter)
-            return
-        shown = [each for each in options if each.is_daily or ctx.meta.get(_SHOWS_ALL)]
-        for group in (INPUT, BUDGET, OUTPUT, ENGINE):
-            records = [each.get_help_record(ctx) for each in shown if each.group == group]
-            if records:
-                with formatter.section(group):
-                    formatter.write_dl([record for record in records if record])
-        if len(shown) < len(options):
-            formatter.write(f"\nAll {len(options)} options: {ctx.command_path} --help-all\n")
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        ctx.meta[_SHOWS_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
+        whole = copy.deepcopy(ctx.command)
+        for each in whole.params:
+            each.hidden = False  # type: ignore[attr-defined]
+        click.echo(whole.get_help(ctx), color=ctx.color)
         ctx.exit()
 
 
@@ -227,6 +171,68 @@ def _duration(text: str) -> int:
     return seconds
 
 
+DURATION = ParsedText("duration", _duration)
+DURATION_OR_ZERO = ParsedText("duration", parse_duration)
+UTC_TIME = ParsedText("time", parse_utc)  # whole seconds since 1970 UTC
+
+option = functools.partial(click.Option, show_default=True)
+rare = functools.partial(option, hidden=True)
+
+READING = (
+    option(
+        ["--time-unit"],
+        type=click.Choice(["s", "ms", "us", "iso"]),
+        metavar="UNIT",
+        help="Unit of times that are numbers since 1970.",
+    ),
+    option(["--time-format"], metavar="FORM", help="Form of times not in ISO 8601: %d/%b/%Y:%H:%M:%S %z."),
+    option(
+        ["--time-zone"],
+        metavar="ZONE",
+        help="Of times without a zone, such as Europe/Berlin; and of tables and pages. Default: UTC.",
+    ),
+    option(["--csv-separator"], metavar="CHARACTER", help="Default: a comma, in .tsv a tab."),
+)
+FIELDS = (
+    option(["--user-field"], default="user", metavar="NAME", help="Field with the user."),
+    option(
+        ["--item-field"],
+        multiple=True,
+        metavar="NAME",
+        help="Field with the item; several make one label. Default: item.",
+    ),
+    option(["--time-field"], default="timestamp", metavar="NAME", help="Field with the time."),
+    *READING,
+)
+PLAN_FILE = option(["--plan", "plan_file"], metavar="FILE", help="A file of `shh plan`, or the next five.")
+ACCOUNT = (
+    option(["--ledger"], metavar="FILE", help="Keep account over all runs."),
+    rare(["--population"], metavar="NAME", help="With --ledger: who the users are, e.g. news."),
+    rare(["--max-epsilon"], metavar="FLOAT", help="With --ledger: the most its users ever lose."),
+    rare(["--max-delta"], metavar="FLOAT", help="With --ledger: but for this probability."),
+)
+STREAM_NAME = rare(["--stream"], default="events", metavar="NAME", help="Name of the stream in reports.")
+TITLES = option(["--titles"], metavar="FILE.csv", help="CSV with the columns item and title.")
+VERBOSE = rare(["--verbose"], is_flag=True, help="Show Beam's log, which may contain cells.")
+
+
+def fields_of(options: Options, *, are_named: bool = True) -> EventFields:
+    """How events are read. are_named: whether the names of the fields count. Raises InputError."""
+    from dp_transforms.logs import EventFields  # a plan needs no reader
+
+    names: dict[str, Any] = {}
+    if are_named:
+        names = {"user": options.user_field, "item": options.item_field or "item", "time": options.time_field}
+    separator = options.csv_separator
+    return EventFields(
+        **names,
+        time_unit=options.time_unit,
+        time_format=options.time_format,
+        time_zone=options.time_zone,
+        csv_separator="\t" if separator in ("tab", "\\t") else separator,
+    )
+
+
 def time_zone(name: str | None) -> datetime.tzinfo:
     """name: of the IANA time zone database, such as Europe/Berlin; None: UTC."""
     import zoneinfo
@@ -241,6 +247,45 @@ def time_zone(name: str | None) -> datetime.tzinfo:
         ) from None
 
 
-DURATION = ParsedText("duration", _duration)
-DURATION_OR_ZERO = ParsedText("duration", parse_duration)
-UTC_TIME = ParsedText("time", parse_utc)  # whole seconds since 1970 UTC
+def check_account(options: Options) -> None:
+    """Raises InputError."""
+    check_together(options, "population max_epsilon max_delta", needs="ledger")
+    remedy = "Give it too, for example --population news."
+    check_together(options, "ledger", needs="population", why="a name for all streams that share users", remedy=remedy)
+
+
+def check_page(path: str | None, *, replaces: bool = False) -> None:
+    """Raises, before any work, for a page of --html that could not be written."""
+    if path is not None and not path.lower().endswith(PAGE_ENDINGS):
+        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {path!r}.")
+    check_output(path, "--html", replaces=replaces)
+
+
+def read_titles(path: str | pathlib.Path | None) -> dict[str, str]:
+    """Label -> title of a CSV file in UTF-8 whose first line names the columns item and title; others are ignored.
+
+    Of two titles for a label the first counts. None: no titles. Raises UserError, which quotes nothing of the file.
+    """
+    if path is None:
+        return {}
+    try:
+        data = read_regular(path, _MOST_TITLES_BYTES)
+    except OSError as error:
+        raise UserError(f"--titles {path} cannot be read: {error.strerror}. Check the path.") from error
+    if len(data) > _MOST_TITLES_BYTES:
+        raise UserError(
+            f"--titles {path} has more than {_MOST_TITLES_BYTES >> 20} MB. Keep the titles that the report needs."
+        )
+    wanted = f"--titles {path} must be CSV in UTF-8 that names the columns item and title once each in its first line"
+    titles: dict[str, str] = {}
+    try:
+        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        if any((rows.fieldnames or []).count(name) != 1 for name in ("item", "title")):
+            raise UserError(f"{wanted}.")
+        for row in rows:
+            if None in row or None in (row["item"], row["title"]):
+                raise UserError(f"{wanted}; line {rows.line_num:,} has too few or too many. Put titles in quotes.")
+            titles.setdefault(row["item"], row["title"].strip())
+    except (UnicodeDecodeError, csv.Error):
+        raise UserError(f"{wanted}. Write it again.") from None
+    return titles

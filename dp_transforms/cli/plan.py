@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dp_transforms.cli.options import BUDGET, OUTPUT, Option, Options, shh_command
+from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import PLAN, plan_from_options
 from dp_transforms.plan.plan import Plan
@@ -16,17 +16,20 @@ from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
 
 _USES = (
-    "Replays and parts test contributions in rounds where a block of windows has six: a day, or the run where windows "
-    "are days."
+    "replay (default), parts or stream. Replays and parts test contributions in rounds where a block of windows has"
+    " six: a day, or the run where windows are days."
 )
 
 
-@shh_command(
+@click.command(
     "plan",
-    *PLAN,
-    Option("--use", BUDGET, "replay (default), parts or stream.", _USES, is_daily=True, type=click.Choice(USES)),
-    Option("--output", OUTPUT, "Write the plan to this file.", "It must not exist.", is_daily=True, metavar="FILE"),
-    Option("--json", OUTPUT, "Print JSON instead of tables.", name="as_json", is_daily=True, is_flag=True),
+    cls=Command,
+    params=[
+        *PLAN,
+        option(["--use"], type=click.Choice(USES), help=_USES),
+        option(["--output"], metavar="FILE", help="Write the plan to this file. It must not exist."),
+        option(["--json", "as_json"], is_flag=True, help="Print JSON instead of tables."),
+    ],
 )
 def command(options: Options) -> None:
     """Show what a budget buys: from how many users on an item is found. Reads no data.

@@ -9,14 +9,13 @@ import click
 from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, LABELS
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
-    BUDGET,
     DURATION,
-    INPUT,
     UTC_TIME,
-    Option,
     Options,
     check_together,
     is_given,
+    option,
+    rare,
     user_errors,
 )
 from dp_transforms.errors import UserError
@@ -32,31 +31,32 @@ _HITS = {counts: DEFAULT_HITS[COUNTS if counts else LABELS] for counts in (False
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 
-_USUAL = "Items in windows that most users have. Expect it, never count it in the log."
-_DEFAULT_USUAL = f"Default: {DEFAULT_USUAL_TESTS[0]} {DEFAULT_USUAL_TESTS[1]}."
+_USUAL = (
+    "Items in windows that most users have. Expect it, never count it in the log."
+    f" Default: {DEFAULT_USUAL_TESTS[0]} {DEFAULT_USUAL_TESTS[1]}."
+)
 _MOST = f"Further ones of a user do not count. Default: {DEFAULT_MOST_TESTS:,}."
 _HITS_PER_USER = f"With hits: then a user no longer counts. Default: {_HITS[False]}; {_HITS[True]} with --counts."
 _ITEMS_PER_USER = f"With hits: in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
-_PUBLIC = "Public list of all items, never made from the log."
-_CHARGE = "contributions (default), or hits."
-_CHARGES = (
-    "What users pay for: each item that a user has in a window; or charged results, free far above the threshold."
+_CHARGE = (
+    "contributions (default), or hits. What users pay for: each item that a user has in a window; or charged results,"
+    " free far above the threshold."
 )
 
 PLAN = (
-    Option("--epsilon", BUDGET, "Privacy loss of a user in the whole run, e.g. 2.", is_daily=True, type=float),
-    Option("--delta", BUDGET, "Its failure probability, e.g. 1e-9.", is_daily=True, type=float),
-    Option("--window", BUDGET, "Length of a window, e.g. 1h.", is_daily=True, type=DURATION),
-    Option("--start", BUDGET, "Declared start, e.g. 2026-01-01; UTC.", is_daily=True, type=UTC_TIME),
-    Option("--end", BUDGET, "Declared end, exclusive. Never take it from the data.", is_daily=True, type=UTC_TIME),
-    Option("--slide", BUDGET, "Between the starts of two windows.", type=DURATION),
-    Option("--charge", BUDGET, _CHARGE, _CHARGES, is_daily=True, type=click.Choice(CHARGES), metavar="CHARGE"),
-    Option("--counts", BUDGET, "With hits: publish noisy counts, all charged.", is_daily=True, is_flag=True),
-    Option("--hits-per-user", BUDGET, _HITS_PER_USER, type=int),
-    Option("--max-items-per-user", BUDGET, _ITEMS_PER_USER, type=int),
-    Option("--usual-contributions", BUDGET, f"{_USUAL} {_DEFAULT_USUAL}", type=int, nargs=2, metavar="LOW HIGH"),
-    Option("--most-contributions", BUDGET, _MOST, type=int),
-    Option("--public-items", INPUT, _PUBLIC, metavar="FILE"),
+    option(["--epsilon"], type=float, help="Privacy loss of a user in the whole run, e.g. 2."),
+    option(["--delta"], type=float, help="Its failure probability, e.g. 1e-9."),
+    option(["--window"], type=DURATION, help="Length of a window, e.g. 1h."),
+    option(["--start"], type=UTC_TIME, help="Declared start, e.g. 2026-01-01; UTC."),
+    option(["--end"], type=UTC_TIME, help="Declared end, exclusive. Never take it from the data."),
+    rare(["--slide"], type=DURATION, help="Between the starts of two windows."),
+    rare(["--charge"], type=click.Choice(CHARGES), metavar="CHARGE", help=_CHARGE),
+    rare(["--counts"], is_flag=True, help="With hits: publish noisy counts, all charged."),
+    rare(["--hits-per-user"], type=int, help=_HITS_PER_USER),
+    rare(["--max-items-per-user"], type=int, help=_ITEMS_PER_USER),
+    rare(["--usual-contributions"], type=int, nargs=2, metavar="LOW HIGH", help=_USUAL),
+    rare(["--most-contributions"], type=int, help=_MOST),
+    rare(["--public-items"], metavar="FILE", help="Public list of all items, never made from the log."),
 )
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
 _CHOICES = ("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions")

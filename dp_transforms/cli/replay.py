@@ -16,43 +16,36 @@ from rich.console import Console
 from dp_transforms.checks import check_names
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import (
-    BUDGET,
-    ENGINE,
-    INPUT,
+    ACCOUNT,
+    FIELDS,
     MAKE_A_KEY,
-    OUTPUT,
+    NAMED_WITH_KEY,
+    PLAN_FILE,
+    STREAM_NAME,
+    TITLES,
     UNREADABLE,
     UTC_TIME,
-    Option,
+    VERBOSE,
+    Command,
     Options,
     ParsedText,
     beam_words,
+    check_account,
+    check_page,
     check_together,
-    files,
+    fields_of,
     is_given,
-    shh_command,
+    option,
+    rare,
+    read_titles,
     time_zone,
 )
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import PLAN, has_budget, plan_of_command
 from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_part, run_whole
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import (
-    ACCOUNT,
-    FIELDS,
-    NAMED_WITH_KEY,
-    PLAN_FILE,
-    STREAM_NAME,
-    TITLES,
-    VERBOSE,
-    StateOptions,
-    check_account,
-    check_page,
-    check_state_file,
-    fields_of,
-    read_titles,
-)
 from dp_transforms.cli.show import print_windows
+from dp_transforms.cli.state_part import StateOptions, check_state_file
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
@@ -70,16 +63,11 @@ _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 _MANY_IN_WINDOWS = 10_000_000
 _FEWEST_EVENTS = 30  # of a user: where fewer count in all their windows it is said
-_KEY = "At least 32 secret random bytes, mode 0600. Default: drawn and forgotten."
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
-_UNTIL = "With --state: the end of this part. Default: --end."
 _BLOCKS = "With rounds: another report, of whole blocks such as days, at no further cost."
 _BAD = "Publish nothing if more rows cannot be read. Keep it high: one user can write such rows."
 _EMPTY = "Write an empty report if no event is in the range. Give it where others see whether there is one."
 _MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
-_PROCESSES = "Worker processes here. Default: one for each core."
-
-
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -91,29 +79,41 @@ def _memory_size(text: str) -> int:
     return int(float(match[1]) * _BYTES[match[2]])
 
 
-@shh_command(
+@click.command(
     "replay",
-    files("LOG..."),
-    *FIELDS,
-    Option("--max-bad-fraction", INPUT, _BAD, type=click.FloatRange(0, 1), default=0.5, metavar="SHARE"),
-    PLAN_FILE,
-    *PLAN,
-    *ACCOUNT,
-    Option("--noise-key-file", BUDGET, _KEY, metavar="FILE"),
-    Option("--run-id", BUDGET, "Name of the run. Default: a fresh one.", metavar="NAME"),
-    Option("--state", BUDGET, _STATE, metavar="FILE"),
-    Option("--until", BUDGET, _UNTIL, type=UTC_TIME),
-    Option("--output", OUTPUT, "The report: .avro or .jsonl.", "It must not exist.", is_daily=True, metavar="FILE|URL"),
-    Option("--block-output", OUTPUT, _BLOCKS, metavar="FILE|URL"),
-    STREAM_NAME,
-    Option("--html", OUTPUT, "Also the page of `shh show --html`.", is_daily=True, metavar="FILE.html"),
-    TITLES,
-    Option("--dead-letter", OUTPUT, "List of rows that cannot be read.", is_daily=True, metavar="FILE|URL"),
-    Option("--allow-empty", OUTPUT, _EMPTY, is_flag=True),
-    Option("--memory", ENGINE, _MEMORY, type=ParsedText("size", _memory_size), metavar="SIZE"),
-    Option("--processes", ENGINE, _PROCESSES, type=click.IntRange(min=1), metavar="N"),
-    VERBOSE,
+    cls=Command,
     takes_runner=True,
+    params=[
+        click.Argument(["logs"], nargs=-1, required=True, metavar="LOG..."),
+        *FIELDS,
+        rare(["--max-bad-fraction"], type=click.FloatRange(0, 1), default=0.5, metavar="SHARE", help=_BAD),
+        PLAN_FILE,
+        *PLAN,
+        *ACCOUNT,
+        rare(
+            ["--noise-key-file"],
+            metavar="FILE",
+            help="At least 32 secret random bytes, mode 0600. Default: drawn and forgotten.",
+        ),
+        rare(["--run-id"], metavar="NAME", help="Name of the run. Default: a fresh one."),
+        rare(["--state"], metavar="FILE", help=_STATE),
+        rare(["--until"], type=UTC_TIME, help="With --state: the end of this part. Default: --end."),
+        option(["--output"], metavar="FILE|URL", help="The report: .avro or .jsonl. It must not exist."),
+        rare(["--block-output"], metavar="FILE|URL", help=_BLOCKS),
+        STREAM_NAME,
+        option(["--html"], metavar="FILE.html", help="Also the page of `shh show --html`."),
+        TITLES,
+        option(["--dead-letter"], metavar="FILE|URL", help="List of rows that cannot be read."),
+        rare(["--allow-empty"], is_flag=True, help=_EMPTY),
+        rare(["--memory"], type=ParsedText("size", _memory_size), metavar="SIZE", help=_MEMORY),
+        rare(
+            ["--processes"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Worker processes here. Default: one for each core.",
+        ),
+        VERBOSE,
+    ],
 )
 def command(options: Options) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
@@ -269,14 +269,14 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
 def _check_others(output: str, others: Mapping[str, str], *, may_exist: bool) -> None:
     """Further files that the run writes."""
     named = {os.path.realpath(output): "--output"}
-    for option, name in others.items():
-        if option == "--block-output":
+    for its_flag, name in others.items():
+        if its_flag == "--block-output":
             report_format(name)
         if not may_exist:
-            check_output(name, option)
-        other = named.setdefault(os.path.realpath(name), option)
-        if other != option:
-            raise UserError(f"{other} and {option} name the same file. Name two different ones.")
+            check_output(name, its_flag)
+        other = named.setdefault(os.path.realpath(name), its_flag)
+        if other != its_flag:
+            raise UserError(f"{other} and {its_flag} name the same file. Name two different ones.")
 
 
 def _state(options: Options, path: str, output: str) -> StateOptions:

@@ -17,8 +17,7 @@ from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
 from dp_transforms.cli.output_file import check_output, is_taken, output_draft_file, publish_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.cli.state_part import StatePart, file_in, open_part
+from dp_transforms.cli.state_part import StateOptions, StatePart, file_in, open_part
 from dp_transforms.core import operator_counts as names
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource

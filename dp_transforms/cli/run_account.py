@@ -28,7 +28,7 @@ class RunAccount:
 
     @classmethod
     def of_options(cls, options: Options) -> RunAccount:
-        """options: of `shared_options.ACCOUNT`. Raises UserError. Without a ledger no database library is loaded."""
+        """options: of `options.ACCOUNT`. Raises UserError. Without a ledger no database library is loaded."""
         if options.ledger is None or options.population is None:
             return cls()
         from dp_transforms.runs.ledger import Ledger

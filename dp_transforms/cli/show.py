@@ -11,9 +11,17 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from dp_transforms.cli.options import OUTPUT, Option, Options, check_together, files, shh_command, time_zone
+from dp_transforms.cli.options import (
+    TITLES,
+    Command,
+    Options,
+    check_page,
+    check_together,
+    option,
+    read_titles,
+    time_zone,
+)
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.shared_options import TITLES, check_page, read_titles
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
 from dp_transforms.reports import (
@@ -42,15 +50,18 @@ _TABLE = "Write a table instead, with a row for each item of a window, as .csv, 
 _ZONE = "Time zone of tables and pages, such as Europe/Berlin. JSON stays in UTC. Default: UTC."
 
 
-@shh_command(
+@click.command(
     "show",
-    files("REPORT..."),
-    Option("--last", OUTPUT, _LAST, type=click.IntRange(min=1), metavar="N"),
-    Option("--json", OUTPUT, "Print JSON lines, one per window.", name="as_json", is_flag=True),
-    Option("--html", OUTPUT, "Write a page for the browser instead, that loads nothing.", metavar="FILE.html"),
-    Option("--output", OUTPUT, _TABLE, metavar="FILE.csv"),
-    TITLES,
-    Option("--time-zone", OUTPUT, _ZONE, metavar="ZONE"),
+    cls=Command,
+    params=[
+        click.Argument(["reports"], nargs=-1, required=True, metavar="REPORT..."),
+        option(["--last"], type=click.IntRange(min=1), metavar="N", help=_LAST),
+        option(["--json", "as_json"], is_flag=True, help="Print JSON lines, one per window."),
+        option(["--html"], metavar="FILE.html", help="Write a page for the browser instead, that loads nothing."),
+        option(["--output"], metavar="FILE.csv", help=_TABLE),
+        TITLES,
+        option(["--time-zone"], metavar="ZONE", help=_ZONE),
+    ],
 )
 def command(options: Options) -> None:
     """Print a report: its guarantee, and which items were heavy in which window, of the latest windows.

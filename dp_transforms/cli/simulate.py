@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.cli.operator_log import operator_progress
-from dp_transforms.cli.options import OUTPUT, Option, Options, shh_command
+from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -183,13 +183,16 @@ _TEXTS = {
 }
 
 
-@shh_command(
+@click.command(
     "simulate",
-    *(
-        Option(f"--{name}", OUTPUT, text, type=click.IntRange(*_RANGES[name]), default=getattr(LogPlan, name))
-        for name, text in _TEXTS.items()
-    ),
-    Option("--output", OUTPUT, "The log: .parquet or .csv; it must not exist.", required=True, metavar="FILE"),
+    cls=Command,
+    params=[
+        *(
+            option([f"--{name}"], type=click.IntRange(*_RANGES[name]), default=getattr(LogPlan, name), help=text)
+            for name, text in _TEXTS.items()
+        ),
+        option(["--output"], required=True, metavar="FILE", help="The log: .parquet or .csv; it must not exist."),
+    ],
 )
 def command(options: Options) -> None:
     """Write a simulated event log: who (user) looked at what (item) when (timestamp).

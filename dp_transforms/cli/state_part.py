@@ -19,19 +19,20 @@ version of shh. A part that failed before 3 by its log alone is released: nobody
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
+from dp_transforms.checks import is_utf8
 from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft, write_errors, write_output
 from dp_transforms.cli.run_account import RunAccount, finish, tell_failure, tell_verdict
-from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.core.planned_run import RunPart, fresh_nonce
-from dp_transforms.errors import UserError
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
@@ -44,6 +45,26 @@ from dp_transforms.stores.local_files import open_regular, remove_dead_drafts, s
 from dp_transforms.stores.remote_files import is_remote
 
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
+
+
+@dataclasses.dataclass(frozen=True)
+class StateOptions:
+    """What a command says of its part.
+
+    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read; several of the item
+    as `joined_label` has them.
+    output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
+    run_id: of ``--run-id``; None: a fresh one for a new run. population: of ``--population``; None without a ledger.
+    """
+
+    path: str
+    noise_key_file: str
+    user_field: str
+    item_field: str
+    output: str
+    until_seconds: int | None = None
+    run_id: str | None = None
+    population: str | None = None
 
 
 class StatePart:
@@ -310,3 +331,32 @@ def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:
 
 def _utc(seconds: int) -> str:
     return format_utc(seconds * MICROS_PER_SECOND)
+
+
+def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
+    """Raises UserError for a ``--state`` that cannot be one. others: further files of the command, by their options."""
+    if "://" in state:
+        raise InputError(
+            "state",
+            "must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no lock"
+            " that ends with its process.",
+            "Logs, plan, report and dead letters may be URLs.",
+        )
+    if not is_utf8(state):
+        raise UserError(f"--state {state}: a name that is not UTF-8 cannot be written. Choose another one.")
+    if os.path.islink(state):
+        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
+        raise UserError(
+            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
+        )
+    remove_dead_drafts(pathlib.Path(state))
+    try:
+        open_regular(state).close()
+    except FileNotFoundError:
+        pass  # the first part makes it
+    except OSError as error:
+        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
+    for option, path in others.items():
+        if path is not None and os.path.realpath(path) == os.path.realpath(state):
+            raise UserError(f"--state and {option} name the same file. Name two different ones.")

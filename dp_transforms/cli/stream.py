@@ -19,22 +19,25 @@ from dp_transforms.beam.workers import KeyFile
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done, tell
 from dp_transforms.cli.options import (
-    BUDGET,
+    ACCOUNT,
     DURATION,
     DURATION_OR_ZERO,
-    ENGINE,
-    INPUT,
-    OUTPUT,
-    Option,
+    FIELDS,
+    PLAN_FILE,
+    STREAM_NAME,
+    TITLES,
+    VERBOSE,
+    Command,
     Options,
     beam_words,
-    shh_command,
+    option,
+    rare,
+    read_titles,
     time_zone,
 )
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.plan_options import PLAN
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import ACCOUNT, FIELDS, PLAN_FILE, STREAM_NAME, TITLES, VERBOSE, read_titles
 from dp_transforms.cli.stream_request import CLOCKS, PRODUCER, StreamRequest, stream_request
 from dp_transforms.cli.stream_watch import StreamPage, StreamWatch
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
@@ -49,48 +52,67 @@ _IN_PROCESS = (
     " ends before, the run cannot be resumed, and a new one pays its budget again. --runner=PrismRunner shows each"
     " window as it closes; --runner=FlinkRunner also goes on after a crash (docs/engines.md)."
 )
-_INPUT = f"A folder that grows, or {TOPIC}."
-_CONFIG = "Settings of the Kafka client, NAME=VALUE a line; a file that every worker has."
-_CLOCK = "arrival, or event for history."
-_CLOCKS = "What closes windows: the log's own clock; that of producers, none of them a user; times of events."
-_PARTITIONS = "To resume a run after others were added: the first N alone."
-_LATENESS = "How long after its end a window accepts events."
-_BACKWARDS = "By how much the clock of a partition may run back."
-_IDLE = "Then a partition with nothing new keeps no window open."
-_KEY = "A secret that all workers share, 32 bytes or more."
-_RUN_ID = "To resume a run, or with --ledger."
-_OUTPUT = "Where reports go: a folder, or a topic."
-_PAGE = "A page, anew at each window."
-_STOP = "When it appears the run is drained. Default: beside --output."
-_ONCE = "All windows close."
+_CLOCK = (
+    "arrival, or event for history. What closes windows: the log's own clock; that of producers, none of them a user;"
+    " times of events."
+)
 
 
-@shh_command(
+@click.command(
     "stream",
-    Option("--input", INPUT, _INPUT, is_daily=True, required=True, metavar="FOLDER|URL"),
-    Option("--kafka-config", INPUT, _CONFIG, metavar="FILE"),
-    Option(
-        "--clock", INPUT, _CLOCK, _CLOCKS, is_daily=True, type=click.Choice(CLOCKS), default=ARRIVAL, metavar="CLOCK"
-    ),
-    Option("--partitions", INPUT, _PARTITIONS, type=click.IntRange(min=1), metavar="N"),
-    Option("--allowed-lateness", INPUT, _LATENESS, type=DURATION_OR_ZERO, default="1m"),
-    Option("--out-of-order", INPUT, _BACKWARDS, type=DURATION_OR_ZERO, default="10s"),
-    Option("--idle-timeout", INPUT, _IDLE, type=DURATION, default="1m"),
-    *FIELDS,
-    PLAN_FILE,
-    *PLAN,
-    *ACCOUNT,
-    Option("--noise-key-file", BUDGET, _KEY, "Needed with --runner.", is_daily=True, metavar="FILE"),
-    Option("--run-id", BUDGET, _RUN_ID, metavar="NAME"),
-    Option("--output", OUTPUT, _OUTPUT, is_daily=True, required=True, metavar="FOLDER|URL"),
-    Option("--html", OUTPUT, _PAGE, is_daily=True, metavar="FILE.html"),
-    TITLES,
-    Option("--dead-letter", OUTPUT, "Lists of records that cannot be read.", is_daily=True, metavar="FOLDER"),
-    STREAM_NAME,
-    Option("--stop-file", ENGINE, _STOP, metavar="FILE"),
-    Option("--once", ENGINE, "Read what is there now, and end.", _ONCE, is_daily=True, is_flag=True),
-    VERBOSE,
+    cls=Command,
     takes_runner=True,
+    params=[
+        option(["--input"], required=True, metavar="FOLDER|URL", help=f"A folder that grows, or {TOPIC}."),
+        rare(
+            ["--kafka-config"],
+            metavar="FILE",
+            help="Settings of the Kafka client, NAME=VALUE a line; a file that every worker has.",
+        ),
+        option(["--clock"], type=click.Choice(CLOCKS), default=ARRIVAL, metavar="CLOCK", help=_CLOCK),
+        rare(
+            ["--partitions"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="To resume a run after others were added: the first N alone.",
+        ),
+        rare(
+            ["--allowed-lateness"],
+            type=DURATION_OR_ZERO,
+            default="1m",
+            help="How long after its end a window accepts events.",
+        ),
+        rare(
+            ["--out-of-order"],
+            type=DURATION_OR_ZERO,
+            default="10s",
+            help="By how much the clock of a partition may run back.",
+        ),
+        rare(
+            ["--idle-timeout"],
+            type=DURATION,
+            default="1m",
+            help="Then a partition with nothing new keeps no window open.",
+        ),
+        *FIELDS,
+        PLAN_FILE,
+        *PLAN,
+        *ACCOUNT,
+        option(
+            ["--noise-key-file"],
+            metavar="FILE",
+            help="A secret that all workers share, 32 bytes or more. Needed with --runner.",
+        ),
+        rare(["--run-id"], metavar="NAME", help="To resume a run, or with --ledger."),
+        option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or a topic."),
+        option(["--html"], metavar="FILE.html", help="A page, anew at each window."),
+        TITLES,
+        option(["--dead-letter"], metavar="FOLDER", help="Lists of records that cannot be read."),
+        STREAM_NAME,
+        rare(["--stop-file"], metavar="FILE", help="When it appears the run is drained. Default: beside --output."),
+        option(["--once"], is_flag=True, help="Read what is there now, and end. All windows close."),
+        VERBOSE,
+    ],
 )
 def command(options: Options) -> None:
     """Watch a stream: which items are held by many users right now, window by window, under differential privacy for

@@ -21,9 +21,17 @@ from dp_transforms.beam.runner_options import (
 )
 from dp_transforms.beam.workers import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.options import MAKE_A_KEY, Options, check_together, user_errors
+from dp_transforms.cli.options import (
+    MAKE_A_KEY,
+    NAMED_WITH_KEY,
+    Options,
+    check_account,
+    check_page,
+    check_together,
+    fields_of,
+    user_errors,
+)
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import NAMED_WITH_KEY, check_account, check_page, fields_of
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic

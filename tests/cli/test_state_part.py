@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.cli import state_part
 from dp_transforms.cli.replay_run import run_part
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import StateOptions
+from dp_transforms.cli.state_part import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.ledger import Ledger

@@ -7,7 +7,7 @@ import functools
 import io
 from typing import Any
 
-from dp_transforms.cli.shared_options import read_titles
+from dp_transforms.cli.options import read_titles
 from dp_transforms.errors import UserError
 from tests.fuzz.reader import Reader, Sample, place_file
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.shared_options import StateOptions
-from dp_transforms.cli.state_part import StatePart, file_in, open_part
+from dp_transforms.cli.state_part import StateOptions, StatePart, file_in, open_part
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan

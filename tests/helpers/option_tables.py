@@ -77,9 +77,7 @@ def _kind(option: click.Option) -> str:
 def _default(option: click.Option) -> str:
     if option.required:
         return "none, required"
-    if isinstance(option.show_default, str):
-        return option.show_default
-    shown = option.show_default and option.default is not None and not option.is_flag
+    shown = option.show_default and isinstance(option.default, (str, int, float)) and not option.is_flag
     return str(option.default) if shown else ""
 
 
