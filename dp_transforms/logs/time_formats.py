@@ -115,7 +115,8 @@ def read_iso(text: pa.StringArray) -> ReadTimes:
 
 def _read(text: pa.StringArray, pattern: str, names: frozenset[str]) -> ReadTimes:
     found = pc.extract_regex(text, pattern)
-    good = found.is_valid().to_numpy(zero_copy_only=False)
+    # Where case does not matter, other letters than those of ASCII match too: a long s for an s.
+    good = pc.and_(found.is_valid(), pc.string_is_ascii(text)).to_numpy(zero_copy_only=False)
 
     def part(name: str) -> pa.StringArray:
         return pc.struct_field(found, name).fill_null("")

@@ -67,11 +67,13 @@ def test_a_form_means_what_pythons_strptime_says(form, moments, offset):
         ("%m/%d/%Y %I:%M %p", ["12/31/2026 13:00 PM", "12/31/2026 0:00 AM", "31/12/2026 1:00 PM", "1/1/2026 1:00"]),
         ("%d/%b/%Y:%H:%M:%S %z", ["1/Foo/2026:00:00:00 Z", "1/Mai/2026:00:00:00 Z", "1/Jan/2026:00:00:00 +0160"]),
         ("%d/%b/%Y:%H:%M:%S %z", ["1/Jan/2026:00:00:00 +2400", "1/Jan/2026:00:00:60 Z", "1/Jan/2026:00:00:00"]),
+        ("%d/%b/%Y", ["01/ſep/2026", "01/Auguſt/2026"]),
         ("%Y%m%d", ["2026111", "202611011", "20260231"]),
     ],
 )
 def test_what_is_not_of_the_form_is_a_bad_time(form, bad):
     assert _read(bad, form) == [None] * len(bad)
+    assert parse_times(pa.array(bad), None, form).faults.all(), "also without a text beside them that is not UTF-8"
 
 
 def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers():
