@@ -12,6 +12,7 @@ import difflib
 import math
 import numbers
 import re
+import zoneinfo
 from collections.abc import Collection, Iterable, Sequence
 
 from dp_transforms.errors import InputError
@@ -68,6 +69,22 @@ def nearest(name: str, known: Collection[str]) -> str:
     """The end of a sentence on a name that is not known, perhaps a slip."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f". Do you mean {close[0]}?" if close else f". There are: {', '.join(sorted(known))}."
+
+
+def time_zone(name: str) -> zoneinfo.ZoneInfo:
+    """A zone of the IANA time zone database, such as Europe/Berlin. Raises InputError for a name that is none here."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        zones = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone and not zone.startswith("Etc/"))
+        known = {part.casefold(): zone for zone in zones for part in (zone.rpartition("/")[2], zone)}
+        close = difflib.get_close_matches(name.strip().replace(" ", "_").casefold(), known, n=1, cutoff=0.8)
+        remedy = "Use a name such as Europe/Berlin, or UTC; a machine without time zones needs its package tzdata."
+        raise InputError(
+            "time_zone",
+            f"must be a time zone that this machine knows, got {name!r}.",
+            f"Do you mean {known[close[0]]}?" if close else remedy,
+        ) from None
 
 
 def without_secrets(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import csv
-import datetime
 import functools
 import io
 import pathlib
@@ -231,20 +230,6 @@ def fields_of(options: Options, *, are_named: bool = True) -> EventFields:
         time_zone=options.time_zone,
         csv_separator="\t" if separator in ("tab", "\\t") else separator,
     )
-
-
-def time_zone(name: str | None) -> datetime.tzinfo:
-    """name: of the IANA time zone database, such as Europe/Berlin; None: UTC."""
-    import zoneinfo
-
-    try:
-        return zoneinfo.ZoneInfo(name or "UTC")
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        from dp_transforms.logs.time_formats import zone_remedy
-
-        raise InputError(
-            "time_zone", f"must be a time zone that this machine knows, got {name!r}.", zone_remedy(str(name))
-        ) from None
 
 
 def check_account(options: Options) -> None:

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from dp_transforms.checks import check_names
+from dp_transforms.checks import check_names, time_zone
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import (
     ACCOUNT,
@@ -38,7 +38,6 @@ from dp_transforms.cli.options import (
     option,
     rare,
     read_titles,
-    time_zone,
 )
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import PLAN, has_budget, plan_of_command
@@ -325,7 +324,7 @@ def _write_page(path: str, output: str, zone: str | None, titles: dict[str, str]
 
     try:
         header, reports = read_report_file(output)
-        write_output(path, report_page(header, list(reports), time_zone(zone), titles))
+        write_output(path, report_page(header, list(reports), time_zone(zone or "UTC"), titles))
     except UserError as error:
         raise UserError(
             f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"
@@ -342,7 +341,7 @@ def _print_report(request: ReplayRequest, zone: str | None, titles: Mapping[str,
     for total, found in enumerate(trends(header.plan, reports, are_all=request.state is None), start=1):  # noqa: B007
         shown.append(found)
     if shown:
-        print_windows(console, header, shown, time_zone(zone), titles, max_items=_ITEMS_PER_WINDOW)
+        print_windows(console, header, shown, time_zone(zone or "UTC"), titles, max_items=_ITEMS_PER_WINDOW)
     else:
         click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
     see = f"see all with: shh show {request.output}"

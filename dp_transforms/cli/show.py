@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from dp_transforms.checks import time_zone
 from dp_transforms.cli.options import (
     TITLES,
     Command,
@@ -19,7 +20,6 @@ from dp_transforms.cli.options import (
     check_together,
     option,
     read_titles,
-    time_zone,
 )
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.core.window_report import WindowReport
@@ -70,7 +70,7 @@ def command(options: Options) -> None:
     or a folder of `shh stream`.
     """
     check_together(options, "titles", excludes="as_json", why="lines for programs have labels")
-    zone, output = time_zone(options.time_zone), options.output
+    zone, output = time_zone(options.time_zone or "UTC"), options.output
     check_page(options.html)
     if output is not None and not output.lower().endswith(TABLE_FORMATS):
         raise click.UsageError(f"--output must end in {' or '.join(TABLE_FORMATS)}, got {output!r}.")

@@ -16,6 +16,7 @@ import click
 
 from dp_transforms.beam.jobs import RunningPipeline, build_stream
 from dp_transforms.beam.workers import KeyFile
+from dp_transforms.checks import time_zone
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done, tell
 from dp_transforms.cli.options import (
@@ -33,7 +34,6 @@ from dp_transforms.cli.options import (
     option,
     rare,
     read_titles,
-    time_zone,
 )
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.plan_options import PLAN
@@ -129,7 +129,7 @@ def command(options: Options) -> None:
     request, page = stream_request(options, beam_words()), None
     if options.html is not None:
         titles = read_titles(options.titles)
-        page = StreamPage(options.html, request.job.header, time_zone(options.time_zone), titles)
+        page = StreamPage(options.html, request.job.header, time_zone(options.time_zone or "UTC"), titles)
     with Unwinding():  # engines are stopped in order
         run_stream(request, page, RunAccount.of_options(options))
     note_done()

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import on_one_line, time_zone
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs import time_formats
@@ -76,7 +76,7 @@ class EventFields:
             if self.time_unit is not None:
                 raise InputError("time_format and time_unit", "must not be given together.", "Leave one out.")
         if self.time_zone is not None:
-            time_formats.check_time_zone(self.time_zone)
+            time_zone(self.time_zone)
         separator = self.csv_separator
         if separator is not None and not (len(separator) == 1 and separator in CSV_SEPARATORS):
             raise InputError(

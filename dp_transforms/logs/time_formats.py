@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import itertools
 import re
 import zoneinfo
 
@@ -98,9 +97,10 @@ def has_zone(time_format: str) -> bool:
     return "zone" in pattern_of(time_format)[1]
 
 
-# Microseconds since 1970 UTC (as if a time without a zone were UTC); which of them are times; which are local: all,
+# Microseconds since 1970 UTC (as if a time without a zone were UTC), NOT_A_TIME where it is none; which are local: all,
 # none, or by row.
-ReadTimes = tuple[_Int64s, npt.NDArray[np.bool_], "bool | npt.NDArray[np.bool_]"]
+ReadTimes = tuple[_Int64s, "bool | npt.NDArray[np.bool_]"]
+NOT_A_TIME = 253_402_300_800_000_000  # the first microsecond of the year 10000
 
 
 def read_times(text: pa.StringArray, time_format: str) -> ReadTimes:
@@ -144,7 +144,7 @@ def _read(text: pa.StringArray, pattern: str, names: frozenset[str]) -> ReadTime
         offset, is_offset = _offsets(part("zone"))
         micros, good = micros - offset, good & is_offset
         is_local = pc.equal(part("zone"), "").to_numpy(zero_copy_only=False)
-    return np.where(good, micros, 0), good, is_local
+    return np.where(good, micros, NOT_A_TIME), is_local
 
 
 def _whole(digits: pa.StringArray) -> _Int64s:
@@ -171,68 +171,31 @@ def _offsets(zones: pa.StringArray) -> tuple[_Int64s, npt.NDArray[np.bool_]]:
     return np.where(is_west, -micros, micros), (hours < 24) & (minutes < 60)
 
 
-def check_time_zone(name: str) -> None:
-    """Raises ValueError for a name that this machine does not know."""
-    try:
-        zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise InputError(
-            "time_zone", f"must be a time zone that this machine knows, got {name!r}.", zone_remedy(name)
-        ) from None
-
-
-def zone_remedy(name: str) -> str:
-    """What to write in place of a name that this machine does not know."""
-    if close := _zones_like(name):
-        return f"Do you mean {' or '.join(close)}?"
-    return "Use a name such as Europe/Berlin, or UTC; a machine without time zones needs its package tzdata."
-
-
-def _zones_like(value: str) -> list[str]:
-    """Names of places of which the value is a part, such as a city, or nearly so. None of an offset, such as EST."""
-    import difflib
-
-    wanted = value.strip().replace(" ", "_").casefold()
-    places = [name for name in sorted(zoneinfo.available_timezones()) if "/" in name and not name.startswith("Etc/")]
-    whole = {name.casefold(): name for name in places}
-    cities = {key.rpartition("/")[2]: name for key, name in whole.items()}
-    found = [name for key, name in whole.items() if wanted in key.split("/")[1:]]
-    known = {**cities, **whole}
-    return (found or [known[key] for key in difflib.get_close_matches(wanted, known, n=1, cutoff=0.8)])[:3]
-
-
 def utc_of_local(micros: _Int64s, zone: str) -> _Int64s:
     """Times that a clock on the wall showed -> microseconds since 1970 UTC. They must be in the years 1 to 9999.
 
     A time that occurred twice is the first of the two. One that was skipped is read with the offset before, as by a
     clock that was put forward too late. (So does Python where nothing else is said: PEP 495, fold=0.)
     """
-    years = np.unique(micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970)
-    parts = [_offsets_of_year(zone, year) for year in years.tolist()]
-    begins, offsets = (np.concatenate([part[k] for part in parts]) for k in (0, 1)) if parts else (micros, micros)
-    return micros - offsets[np.searchsorted(begins, micros, side="right") - 1]
+    days, of_days = np.unique(micros // _MICROS_PER_DAY, return_inverse=True)
+    offsets = [_offset_of_day(zone, day) for day in days.tolist()]
+    shifts = np.array([offset or 0 for offset in offsets], np.int64)[of_days]
+    changing = np.flatnonzero(np.array([offset is None for offset in offsets], np.bool_)[of_days])
+    seconds, of_seconds = np.unique(micros[changing] // 1_000_000, return_inverse=True)
+    clock = zoneinfo.ZoneInfo(zone)
+    shifts[changing] = np.array([_offset(clock, second) for second in seconds.tolist()], np.int64)[of_seconds]
+    return micros - shifts
 
 
 @functools.lru_cache(maxsize=20_000)
-def _offsets_of_year(zone: str, year: int) -> tuple[_Int64s, _Int64s]:
-    """When a local year begins, and when in it the offset changes by local time; the offsets from then on."""
+def _offset_of_day(zone: str, day: int) -> int | None:
+    """None if it changes on that day, by local time."""
     clock = zoneinfo.ZoneInfo(zone)
-    first, last = datetime.datetime(year, 1, 1), datetime.datetime(year, 12, 31, 23, 59, 59)
-    days = [first + datetime.timedelta(days=day) for day in range((last - first).days + 1)]
-    found = [(first, clock.utcoffset(first))]
-    for low, high in itertools.pairwise([*days, last]):
-        if clock.utcoffset(high) != found[-1][1]:
-            at = _change_between(clock, low, high)
-            found.append((at, clock.utcoffset(at)))
-    epoch, micro = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
-    begins = np.array([(at - epoch) // micro for at, _ in found], np.int64)
-    return begins, np.array([(offset or datetime.timedelta()) // micro for _, offset in found], np.int64)
+    first, last = (_offset(clock, 86_400 * day + second) for second in (0, 86_399))
+    return first if first == last else None
 
 
-def _change_between(clock: datetime.tzinfo, low: datetime.datetime, high: datetime.datetime) -> datetime.datetime:
-    """The first second after ``low`` with another offset than it; ``high`` has another one."""
-    before = clock.utcoffset(low)
-    while (left := (high - low) // datetime.timedelta(seconds=1)) > 1:
-        middle = low + datetime.timedelta(seconds=left // 2)
-        low, high = (middle, high) if clock.utcoffset(middle) == before else (low, middle)
-    return high
+def _offset(clock: zoneinfo.ZoneInfo, second: int) -> int:
+    """Microseconds east of UTC, at a local time in seconds since 1970."""
+    offset = clock.utcoffset(datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=second))
+    return 0 if offset is None else offset // datetime.timedelta(microseconds=1)
