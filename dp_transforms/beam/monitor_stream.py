@@ -8,7 +8,7 @@ An engine drops the state and the timers of a pipeline whose input has ended. So
 open (`KeepAliveDoFn`).
 
 A partition emits the name of an intent to `confirm`, which runs in the same process, fused with the DoFn that emitted
-it. The engine calls back there when it has stored the bundle (`logs.streams.open_partitions`).
+it. The engine calls back there when it has stored the bundle (`logs.streams.partition_poller`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from dp_transforms.core.stage import Sharding, ToShard
 from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.open_partitions import Confirmation, OpenPartitions, Polling, now_micros
-from dp_transforms.logs.streams.partition_poller import Step
+from dp_transforms.logs.streams.partition_poller import Confirmation, OpenPartitions, Polling, Step, now_micros
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan

@@ -16,7 +16,7 @@ import pytest
 from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.json_records import RecordDecoder
+from dp_transforms.logs.streams.kafka_reader import RecordDecoder
 from tests.helpers.event_files_oracle import read_all
 
 Pair = tuple[Any, Any]

@@ -13,8 +13,8 @@ import pytest
 from dp_transforms.beam.monitor_stream import PollInLoopDoFn, PollInTimersDoFn
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.errors import StreamError
-from dp_transforms.logs.streams import open_partitions
-from dp_transforms.logs.streams.open_partitions import Polling
+from dp_transforms.logs.streams import partition_poller
+from dp_transforms.logs.streams.partition_poller import Polling
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
@@ -100,7 +100,7 @@ def events():
 
 
 def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
-    monkeypatch.setattr(open_partitions, "_CONFIRMED", {})
+    monkeypatch.setattr(partition_poller, "_CONFIRMED", {})
     loop = Loop(MemoryStream.of([events()], 40)).fire(3)
     while not loop.intents:
         loop.fire()
@@ -109,19 +109,19 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert len(loop.messages) == sent
     assert loop.intents == [waiting.intent.name], "asked once"
     assert loop.state["progress"].content == waiting.to_bytes()
-    first = open_partitions.Confirmation(waiting.intent.name)
+    first = partition_poller.Confirmation(waiting.intent.name)
     first()
     first()
     loop.fire(3)
     assert len(loop.messages) == sent, "the first call may be for a checkpoint that began before"
     assert loop.intents == [waiting.intent.name] * 2, "asked again, once"
-    open_partitions.Confirmation(waiting.intent.name)()
+    partition_poller.Confirmation(waiting.intent.name)()
     loop.fire()
     assert loop.state["poll"].at is None, "the loop has ended"
     assert loop.progress.is_over
     announced = [(message.window, shard) for shard, message in loop.messages if message.announced]
     assert sorted(announced) == [(window, shard) for window in range(3) for shard in range(SHARDS)]
-    assert not open_partitions._CONFIRMED
+    assert not partition_poller._CONFIRMED
 
 
 def test_a_source_with_other_partitions_is_refused():
@@ -149,8 +149,8 @@ def test_earlier_records_of_one_user_push_nobody_out_of_a_drain(tmp_path, monkey
     was that came first."""
     others = [Arrival((f"u{user}", "news", START * MICROS), START * MICROS) for user in range(50_300)]
     seen, seconds = [], [time.time()]
-    monkeypatch.setattr(open_partitions.time, "monotonic", lambda: seconds[0])
-    monkeypatch.setattr(open_partitions, "now_micros", lambda: round(seconds[0] * MICROS))
+    monkeypatch.setattr(partition_poller.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(partition_poller, "now_micros", lambda: round(seconds[0] * MICROS))
     for rows_of_x in (0, 1000):
         x = [Arrival(("x'", f"other {row}", START * MICROS), START * MICROS) for row in range(rows_of_x)]
         stop = tmp_path / f"stop {rows_of_x}"

@@ -20,7 +20,7 @@ from dp_transforms import MonitorStream, PublicItems, StreamClock
 from dp_transforms.core import user_budgets
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.logs.streams import open_partitions
+from dp_transforms.logs.streams import partition_poller
 from dp_transforms.reports.report_records import RunEnded
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
 from tests.conformance.drivers import MODES
@@ -162,8 +162,8 @@ class Stream:
         return round(self._now * MICROS) * 1000
 
     def _new_process(self) -> None:
-        self._patch.setattr(open_partitions, "_CONFIRMED", {})
-        self._patch.setattr(open_partitions, "_ASKED", {})
+        self._patch.setattr(partition_poller, "_CONFIRMED", {})
+        self._patch.setattr(partition_poller, "_ASKED", {})
 
     def _wait(self) -> None:
         """Also a stop file comes, goes away again, and comes at another time."""
@@ -282,7 +282,7 @@ def test_whoever_does_not_wait_for_a_snapshot_is_found_out(
 
 
 def test_whoever_asks_once_is_found_out(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_partitions, "_CONFIRMATIONS", 1)
+    monkeypatch.setattr(partition_poller, "_CONFIRMATIONS", 1)
     assert is_contradicted(tmp_path, "hits", monkeypatch, range(7, 200))
 
 

@@ -42,10 +42,9 @@ def _changed_package(folder: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
     (folder / "tests").symlink_to(ROOT / "tests")
     poller = folder / "dp_transforms" / "logs" / "streams" / "partition_poller.py"
     _replace(poller, "max_records=self._max_records, ", "max_records=70, ")
-    poll = folder / "dp_transforms" / "logs" / "streams" / "open_partitions.py"
-    _replace(poll, "self._stop_micros", "self._last_arrival")
+    _replace(poller, "self._stop_micros", "self._last_arrival")
     function = f"\n\ndef _leave_mark():\n    open({str(mark)!r}, 'a').close()\n\n\n_leave_mark()\n"
-    poll.write_text(poll.read_text() + function)
+    poller.write_text(poller.read_text() + function)
     return folder
 
 

@@ -229,19 +229,10 @@ def _read_position(sample: Sample, placed: tuple[str, bytes]) -> Any:
 
 
 def _position_samples() -> list[Sample]:
-    fields: dict[str, object] = {"file": None, "mtime_ns": _FILE_TIME, "size": len(_GOOD), "blocks": 1}
+    fields: dict[str, object] = {"mtime_ns": _FILE_TIME, "size": len(_GOOD), "blocks": 1}
     begun = {**fields, "events": 24, "is_done": False, "ctime_ns": _FILE_TIME, "name": "a.jsonl"}
     done = {**begun, "is_done": True, "blocks": 2}
-    at_begin = {
-        **fields,
-        "mtime_ns": 0,
-        "size": 0,
-        "blocks": 0,
-        "events": 0,
-        "is_done": True,
-        "ctime_ns": None,
-        "name": None,
-    }
+    at_begin = dict.fromkeys(("ctime_ns", "mtime_ns", "size", "blocks", "events"), 0) | {"name": "", "is_done": True}
     return [
         Sample(f"position {index}", json.dumps(one).encode(), "", format_mutators.JSON, EventFields())
         for index, one in enumerate((begun, done, at_begin))

@@ -11,7 +11,7 @@ import numpy as np
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.avro import records_of, to_arrow
 from dp_transforms.logs.avro_schema import check_schema
-from dp_transforms.logs.streams.json_records import RecordDecoder
+from dp_transforms.logs.streams.kafka_reader import RecordDecoder
 from dp_transforms.reports import ReportFileError
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.topic_records import decode_record, encode_record

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.json_records import RecordDecoder
+from dp_transforms.logs.streams.kafka_reader import RecordDecoder
 from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_added
 from tests.neighbours.replayed import Neighbours, pairs_of_batches
 from tests.neighbours.rounds import rounds

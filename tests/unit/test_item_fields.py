@@ -19,7 +19,7 @@ from dp_transforms.local.replay_table import read_table
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.event_ids import BadIdError, escaped, joined_label, joined_labels, label_getter
-from dp_transforms.logs.streams.json_records import RecordDecoder
+from dp_transforms.logs.streams.kafka_reader import RecordDecoder
 
 FIELDS = EventFields(item=["kind", "item"])
 TIME = "2026-01-01T00:00:00"

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, find_log_chunks
-from dp_transforms.logs.streams import json_records
-from dp_transforms.logs.streams.json_records import RecordDecoder
+from dp_transforms.logs.streams import kafka_reader
+from dp_transforms.logs.streams.kafka_reader import RecordDecoder
 from tests.helpers.event_files_oracle import SECRET, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
@@ -72,14 +72,14 @@ def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_pa
         path.write_bytes(b"\n".join(value or b"" for value in values))
         events, rejected = read_chunks(find_log_chunks([str(path)], EventFields()), EventFields())
         found, reasons = _decode(decoder, values)
-        blank = reasons.pop(json_records.NO_VALUE, [])
+        blank = reasons.pop(kafka_reader.NO_VALUE, [])
         assert blank == [row for row, value in enumerate(values, 1) if not (value or b"").strip(b" \t\r\n")]
-        broken = reasons.pop(json_records.BROKEN_RECORD, None)
+        broken = reasons.pop(kafka_reader.BROKEN_RECORD, None)
         assert (found, reasons | ({"broken line": broken} if broken else {})) == (events, rejected)
 
 
 def test_each_json_value_counts_as_one(monkeypatch):
-    monkeypatch.setattr(json_records, "MAX_VALUE_BYTES", 500)
+    monkeypatch.setattr(kafka_reader, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [
         None,
@@ -96,10 +96,10 @@ def test_each_json_value_counts_as_one(monkeypatch):
     events, rejected = _decode(_decoder(), values)
     assert events == [("u", "i", MICROS)] * 4
     assert rejected == {
-        json_records.NO_VALUE: [1, 3, 5],
-        json_records.BROKEN_RECORD: [4, 7],
-        json_records.TOO_LARGE: [8],
+        kafka_reader.NO_VALUE: [1, 3, 5],
+        kafka_reader.BROKEN_RECORD: [4, 7],
+        kafka_reader.TOO_LARGE: [8],
     }
     assert _decode(_decoder(), []) == ([], {})
     assert _decode(_decoder(), [None])[0] == []
-    assert _decode(_decoder(), [GOOD, b" \t", GOOD])[1] == {json_records.NO_VALUE: [2]}
+    assert _decode(_decoder(), [GOOD, b" \t", GOOD])[1] == {kafka_reader.NO_VALUE: [2]}

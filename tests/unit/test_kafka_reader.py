@@ -228,7 +228,7 @@ def test_a_broken_record_passes_on_when_it_arrived(broker, now):
 
 
 def position(offset):
-    return json.dumps({"next_offset": offset})
+    return str(offset)
 
 
 def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(broker, now):
@@ -328,16 +328,14 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker,
     seen = []
     for _ in range(4):
         at = poll_once(reader, at, records=2).position
-        seen.append((json.loads(at)["next_offset"], reader.confirm_passed()))
+        seen.append((int(at), reader.confirm_passed()))
     assert seen == [(offset, offset >= 6) for offset, _ in seen]
     assert seen[-1][1]
     poll_once(reader, position(7), records=2)
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "{}", "[]", "null", "7", '{"next_offset": -1}', '{"next_offset": "3"}', '{"next_offset": 1.5}']
-)
+@pytest.mark.parametrize("text", ["", "x", "{}", "null", "-1", " 7", "1.5", "9" * 20])
 def test_a_position_that_is_none_of_a_topic_is_refused(broker, text):
     """Nobody begins at the beginning because a position cannot be read."""
     with pytest.raises(
@@ -366,7 +364,7 @@ def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up
 def test_nothing_is_read_before_it_is_known_where_to_begin(broker, now, answer):
     broker.said = {"watermarks": (0, 9), "times": answer, "records": [[record(4)]]}
     polled = poll_once(one := reader_of(5_000_000))
-    assert (polled.records, polled.position, polled.is_at_end) == (0, '{"next_offset": null}', False)
+    assert (polled.records, polled.position, polled.is_at_end) == (0, None, False)
     broker.said["times"] = confluent_kafka.TopicPartition("t", 3, 4)
     assert poll_once(one, polled.position, records=1).places.tolist() == [4]
 
@@ -394,6 +392,6 @@ def test_an_offset_is_gone_for_good_only_if_a_broker_says_so(broker, now, waterm
     poll_once(one := reader_of())
     broker.said = {"watermarks": watermarks, "records": [[record(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
     with pytest.raises(StreamError, match=said) as failed:
-        poll_once(one, '{"next_offset": 0}')
+        poll_once(one, "0")
     assert failed.type is StreamError
     assert broker.calls[-1] == ("watermarks", "t", 3, 1.0, False)

@@ -11,10 +11,7 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import log_folder
-from dp_transforms.logs.streams.folder_files import FolderPosition
-from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
-from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.logs.streams.log_folder import FolderPosition, FolderReader, LogFolder
 
 
 def test_a_folder_is_known_by_its_fields_alone(tmp_path):
@@ -57,7 +54,7 @@ def test_files_settle_to_the_nanosecond(tmp_path, clock):
     """The end of the folder is not seen where a file waits, unless it is of the future."""
     path = tmp_path / "a.csv"
     path.write_text("user,item,timestamp\n")
-    waits = [(-1, None, True), (0, None, False), (2_499_999_999, None, False), (2_500_000_000, "a.csv", False)]
+    waits = [(-1, "", True), (0, "", False), (2_499_999_999, "", False), (2_500_000_000, "a.csv", False)]
     for since, taken, is_at_end in waits:
         clock.nanos = path.stat().st_ctime_ns + since
         polled = reader_at(tmp_path, 2.5).poll(None, max_records=1, max_seconds=0.0)
@@ -114,26 +111,3 @@ def test_a_file_of_the_very_moment_since_which_files_count_is_opened(tmp_path, c
     clock.nanos = path.stat().st_ctime_ns + 10**10
     polled = reader_at(tmp_path, since_micros=micros + since).poll(None, max_records=1, max_seconds=0.0)
     assert (json.loads(polled.position)["name"] == "a.csv") is is_opened
-
-
-def test_a_partition_begins_with_nothing():
-    """What is stored of it, to the byte: a later release must read it."""
-    progress = PartitionProgress(WindowSchedule(0, 7200, 3600, 3600), StreamClock(), shards=2)
-    begin = -(2**62)
-    assert progress.to_bytes() == (
-        b'{"version":2,"shards":2,"position":null,"clock_micros":%d,"next_window":0,"stop_micros":null,"intent":null,'
-        b'"read_at_micros":%d,"run":"","sent":[]}' % (begin, begin)
-    )
-    progress.sent(1, 1, 3)
-    progress.sent(1, 0, 2)
-    progress.position, progress.run = "here", "r"
-    intent = progress.intend_stop(5)
-    assert progress.to_bytes() == (
-        b'{"version":2,"shards":2,"position":"here","clock_micros":%d,"next_window":0,"stop_micros":null,'
-        b'"intent":{"name":"%s","kind":"stop","micros":5},"read_at_micros":%d,"run":"r","sent":[[1,[2,3]]]}'
-        % (begin, intent.name.encode(), begin)
-    )
-    again = PartitionProgress.from_bytes(
-        progress.to_bytes(), WindowSchedule(0, 7200, 3600, 3600), StreamClock(), shards=2
-    )
-    assert again.to_bytes() == progress.to_bytes()

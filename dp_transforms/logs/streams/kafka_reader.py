@@ -1,11 +1,14 @@
-"""Reads one partition of a Kafka topic by offsets: from the same offset always the same records."""
+"""Reads one partition of a Kafka topic by offsets: from the same offset always the same records.
+
+The value of a record is one JSON object, which may run over several lines. Each is judged alone, by the rules of the
+lines of log files. Rejected records are reported by offset, with a reason that contains no part of them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +16,21 @@ import numpy as np
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.rejected_events import reject
-from dp_transforms.logs.streams.json_records import RecordDecoder
+from dp_transforms.logs.id_columns import Events
+from dp_transforms.logs.json_lines import JsonDecoder
+from dp_transforms.logs.log_chunk import EventFields
+from dp_transforms.logs.rejected_events import Rows, reject
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
+from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES
 from dp_transforms.stores import kafka_client
 
 if TYPE_CHECKING:
     from dp_transforms.logs.streams.kafka_topic import KafkaPartition
 
+MAX_VALUE_BYTES = MAX_LINE_BYTES
+NO_VALUE = "no value"
+TOO_LARGE = f"value of more than {MAX_VALUE_BYTES >> 20} MB"
+BROKEN_RECORD = "broken record"
 NO_ARRIVAL_TIME = "no arrival time"
 PRODUCERS_TIME = "its time was set by its producer, not by the broker"
 
@@ -47,22 +57,24 @@ _FATAL = frozenset(
 _OFFSET_IS_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"})
 
 
-def _position(offset: int | None) -> str:
-    return json.dumps({"next_offset": offset})
+class RecordDecoder:
+    """Values of records -> events."""
 
+    def __init__(self, fields: EventFields) -> None:
+        self._lines = JsonDecoder(fields)
 
-def _parse_position(position: str | None) -> int | None:
-    if position is None:
-        return None
-    try:
-        offset = json.loads(position)["next_offset"]
-    except (ValueError, KeyError, TypeError):
-        offset = -1
-    if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise StreamError(
-            "a stored position is not a position in a Kafka topic. Start a new run, without the stored state."
-        )
-    return offset
+    def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
+        """values: None for a record without a value. positions: int64[n], their places in ``source``, to report."""
+        # A value of blanks only is not a value, as a line of blanks only is not a line.
+        filled = [b"" if value is None else value.strip(BLANKS + b"\n") for value in values]
+        sizes = np.fromiter(map(len, filled), np.int64, len(filled))
+        unread = {NO_VALUE: np.flatnonzero(sizes == 0), TOO_LARGE: np.flatnonzero(sizes > MAX_VALUE_BYTES)}
+        _, rows = reject(source, len(filled), unread, positions.take)
+        # A line feed is a blank between the parts of an object, and breaks a text in it; so does a carriage return.
+        lines = b"".join([filled[row].replace(b"\n", b"\r") + b"\n" for row in rows.tolist()])
+        columns, is_kept = self._lines.decode(lines)
+        broken = {**unread, BROKEN_RECORD: rows[~is_kept]}
+        return id_columns.events_of(source, columns, rows[is_kept], broken, positions.take)
 
 
 class _Records:
@@ -86,7 +98,7 @@ class KafkaReader:
         self._partition, self._topic = partition, partition.topic
         self._since_millis = since_micros // 1_000
         self._decoder = RecordDecoder(self._topic.fields)
-        self._errors = kafka_client.import_confluent_kafka()
+        self._kafka = kafka_client.import_confluent_kafka()
         self._consumer: Any = None
         self._next: int | None = None
         self._is_at_end = False
@@ -102,16 +114,15 @@ class KafkaReader:
 
         Raises StreamError when this lasts longer than `KafkaTopic.unreachable_seconds`.
         """
-        offset = _parse_position(position)
+        offset = _offset_of(position)
         deadline = time.monotonic() + max_seconds
         # After a jump back a client may still return records that it fetched before: only a new client has none.
         if self._next is None or offset != self._next:
             if self._next is not None:
                 self.close()
-            offset = self._open_at(offset, max(0.1, max_seconds))
-            if offset is None:
+            if not self._open_at(offset, max(0.1, max_seconds)):
                 self._check_patience()
-                return self._polled(_Records(), _parse_position(position))
+                return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), position, 0, False)
         records, asked = _Records(), 1
         while asked:
             messages = self._consume(asked, 0.0 if records.values else max(0.0, deadline - time.monotonic()))
@@ -121,34 +132,18 @@ class KafkaReader:
             if time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
                 self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
             self._check_patience()
-        return dataclasses.replace(
-            self._polled(records, self._next),
-            partitions_unread=self._look_for_partitions(),
-            is_drained=0 < len(records.values) < max_records and self._behind() <= len(records.values),
-        )
-
-    def _behind(self) -> int:
-        """How many offsets the broker had behind what was read, when it last answered: large ones come in pieces."""
-        end = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=0, cached=True)[1]
-        return int(end) - (self._next or 0)
-
-    def _look_for_partitions(self) -> int | None:
-        """`Polled.partitions_unread`, now and then, by the reader of the first one."""
-        if self._partition.number or time.monotonic() - self._asked_at < _LOOK_SECONDS:
-            return None
-        self._asked_at = time.monotonic()
-        return self._topic.partitions_unread(self._consumer, self._partition.of)
+        return self._polled(records, max_records)
 
     def confirm_end(self) -> bool:
         """See `PartitionReader`. To have reached the end before is not enough: newer records may be on their way."""
-        if self._consumer is None or self._next is None or not self._is_at_end:
+        if self._next is None or not self._is_at_end:
             return False
         watermarks = self._ask_watermarks(_ASK_SECONDS)
         return watermarks is not None and watermarks[1] <= self._next
 
     def confirm_passed(self) -> bool:
         """See `PartitionReader`."""
-        if self._consumer is None or self._next is None:
+        if self._next is None:
             return False
         if self._end is None and (watermarks := self._ask_watermarks(_ASK_SECONDS)) is not None:
             self._end = watermarks[1]
@@ -160,48 +155,50 @@ class KafkaReader:
         if consumer is not None:
             consumer.close()
 
-    def _open_at(self, offset: int | None, seconds: float) -> int | None:
-        """Where reading starts; None if no broker answers just now. Raises StreamError if the offset is gone."""
-        watermarks = self._connect(seconds)
-        if watermarks is None:
-            return None
-        low, high = watermarks
-        if offset is None:
-            offset = self._first_offset(low, high, seconds)
-            if offset is None:
-                return None
-        if not low <= offset <= high:
-            raise self._gone(offset, low)
-        self._consumer.assign([self._topic_partition(offset)])
-        self._next = offset
-        return offset
-
-    def _connect(self, seconds: float) -> tuple[int, int] | None:
+    def _open_at(self, offset: int | None, seconds: float) -> bool:
+        """Whether a broker answers, so that reading starts there. Raises StreamError if the offset is gone."""
         if self._consumer is None:
             self._consumer = self._topic.open_consumer(error_cb=self._note_error)
-        return self._ask_watermarks(seconds)
+        watermarks = self._ask_watermarks(seconds)
+        if watermarks is not None and offset is None:
+            offset = self._first_offset(*watermarks, seconds)
+        if watermarks is None or offset is None:
+            return False
+        if not watermarks[0] <= offset <= watermarks[1]:
+            raise self._gone(offset, watermarks[0])
+        self._consumer.assign([self._topic_partition(offset)])
+        self._next = offset
+        return True
 
     def _topic_partition(self, offset: int) -> Any:
-        return self._errors.TopicPartition(self._topic.topic, self._partition.number, offset)
+        return self._kafka.TopicPartition(self._topic.topic, self._partition.number, offset)
 
-    def _ask_watermarks(self, seconds: float) -> tuple[int, int] | None:
-        """The first offset that the broker has, and the one after its last; None if it does not answer."""
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """The answer of the client; None for none or an error, which is noted."""
         try:
-            answer = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=seconds, cached=False)
-        except self._errors.KafkaException as error:
+            answer = question()
+        except self._kafka.KafkaException as error:
             self._note_error(error.args[0])
             return None
         if answer is None:
             self._note_error(None)
+        return answer
+
+    def _ask_watermarks(self, seconds: float) -> tuple[int, int] | None:
+        """The first offset that the broker has, and the one after its last; None if it does not answer."""
+        place = self._topic_partition(0)
+        watermarks: tuple[int, int] | None = self._ask(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=seconds, cached=False)
+        )
+        if watermarks is None:
             return None
-        low, high = int(answer[0]), int(answer[1])
-        if self._next is None or high <= self._next:
+        if self._next is None or watermarks[1] <= self._next:
             self._confirm()
         else:
             # The records are on their way, or will never come.
             self._is_at_end, self._is_withheld, self._confirmed_at = False, True, time.monotonic()
             self._failing_since = self._failing_since or time.monotonic()
-        return low, high
+        return watermarks
 
     def _first_offset(self, low: int, high: int, seconds: float) -> int | None:
         """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it.
@@ -211,27 +208,19 @@ class KafkaReader:
         """
         if self._since_millis <= 0:
             return low
-        try:
-            found = self._consumer.offsets_for_times([self._topic_partition(self._since_millis)], timeout=seconds)[0]
-        except self._errors.KafkaException as error:
-            self._note_error(error.args[0])
+        places = [self._topic_partition(self._since_millis)]
+        answer = self._ask(lambda: self._consumer.offsets_for_times(places, timeout=seconds))
+        if answer is None:
             return None
-        if found.error is not None:
-            self._note_error(found.error)
+        if answer[0].error is not None:
+            self._note_error(answer[0].error)
             return None
-        return high if found.offset < 0 else max(low, min(high, int(found.offset)))
+        offset = int(answer[0].offset)
+        return high if offset < 0 else max(low, min(high, offset))
 
     def _consume(self, count: int, seconds: float) -> list[Any]:
         """Up to ``count`` records; errors and the end of the partition are noted."""
-        if count <= 0:
-            return []
-        try:
-            messages = self._consumer.consume(count, seconds)
-        except self._errors.KafkaException as error:
-            self._note_error(error.args[0])
-            return []
-        if not messages:
-            return []
+        messages = self._ask(lambda: self._consumer.consume(count, seconds)) or []
         good = [message for message in messages if message.error() is None]
         if good:
             self._next, self._is_at_end = good[-1].offset() + 1, False
@@ -240,7 +229,7 @@ class KafkaReader:
             trouble = message.error()
             if trouble is None:
                 continue
-            if trouble.code() == self._errors.KafkaError._PARTITION_EOF:
+            if trouble.code() == self._kafka.KafkaError._PARTITION_EOF:
                 # This offset is behind transaction markers, which are not records.
                 self._next, self._is_at_end = max(self._next or 0, message.offset()), message is messages[-1]
                 self._confirm()
@@ -254,28 +243,22 @@ class KafkaReader:
         return good
 
     def _gone(self, offset: int, low: int) -> StreamError:
-        name = on_one_line(self._partition.name)
-        if offset < low:
-            return StreamError(
-                f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
-                " read. Give the topic a longer retention, and start a new run."
-            )
-        return StreamError(
-            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was created again."
-            " Start a new run."
-        )
+        problem = f"the Kafka partition {on_one_line(self._partition.name)} no longer has the offset {offset}: its"
+        problem += " retention deleted it before it was read. Give the topic a longer retention, and start a new run."
+        if offset >= low:
+            problem = f"the Kafka partition {on_one_line(self._partition.name)} ends before the offset {offset}: it has"
+            problem += " lost records or was created again. Start a new run."
+        return StreamError(problem)
 
     def _confirm(self) -> None:
         self._confirmed_at, self._failing_since, self._last_error = time.monotonic(), None, None
         self._is_withheld = False
 
     def _note_error(self, error: Any) -> None:
-        name = kafka_client.error_name(error)
-        if name.startswith("GROUP_"):  # no consumer group is used, so its permissions do not matter
+        if kafka_client.error_name(error).startswith("GROUP_"):  # no group is used, so its permissions do not matter
             return
         self._last_error, self._is_withheld = error, False
-        if self._failing_since is None:
-            self._failing_since = time.monotonic()
+        self._failing_since = self._failing_since or time.monotonic()
 
     def _check_patience(self) -> None:
         if self._failing_since is None:
@@ -289,14 +272,22 @@ class KafkaReader:
                 )
             raise self._topic.unreachable(self._last_error)
 
-    def _polled(self, records: _Records, offset: int | None) -> Polled:
-        name = self._partition.name
-        is_at_end = self._is_at_end and self._failing_since is None
-        values, count = records.values, len(records.values)
-        if not count:
-            return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
-        offsets = np.fromiter(records.offsets, np.int64, count)
-        kinds, millis = np.fromiter(records.timestamps, np.int64, 2 * count).reshape(count, 2).T
+    def _behind(self) -> int:
+        """How many offsets the broker had behind what was read, when it last answered: large ones come in pieces."""
+        end = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=0, cached=True)[1]
+        return int(end) - (self._next or 0)
+
+    def _look_for_partitions(self) -> int | None:
+        """`Polled.partitions_unread`, now and then, by the reader of the first one."""
+        if self._partition.number or time.monotonic() - self._asked_at < _LOOK_SECONDS:
+            return None
+        self._asked_at = time.monotonic()
+        return self._topic.partitions_unread(self._consumer, self._partition.of)
+
+    def _polled(self, records: _Records, max_records: int) -> Polled:
+        name, values, count = self._partition.name, records.values, len(records.values)
+        offsets = np.array(records.offsets, np.int64)
+        kinds, millis = np.array(records.timestamps, np.int64).reshape(count, 2).T
         reasons = {NO_ARRIVAL_TIME: np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS))}
         if self._topic.append_times_only:
             reasons[PRODUCERS_TIME] = np.flatnonzero(kinds == _CREATE_TIME)
@@ -311,8 +302,21 @@ class KafkaReader:
             arrival_micros=arrivals[decoded.rows],
             passed_micros=passed_arrivals(arrivals, decoded.rows),
             places=offsets[decoded.rows],
-            position=_position(offset),
+            position=str(self._next),
             records=count,
-            is_at_end=is_at_end,
+            is_at_end=self._is_at_end and self._failing_since is None,
             rejected=(*rejected, *decoded.rejected),
+            partitions_unread=self._look_for_partitions(),
+            is_drained=0 < count < max_records and self._behind() <= count,
         )
+
+
+def _offset_of(position: str | None) -> int | None:
+    """Raises StreamError: nobody begins at the beginning because a position cannot be read."""
+    if position is None:
+        return None
+    if not (position.isdecimal() and len(position) < 20):
+        raise StreamError(
+            "a stored position is not a position in a Kafka topic. Start a new run, without the stored state."
+        )
+    return int(position)

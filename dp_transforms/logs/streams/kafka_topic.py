@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.checks import on_one_line
@@ -88,18 +88,6 @@ class KafkaTopic:
         parts = [self.topic, self.fields.identity, self.append_times_only, *_NO_CHOICE]
         return json.dumps(parts, sort_keys=True)
 
-    def _answer(self, ask: Callable[[Any], Mapping[Any, Any]]) -> Any:
-        """What the cluster says of one thing. ask: of a client for administrators. Raises KafkaException; StreamError
-        for settings that the client refuses."""
-        admin = kafka_client.import_confluent_kafka().admin
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config_file, {})
-        try:
-            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())  # it must live until the answer
-            (answer,) = ask(client).values()
-            return answer.result(timeout=_ASK_SECONDS + 2)
-        except ValueError as error:
-            raise kafka_client.refused_settings(settings, error) from None
-
     def partitions(self) -> Sequence[KafkaPartition]:
         """In the order of their numbers. Raises StreamError in about 10 s if no broker answers or there is no topic."""
         confluent_kafka = kafka_client.import_confluent_kafka()
@@ -140,8 +128,13 @@ class KafkaTopic:
         confluent_kafka = kafka_client.import_confluent_kafka()
         admin = confluent_kafka.admin
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config_file, {})
         try:
-            entries = self._answer(lambda client: client.describe_configs([resource], request_timeout=_ASK_SECONDS))
+            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())  # it must live until the answer
+            (answer,) = client.describe_configs([resource], request_timeout=_ASK_SECONDS).values()
+            entries = answer.result(timeout=_ASK_SECONDS + 2)
+        except ValueError as error:
+            raise kafka_client.refused_settings(settings, error) from None
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
                 return TopicSettings(None, None)

@@ -1,30 +1,19 @@
 """A folder as a stream source: log files are moved into it, and read one after the other.
 
 Files are taken in the order of (change time, name). The kernel sets the change time (``st_ctime``) when a file comes
-into the folder, and nobody else can set it forward or back. A file waits until it is `settle_seconds` old. So no file
-that belongs before a taken one can appear later, and a second reading from any position finds the same files in the
-same order. The change time is also the arrival of all events of the file.
+into the folder, and nobody else can set it. A file waits until it is `settle_seconds` old. So no file that belongs
+before a taken one can appear later, and a second reading from any position finds the same files in the same order. The
+change time is also the arrival of all events of the file. What fills the folder must follow the rules of docs/deploy.md
+("A folder of log files").
 
-Programs that fill the folder must follow these rules:
-
-- Write a file elsewhere on the same file system (or under a hidden name, or a name that ends in ``.tmp`` or ``.part``)
-  and move it in by renaming. After that, never change it, and never use its name again.
-- The file system must set the change time when a file is renamed. File systems on local disks do. On a network file
-  system the server's clock sets it, so `settle_seconds` must be larger than the difference of the two clocks.
-- Do nothing else that gives a file a later change time: no new permissions or owner, no second link. A reader that is
-  opened later would find the file at that time, again or for the first time. If that changes an answer, the sink
-  refuses the answer.
-
-Rows are accepted or rejected one by one, as in a replay: by their own bytes and the declared options, with the same
-code. A file that cannot be read as a whole (damaged, or with another header or schema) is a StreamError and ends the
-run: if the run rejected the file and went on, one file would decide about the rows of all its users. Repair the file or
-move it out before the stream goes on; the same holds for a file that cannot be read for other reasons (permissions,
-disk). A file that changes or disappears while its events are read also ends the run.
+Rows are accepted or rejected one by one, as in a replay, by the same code. A file that cannot be read as a whole, or
+that changes while it is read, ends the run: if the run rejected the file and went on, one file would decide about the
+rows of all its users.
 
 A file can come too late in the order only if the clock was set back by more than `settle_seconds`. It is then rejected
-and never read. This depends on its change time, which the kernel sets, and never on what is in the file, so it is the
-same with and without the rows of any one user. A reader that starts again from an earlier position would read the file
-in its order; the sink would then find a second answer for a window and stop.
+and never read. This depends on its change time and never on what is in the file, so it is the same with and without the
+rows of any one user. A reader that starts again from an earlier position would read the file in its order; the sink
+would then find a second answer for a window and stop.
 
 Only files directly in the folder count, with the endings of `logs`. Links are skipped, wherever they lead.
 """
@@ -40,33 +29,29 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import is_utf8, on_one_line
 from dp_transforms.core.event_batch import EventBatch, concatenate
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
+from dp_transforms.logs.discovery import find_file_chunks, is_log_name, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.folder_files import (
-    FolderFile,
-    FolderPosition,
-    is_wanted,
-    position_at,
-    status_of,
-    system_error,
-)
-from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
+from dp_transforms.logs.streams.stream_source import NEVER, Polled
 
 CAME_BEHIND = "file came after a later one was read: the clock was set back"
 
+_TEMPORARY_ENDINGS = (".tmp", ".part")
 # None: from Arrow's decoders. The others: from files whose content holds wrong offsets.
 _ERRORS_OF_CONTENT = (None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
 _LIST_AGAIN_SECONDS = 0.2  # between two listings while a poll waits
 # A folder's modification time is coarse: for this long after it, files may come without changing it again.
 _FOLDER_TIME_NANOS = 2_000_000_000
+_Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +97,60 @@ class FolderPartition:
         return FolderReader(self.folder, since_micros)
 
 
-class FolderReader:
-    """Remembers the names that it has seen, so that a poll of a folder with many old files costs one listing.
+class FolderFile(NamedTuple):
+    """A file that waits or is being read. Files sort in the order in which they are taken."""
 
-    since_micros: files that came before it are not opened.
+    ctime_ns: int
+    name: str
+
+
+class FolderPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a folder was read.
+
+    ctime_ns, name: of the last file taken; before all files at the beginning. mtime_ns, size: its modification time and
+    its bytes, which show whether its content has changed. blocks, events: how many of its blocks and events were
+    returned. is_done: whether all of it was returned.
     """
 
+    ctime_ns: _Number = 0
+    name: str = ""
+    mtime_ns: _Number = 0
+    size: _Number = 0
+    blocks: _Number = 0
+    events: _Number = 0
+    is_done: bool = True
+
+    @property
+    def file(self) -> FolderFile:
+        return FolderFile(self.ctime_ns, self.name)
+
+    def to_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of_text(cls, text: str | None) -> FolderPosition:
+        """Inverse of `to_text`; None: the beginning. Raises StreamError."""
+        if text is None:
+            return cls()
+        try:
+            position = msgspec.json.decode(text, type=cls)
+            name = position.name  # no path may lead out of the folder
+            is_ours = is_log_name(name) and name == os.path.basename(name) and "\0" not in name
+            if not (is_ours or (not name and position.is_done)):
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise StreamError(
+                "a stored position is not a position in a folder. Start a new run, without the stored state."
+            ) from None
+        return position
+
+
+class FolderReader:
+    """Remembers the names that it has seen: a poll of many old files costs one listing. since_micros: files that came
+    before it are not opened."""
+
     def __init__(self, folder: LogFolder, since_micros: int = 0) -> None:
-        self._folder = folder
-        self._since_ns = since_micros * 1_000
+        self._folder, self._since_ns = folder, since_micros * 1_000
         self._asked_from = FolderPosition()
         self._begin_at(FolderPosition())
 
@@ -140,13 +170,13 @@ class FolderReader:
         at = self._asked_from = FolderPosition.of_text(position)
         if at != self._position:
             self._begin_at(at)
-        deadline = time.monotonic() + max_seconds
-        found, is_at_end = _Found(), False
+        deadline, found, is_at_end = time.monotonic() + max_seconds, _Found(), False
         while found.records < max_records:
             if self._position.is_done:
                 self._list(found)
                 if not self._take(found):
-                    is_at_end = not self._is_settling()
+                    # Whose change time is in the future is not waited for.
+                    is_at_end = not self._waiting or self._waiting[0].ctime_ns > time.time_ns()
                     if found.records or time.monotonic() >= deadline:
                         break
                     time.sleep(min(_LIST_AGAIN_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -188,7 +218,7 @@ class FolderReader:
                 for entry in entries:
                     name, inode = entry.name, entry.inode()
                     seen[name] = inode
-                    if self._seen.get(name) != inode and is_wanted(entry):
+                    if self._seen.get(name) != inode and _is_wanted(entry):
                         self._note(entry, found)
         except OSError:
             raise _folder_error(self._folder.path) from None
@@ -202,11 +232,11 @@ class FolderReader:
             return  # it disappeared meanwhile
         if file.ctime_ns < self._since_ns:
             return
-        if self._has_listed or self._position.file is None or file > self._position.file:
+        if self._has_listed or file > self._position.file:
             self._wait_for(file, found)
 
     def _wait_for(self, file: FolderFile, found: _Found) -> None:
-        if self._position.file is None or file > self._position.file:
+        if file > self._position.file:
             heapq.heappush(self._waiting, file)
         else:
             found.reject(self._path(file.name), 1, CAME_BEHIND)
@@ -229,7 +259,10 @@ class FolderReader:
             if now != file:  # it was still being written
                 self._wait_for(now, found)
                 continue
-            self._position = position_at(file.name, status)
+            if not is_utf8(file.name):
+                raise _unreadable_error(self._path(file.name), "its name is not UTF-8. Rename it.", is_begun=False)
+            mtime_ns, size = status.st_mtime_ns, status.st_size
+            self._position = FolderPosition(file.ctime_ns, file.name, mtime_ns, size, is_done=False)
             self._blocks = None
             return True
         return False
@@ -237,26 +270,24 @@ class FolderReader:
     def _give(self, found: _Found) -> None:
         """The next block of the file at the position."""
         at = self._position
-        assert at.file is not None
-        path = self._path(at.file.name)
+        path = self._path(at.name)
         self._check_unchanged(path)
         try:
             block = self._next_block(at, path)
         except BaseException as error:
             self._blocks = None  # a failed iterator has ended, which would look like the end of the file
-            if isinstance(error, ValueError):
+            if isinstance(error, EventFileError):
                 self._check_unchanged(path)
                 _check_not_of_the_system(path, error)
-                problem = error.problem if isinstance(error, EventFileError) else "its name is not UTF-8. Rename it."
                 is_begun = self._asked_from.file == at.file and self._asked_from.blocks > 0
-                raise _unreadable_error(path, problem, is_begun=is_begun) from None
+                raise _unreadable_error(path, error.problem, is_begun=is_begun) from None
             raise
         self._check_unchanged(path)
         if block is None:
-            self._position, self._blocks = at._replace(is_done=True), None
+            self._position, self._blocks = msgspec.structs.replace(at, is_done=True), None
             return
-        found.add(block, at.file.ctime_ns // 1_000)
-        self._position = at._replace(blocks=at.blocks + 1, events=at.events + len(block.batch))
+        found.add(block, at.ctime_ns // 1_000)
+        self._position = msgspec.structs.replace(at, blocks=at.blocks + 1, events=at.events + len(block.batch))
 
     def _next_block(self, at: FolderPosition, path: str) -> ReadBlock | None:
         if self._blocks is None:
@@ -267,14 +298,9 @@ class FolderReader:
         return next(self._blocks, None)
 
     def _check_unchanged(self, path: str) -> None:
-        at = self._position
         status = status_of(path)
-        if status is None or at.file is None or (status.st_mtime_ns, status.st_size) != (at.mtime_ns, at.size):
+        if status is None or (status.st_mtime_ns, status.st_size) != (self._position.mtime_ns, self._position.size):
             raise _changed_error(path)
-
-    def _is_settling(self) -> bool:
-        """Whether a file waits whose time comes soon; a file with a change time in the future does not count."""
-        return bool(self._waiting) and self._waiting[0].ctime_ns <= time.time_ns()
 
 
 class _Found:
@@ -299,16 +325,12 @@ class _Found:
 
     def polled(self, position: str, is_at_end: bool) -> Polled:
         sizes = np.array([len(batch) for batch in self._batches], np.int64)
-        of_batches = np.array(self._arrivals, np.int64)
-        # A block without events is a rejected record: its arrival passes.
-        passed = passed_arrivals(
-            np.repeat(of_batches, np.maximum(sizes, 1)), np.flatnonzero(np.repeat(sizes > 0, np.maximum(sizes, 1)))
-        )
+        arrivals = np.repeat(np.array(self._arrivals, np.int64), sizes)
+        passed = np.full(len(arrivals) + 1, NEVER)
+        passed[-1] = max(self._arrivals, default=NEVER)  # arrivals rise, so rejected records before it say no more
         full = [batch for batch in self._batches if len(batch)]
         batch = concatenate(full) if full else id_columns.empty_batch()
-        return Polled(
-            batch, np.repeat(of_batches, sizes), position, self.records, is_at_end, tuple(self._rejected), passed
-        )
+        return Polled(batch, arrivals, position, self.records, is_at_end, tuple(self._rejected), passed)
 
 
 def _blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:
@@ -325,14 +347,35 @@ def _check_not_of_the_system(path: str, error: BaseException) -> None:
         cause = cause.__context__
 
 
+def _is_wanted(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a log that has come, by its name and kind."""
+    is_temporary = entry.name.lower().endswith(_TEMPORARY_ENDINGS)
+    return not is_temporary and is_log_name(entry.name) and entry.is_file(follow_symlinks=False)
+
+
+def status_of(path: str) -> os.stat_result | None:
+    """None where nothing is there. Raises StreamError if the file system does not say."""
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise system_error(path, error) from None
+
+
+def system_error(path: str, error: OSError) -> StreamError:
+    """Of a file that could be read at another time."""
+    return StreamError(
+        f"{on_one_line(path)}: it cannot be read ({os.strerror(error.errno or 0)}). Let every worker read it, or move"
+        " it out of the folder, and start the job again."
+    )
+
+
 def _folder_time(path: str) -> int:
     try:
-        status = os.stat(path)
+        return os.stat(os.path.join(path, "")).st_mtime_ns  # by the slash of folders alone
     except OSError:
         raise _folder_error(path) from None
-    if not stat.S_ISDIR(status.st_mode):
-        raise _folder_error(path)
-    return status.st_mtime_ns
 
 
 def _folder_error(path: str) -> StreamError:

@@ -1,8 +1,12 @@
-"""One step of one partition: read some records, or act on an intent, or close windows; and what to send.
+"""Steps of the partitions of a stream: read some records, or act on an intent, or close windows; and what to send.
 
-Messages to a shard of users hold packed pairs of a window. The last one that a partition sends there for a window
-announces how many there were (`core.stage`). Where the state of the run is handed over, the last one of
-all says that the part ends before its window.
+Messages to a shard of users hold packed contributions of a window. The last one that a partition sends there for a
+window announces how many there were (`core.stage`).
+
+A partition acts on an intent (`partition_progress`) only when no restart can forget it. Two confirmations are needed.
+When a checkpoint is complete, Flink calls back for all bundles that have ended by then, including bundles that ended
+after the checkpoint's barrier: the first call may be for such a bundle. The second question is asked after the first
+call, so the checkpoint that answers it began after the intent was stored.
 """
 
 from __future__ import annotations
@@ -10,11 +14,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsTable
@@ -29,7 +36,7 @@ from dp_transforms.logs.streams.partition_progress import (
     StreamClock,
     Taken,
 )
-from dp_transforms.logs.streams.stream_source import PartitionReader
+from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
 
 MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
@@ -37,6 +44,13 @@ _WINDOWS_AT_ONCE = 2_000
 _MOST_POSITIONS = 100_000  # of rejected rows in one element
 _TOO_FAR_AHEAD = "time is further ahead of its arrival than the clock of the stream allows"
 _BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
+_CONFIRMATIONS = 2
+_ASK_AGAIN_SECONDS = 30
+# Until more has come: a step costs as much as thousands of records, and a message to each shard.
+_GATHER_SECONDS, _GATHER_SECONDS_OF_SHARD = 0.1, 0.003
+# Of this process: how often each intent was confirmed, and when each question was last asked, by (intent, number).
+_CONFIRMED: dict[str, int] = {}
+_ASKED: dict[tuple[str, int], float] = {}
 
 
 @dataclasses.dataclass
@@ -86,17 +100,12 @@ class PartitionPoller:
         self._run_digest = _digest_of_run(run, keys, clock, source)
 
     def start(self) -> PartitionProgress:
-        progress = PartitionProgress(self._schedule, self._clock, self._shards)
-        progress.run = self._run_digest
-        return progress
+        return PartitionProgress(self._schedule, self._clock, self._shards, self._run_digest)
 
     def restore(self, data: bytes) -> PartitionProgress:
         """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
         another key or user field, no user would be recognized, and each would have a new budget."""
-        try:
-            progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards)
-        except ValueError as error:
-            raise StreamError(str(error)) from None
+        progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards)
         if progress.run != self._run_digest:
             raise StreamError(
                 "the stored state belongs to a run with another plan, clock, stream, run id or noise key, or with"
@@ -147,7 +156,7 @@ class PartitionPoller:
         # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
         if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
             step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
-            progress.intend_stop(stop_micros)
+            progress.intend("stop", stop_micros)
             step.is_busy = True  # the same records are read again, with the stop
             return
         taken = progress.take(polled, now_micros)
@@ -169,11 +178,11 @@ class PartitionPoller:
         self._pack(taken, progress, step)
         if progress.stop_micros is not None:
             if progress.shows_all_that_counts(now_micros) and reader.confirm_passed():
-                progress.intend_clock(CLOCK_END)
+                progress.intend("clock", CLOCK_END)
         elif polled.is_at_end and not polled.records:
             target = progress.idle_clock_micros(now_micros, open_since_micros)
             if target is not None and reader.confirm_end():
-                progress.intend_clock(target)
+                progress.intend("clock", target)
 
     def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
         batch, first_open = taken.batch, taken.first_open
@@ -203,6 +212,142 @@ class PartitionPoller:
         for window, sent in closed:
             step.messages += [(shard, Message(window, messages + 1, b"")) for shard, messages in enumerate(sent)]
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
+
+
+@dataclasses.dataclass(frozen=True)
+class Polling:
+    """How the partitions of a stream are polled, in plain values.
+
+    source: the fingerprint of the source. shards: of users. confirm: whether an intent waits until it is confirmed.
+    stop_file, poll_seconds: as in `MonitorStream`.
+    """
+
+    partitions: dict[str, StreamPartition] = dataclasses.field(repr=False)  # may hold the settings of a client
+    run: PlannedRun
+    clock: StreamClock
+    source: str
+    shards: int
+    confirm: bool
+    stop_file: str | None
+    poll_seconds: float
+
+
+class OpenPartitions:
+    """poller: steps one partition at a time."""
+
+    def __init__(self, polling: Polling, keys: IdKeys, public_items: PublicItemsTable | None) -> None:
+        self._polling = polling
+        self._readers: dict[str, tuple[PartitionReader, int]] = {}
+        self._stop_micros: int | None = None
+        self.poller = PartitionPoller(
+            polling.run,
+            keys,
+            polling.clock,
+            polling.shards,
+            domain=public_items,
+            confirm=polling.confirm,
+            source=polling.source,
+        )
+
+    def step(self, name: str, progress: PartitionProgress) -> Step:
+        """One step. If the reader fails, it is closed and the error raised. The step has a marker only if the engine
+        must be asked for it now."""
+        now = now_micros()
+        if name not in self._polling.partitions:
+            raise StreamError(
+                f"the source no longer has a partition {name!r}. Use the source that the run was started with."
+            )
+        if name not in self._readers:
+            since_micros = self._polling.clock.first_arrival_micros(self._polling.run.plan.schedule)
+            self._readers[name] = (self._polling.partitions[name].open(since_micros), now)
+        reader, open_since = self._readers[name]
+        asked = progress.intent
+        try:
+            step = self.poller.step(
+                name,
+                progress,
+                reader,
+                now,
+                find_stop=self._find_stop,
+                is_confirmed=asked is not None and _CONFIRMED.get(asked.name, 0) >= _CONFIRMATIONS,
+                open_since_micros=open_since,
+            )
+        except BaseException:
+            self.close_reader(name)
+            raise
+        if asked is not None and progress.intent is None:
+            _forget(asked.name)
+        if step.marker is not None and not _must_ask(step.marker):
+            step.marker = None
+        if progress.is_over:
+            self.close_reader(name)
+        return step
+
+    def seconds_to_wait(self, step: Step) -> float:
+        """Before the next step."""
+        idle = self._polling.poll_seconds
+        if not step.is_busy:
+            return idle
+        gather = max(_GATHER_SECONDS, self._polling.shards * _GATHER_SECONDS_OF_SHARD)
+        return min(gather, idle) if step.is_drained else 0
+
+    def close_reader(self, name: str) -> None:
+        """If there is one."""
+        if name in self._readers:
+            reader, _ = self._readers.pop(name)
+            reader.close()
+
+    def close(self) -> None:
+        for name in list(self._readers):
+            self.close_reader(name)
+
+    def _find_stop(self) -> int | None:
+        """The last arrival that counts, if there is a stop file; else None. It follows from the change time of the
+        file, which the kernel sets when the file appears. It is the same for all partitions here, whatever happens to
+        the file after it was first seen."""
+        if self._stop_micros is None and self._polling.stop_file is not None:
+            try:
+                asked_micros = os.lstat(self._polling.stop_file).st_ctime_ns // 1000
+            except FileNotFoundError:
+                return None
+            except OSError as error:  # nobody knows whether a stop was requested, so nothing may be counted
+                raise StreamError(
+                    f"{on_one_line(self._polling.stop_file)}: it cannot be known whether the stop file is there"
+                    f" ({error.strerror}). Let every worker see its folder, or name another with --stop-file."
+                ) from None
+            self._stop_micros = self._polling.clock.stop_micros(asked_micros)
+        return self._stop_micros
+
+
+def now_micros() -> int:
+    return time.time_ns() // 1000
+
+
+class Confirmation:
+    """What the engine calls when it has stored the bundle that asked. Repeated calls count once."""
+
+    def __init__(self, intent: str) -> None:
+        self._intent = intent
+        self._number = _CONFIRMED.get(intent, 0) + 1
+
+    def __call__(self) -> None:
+        _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))
+
+
+def _must_ask(intent: str) -> bool:
+    """Whether this process has not asked for the next confirmation lately. If so, it counts as asked now."""
+    now, question = time.monotonic(), (intent, _CONFIRMED.get(intent, 0))
+    if now - _ASKED.get(question, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
+        return False
+    _ASKED[question] = now
+    return True
+
+
+def _forget(intent: str) -> None:
+    """It was acted on."""
+    _CONFIRMED.pop(intent, None)
+    for number in range(_CONFIRMATIONS):
+        _ASKED.pop((intent, number), None)
 
 
 def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:

@@ -21,16 +21,16 @@ position while reading stops, and acted on when no restart can forget it (docs/g
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import uuid
-from typing import Any
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.errors import InputError
+from dp_transforms.errors import InputError, StreamError
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
@@ -41,8 +41,7 @@ CLOCK_BEGIN = NEVER
 CLOCK_END = 2**62
 _LONGEST_SECONDS = 366 * 86_400
 _STOP_SECONDS = 1.0  # the times of file systems are coarse
-_CLOCK, _STOP = "clock", "stop"  # kinds of intents
-_VERSION = 2
+_VERSION = 3  # of what is stored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +85,6 @@ class StreamClock:
             )
 
     @property
-    def behind_micros(self) -> int:
-        """How far behind a partition's clock its windows close."""
-        return self.lateness_micros + _micros(self.out_of_order_seconds)
-
-    @property
     def lateness_micros(self) -> int:
         return _micros(self.allowed_lateness_seconds)
 
@@ -129,18 +123,6 @@ def _micros(seconds: float) -> int:
     return math.ceil(seconds * MICROS_PER_SECOND)
 
 
-@dataclasses.dataclass(frozen=True)
-class Intent:
-    """What the wall clock or the operator wants. name: unique.
-
-    kind: ``clock``: this partition's clock at ``micros``; ``stop``: ``micros`` as the last arrival that counts.
-    """
-
-    name: str
-    kind: str
-    micros: int
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
     """The result of a poll, in the order of the partition, without what was refused.
@@ -160,38 +142,88 @@ class Taken:
     after_stop: int
 
 
+_Micros = Annotated[int, msgspec.Meta(ge=CLOCK_BEGIN, le=CLOCK_END)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the wall clock or the operator wants. name: unique.
+
+    kind: ``clock``: this partition's clock at ``micros``; ``stop``: ``micros`` as the last arrival that counts.
+    """
+
+    name: str
+    kind: Literal["clock", "stop"]
+    micros: _Micros
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True, tag_field="version", tag=_VERSION):
+    """What an engine stores of a partition."""
+
+    shards: int
+    run: str
+    position: str | None
+    clock_micros: _Micros
+    next_window: _Count
+    stop_micros: _Micros | None
+    intent: Intent | None
+    read_at_micros: _Micros
+    messages_sent: dict[int, list[_Count]]
+
+
 class PartitionProgress:
     """The state of one partition. Every method is a function of this state and its arguments alone.
 
-    position: where to read next; None at the beginning. clock_micros: the partition's clock. next_window: the first
-    window that is not closed here. stop_micros: the last arrival that counts; None if nobody has requested a stop.
-    intent: what must happen at this position before anything else is read.
-    read_at_micros: wall clock when the last record with a clock value was read; a hint. run: a digest of what must stay
-    the same during the run.
+    shards: of users. run: a digest of what must stay the same during the run. position: where to read next; None at the
+    beginning. clock_micros: the partition's clock. next_window: the first window that is not closed here. stop_micros:
+    the last arrival that counts; None if nobody has requested a stop. intent: what must happen at this position before
+    anything else is read. read_at_micros: wall clock when the last record with a clock value was read; a hint.
+    messages_sent: by open window and shard of users.
     """
 
-    def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
-        """shards: of users."""
-        self._schedule = schedule
-        self._clock = clock
-        self._shards = shards
+    def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int, run: str = "") -> None:
+        self._schedule, self._clock = schedule, clock
+        self.shards, self.run = shards, run
         self.position: str | None = None
-        self.clock_micros = CLOCK_BEGIN
+        self.clock_micros = self.read_at_micros = CLOCK_BEGIN
         self.next_window = 0
         self.stop_micros: int | None = None
         self.intent: Intent | None = None
-        self.read_at_micros = CLOCK_BEGIN
-        self.run = ""
-        self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard of users
+        self.messages_sent: dict[int, list[int]] = {}
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(_Stored(**{name: getattr(self, name) for name in _Stored.__struct_fields__}))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int) -> PartitionProgress:
+        """Inverse of `to_bytes`. Raises StreamError for another release or number of shards, and for damaged bytes."""
+        try:
+            stored = msgspec.json.decode(data, type=_Stored)
+            if stored.next_window > schedule.horizon:
+                raise ValueError
+            for window, sent in stored.messages_sent.items():
+                if not (stored.next_window <= window < schedule.horizon and len(sent) == stored.shards):
+                    raise ValueError
+        except (ValueError, RecursionError):
+            raise StreamError(
+                "the stored state is damaged, or of another release. Use the release that wrote it, or start a new run."
+            ) from None
+        if stored.shards != shards:
+            raise StreamError(f"the run was started with shards={stored.shards}, got {shards}. Give the same.")
+        progress = cls(schedule, clock, shards)
+        for name in _Stored.__struct_fields__:
+            setattr(progress, name, getattr(stored, name))
+        return progress
 
     def _closed_by(self, clock_micros: int) -> int:
-        """The first window that a clock at this moment leaves open."""
-        return int(self._schedule.windows_ended_before(np.array([clock_micros - self._clock.behind_micros]))[0])
+        """How many windows of the run a clock at this moment closes."""
+        behind = self._clock.lateness_micros + self._clock.out_of_order_micros
+        return int(self._schedule.windows_ended_before(np.array([clock_micros - behind]))[0])
 
     @property
     def windows_due(self) -> int:
-        """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the last one of the run."""
-        return min(self._schedule.horizon, self._closed_by(self.clock_micros))
+        """Windows ``next_window .. windows_due - 1`` can be closed."""
+        return self._closed_by(self.clock_micros)
 
     @property
     def is_read(self) -> bool:
@@ -204,37 +236,33 @@ class PartitionProgress:
         return self.next_window == self._schedule.horizon
 
     def take(self, polled: Polled, now_micros: int) -> Taken:
-        """Takes a poll that was made at this position, and moves to the position behind it. Raises ValueError while an
-        intent is pending."""
-        if self.intent is not None:
-            raise ValueError("nothing may be read while an intent is pending.")
+        """Takes a poll that was made at this position, and moves to the position behind it. No intent is pending."""
         self.position = polled.position
         time, arrival = polled.batch.time_micros, _within_range(polled.arrival_micros)
         stop = CLOCK_END if self.stop_micros is None else self.stop_micros
         is_by_stop = arrival <= stop
-        is_present = time <= arrival + self._clock.max_ahead_micros
+        is_present = is_by_stop & (time <= arrival + self._clock.max_ahead_micros)
         from_the_future = (time if polled.places is None else polled.places)[is_by_stop & ~is_present]
-        is_present &= is_by_stop
+        passed: int | npt.NDArray[np.int64] = CLOCK_BEGIN
         if self._clock.kind == ARRIVAL:
             # Every arrival moves this clock: otherwise broken records could hold it, and every window, forever. What
             # arrives after the stop moves it up to the stop, however the records are cut into polls.
-            value, refused = np.minimum(arrival, stop), polled.passed_micros
+            value = np.minimum(arrival, stop)
+            if polled.passed_micros is not None:
+                passed = np.minimum(_within_range(polled.passed_micros), stop)
         else:
             # Never beyond the arrival, however far ahead events may be.
-            value, refused = np.where(is_present, np.minimum(_within_range(time), arrival), CLOCK_BEGIN), None
-        # The clock before each row, and after the last one.
-        clock = np.concatenate([[self.clock_micros], value])
-        if refused is not None:
-            clock = np.maximum(clock, np.minimum(_within_range(refused), stop))
-        clock = np.maximum.accumulate(clock)
-        has_clock_values = (value > CLOCK_BEGIN).any() or (refused is not None and (refused > CLOCK_BEGIN).any())
-        if has_clock_values:
+            value = np.where(is_present, np.minimum(_within_range(time), arrival), CLOCK_BEGIN)
+        set_to = np.maximum(np.append(CLOCK_BEGIN, value), passed)
+        if (set_to > CLOCK_BEGIN).any():
             self.read_at_micros = now_micros
+        # The clock before each row, and after the last one.
+        clock = np.maximum.accumulate(np.maximum(set_to, self.clock_micros))
         self.clock_micros = int(clock[-1])
         batch, time = polled.batch.where(is_present), time[is_present]
         value, clock = value[is_present], clock[:-1][is_present]
-        passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
-        first_open = self._schedule.windows_ended_before(passed)
+        late_up_to = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
+        first_open = self._schedule.windows_ended_before(late_up_to)
         first_window = self._schedule.first_window(time)
         is_inside = (first_window >= 0) & (first_window < self._schedule.horizon)
         late = int((is_inside & (first_window < first_open)).sum())
@@ -242,16 +270,14 @@ class PartitionProgress:
         return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
 
     def sent(self, window: int, shard: int, messages: int) -> None:
-        """Counts messages sent to one shard of an open window. Raises ValueError for a closed window."""
-        if window < self.next_window:
-            raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
-        self._sent.setdefault(window, [0] * self._shards)[shard] += messages
+        """Counts messages sent to one shard of an open window."""
+        self.messages_sent.setdefault(window, [0] * self.shards)[shard] += messages
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
         """Closes windows that are due, in order: ``(window, messages sent by shard)``."""
         last = min(self.windows_due, self.next_window + at_most)
-        nothing = [0] * self._shards
-        closed = [(window, self._sent.pop(window, nothing)) for window in range(self.next_window, last)]
+        nothing = [0] * self.shards
+        closed = [(window, self.messages_sent.pop(window, nothing)) for window in range(self.next_window, last)]
         self.next_window = max(self.next_window, last)
         return closed
 
@@ -268,103 +294,20 @@ class PartitionProgress:
         target = now_micros - self._clock.idle_timeout_micros
         if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
             return None
-        return target if min(self._schedule.horizon, self._closed_by(target)) > self.windows_due else None
+        return target if self._closed_by(target) > self.windows_due else None
 
-    def intend_clock(self, micros: int) -> Intent:
-        """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if an intent is
-        pending."""
-        return self._intend(_CLOCK, micros)
-
-    def intend_stop(self, micros: int) -> Intent:
-        """Binds this partition to count nothing that arrived after this moment, and stops reading until it acts. Raises
-        ValueError if an intent is pending, or if the partition already has a stop."""
-        if self.stop_micros is not None:
-            raise ValueError("the partition already has a stop, which cannot be changed.")
-        return self._intend(_STOP, micros)
-
-    def _intend(self, kind: str, micros: int) -> Intent:
-        if self.intent is not None:
-            raise ValueError("an intent is pending already.")
+    def intend(self, kind: Literal["clock", "stop"], micros: int) -> None:
+        """Binds this partition to set its clock at this position, or to count nothing that arrived after this moment,
+        and stops reading until it acts."""
         self.intent = Intent(uuid.uuid4().hex, kind, micros)
-        return self.intent
 
     def act(self) -> None:
-        """Acts on the intent. Call it when no restart can forget the intent."""
-        if self.intent is None:
-            raise ValueError("no intent is pending.")
-        if self.intent.kind == _STOP:
+        """Acts on the intent, if there is one. Call it when no restart can forget the intent."""
+        if self.intent is not None and self.intent.kind == "stop":
             self.stop_micros = self.intent.micros
-        else:
+        elif self.intent is not None:
             self.clock_micros = max(self.clock_micros, self.intent.micros)
         self.intent = None
-
-    def to_bytes(self) -> bytes:
-        fields = {
-            "version": _VERSION,
-            "shards": self._shards,
-            "position": self.position,
-            "clock_micros": self.clock_micros,
-            "next_window": self.next_window,
-            "stop_micros": self.stop_micros,
-            "intent": None if self.intent is None else dataclasses.asdict(self.intent),
-            "read_at_micros": self.read_at_micros,
-            "run": self.run,
-            "sent": list(self._sent.items()),
-        }
-        return json.dumps(fields, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int) -> PartitionProgress:
-        """Inverse of `to_bytes`. Raises ValueError for another version or number of shards, and for damaged bytes."""
-        try:
-            fields = json.loads(data)
-            version, stored_shards = (_whole(fields[name], 0, 2**31) for name in ("version", "shards"))
-            if version != _VERSION:
-                raise ValueError(
-                    f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
-                )
-            if stored_shards != shards:
-                raise ValueError(f"the run was started with shards={stored_shards}, got {shards}. Give the same.")
-            progress = cls(schedule, clock, shards)
-            progress._restore(fields)
-        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
-            raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
-        return progress
-
-    def _restore(self, fields: dict[str, Any]) -> None:
-        """Raises TypeError or KeyError for what `to_bytes` does not write."""
-        self.position = None if fields["position"] is None else _text(fields["position"])
-        self.clock_micros = _micros_within(fields["clock_micros"])
-        self.next_window = _whole(fields["next_window"], 0, self._schedule.horizon)
-        self.stop_micros = None if fields["stop_micros"] is None else _micros_within(fields["stop_micros"])
-        if fields["intent"] is not None:
-            intent = Intent(**fields["intent"])
-            if intent.kind not in (_CLOCK, _STOP):
-                raise TypeError
-            self.intent = Intent(_text(intent.name), intent.kind, _micros_within(intent.micros))
-        self.read_at_micros = _micros_within(fields["read_at_micros"])
-        self.run = _text(fields["run"])
-        for window, sent in fields["sent"]:
-            if len(sent) != self._shards:
-                raise TypeError
-            messages = [_whole(count, 0, 2**62) for count in sent]
-            self._sent[_whole(window, self.next_window, self._schedule.horizon)] = messages
-
-
-def _whole(value: Any, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise TypeError
-    return value
-
-
-def _micros_within(value: Any) -> int:
-    return _whole(value, CLOCK_BEGIN, CLOCK_END)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
 
 
 def _within_range(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

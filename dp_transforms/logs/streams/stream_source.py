@@ -27,8 +27,8 @@ class Polled:
     arrival_micros: int64[len(batch)], microseconds since 1970 UTC: when each event reached the log, by the log's own
         clock (the timestamp of a Kafka record; the time at which the kernel saw a file come into the folder). Never
         taken from the event itself.
-    position: where to read next, a text that only the source understands. Reading from it again returns the same
-        records.
+    position: where to read next, a text that only the source understands; None: the beginning. Reading from it again
+        returns the same records.
     records: how many records were read, including rejected ones.
     is_at_end: whether there was nothing more, as far as the reader knew: a hint that the next poll may wait.
     is_drained: whether less was left in the log than was read: a later poll will find more at once.
@@ -41,7 +41,7 @@ class Polled:
 
     batch: EventBatch
     arrival_micros: npt.NDArray[np.int64]
-    position: str
+    position: str | None
     records: int
     is_at_end: bool
     rejected: Sequence[RejectedEvents] = ()
