@@ -41,7 +41,7 @@ _TOO_LONG = {-24, 24, 36, 152, 255}
 _DIED = {-6, -9, -11}
 _NAMING = re.compile(r"_?check_\w+|_real|_?as_float|cast")  # their first argument is a word of an error, or a type
 _ERRORS = re.compile(
-    r"[A-Z]\w*Error|(threshold|noise|write|_folder|_changed)_error|second_(answer|end)|refused_settings"
+    r"[A-Z]\w*Error|(threshold|noise|write|_folder|_changed)_error|second_(answer|end)"
 )
 
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import importlib
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dp_transforms.errors import StreamError
@@ -38,15 +36,8 @@ from dp_transforms.reports.topic_records import (
     encode_record,
     kafka_errors,
     read_from_beginning,
-    run_id_of,
 )
-from dp_transforms.stores.kafka_client import (
-    client_settings,
-    error_name,
-    import_confluent_kafka,
-    refused_settings,
-    silent_logger,
-)
+from dp_transforms.stores.kafka_client import error_name, import_confluent_kafka, make_client
 
 _TRANSACTION_SECONDS = 60  # Kafka aborts a transaction that nobody ends after this time
 _SHARED = {"allow.auto.create.topics": False}
@@ -96,10 +87,13 @@ class ReportTopic(ReportSink):
             self.partitions(producer)
             producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
             run = TopicRun(header.run_id, header.stream)
-            partitions = self._read(run.take, to_last_record=True)
+            consumer, places = self.consumer({})
+            with contextlib.closing(consumer):
+                # Also behind the open transactions of others: readers do not see past them.
+                read_from_beginning(consumer, places, run.take, self._last_offsets(places))
         if run.header is not None:
             check_same_run(self.name, run.header, header)
-        writer = TopicWriter(producer, self, header, run, _partition(header, partitions, run.partition))
+        writer = TopicWriter(producer, self, header, run, _partition(header, len(places), run.partition))
         if run.header is None:
             with writer.errors():
                 writer.produce(header)
@@ -107,15 +101,10 @@ class ReportTopic(ReportSink):
         return writer
 
     def follow(self, run_id: str | None = None) -> TopicFollower:
-        """Over one connection."""
+        """Over one connection. Raises StreamError without a run id."""
+        if run_id is None:
+            raise StreamError(f"{self.name} may hold many runs. Choose one by its run id.")
         return TopicFollower(self, run_id)
-
-    def run_ids(self) -> list[str]:
-        """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""
-        found: set[bytes] = set()
-        with kafka_errors(self.topic):
-            self._read(lambda message: found.add(run_id_of(message) or b""))
-        return sorted(each.decode(errors="replace") for each in found - {b""})
 
     def consumer(self, own: Mapping[str, object]) -> tuple[Any, list[Any]]:
         """A consumer that reads nothing yet, and the partitions of the topic. own: settings besides `CONSUMER`."""
@@ -127,24 +116,13 @@ class ReportTopic(ReportSink):
             consumer.close()
             raise
 
-    def _read(self, take: Callable[[Any], None], *, to_last_record: bool = False) -> int:
-        """Takes the committed records of the topic; returns the number of its partitions.
-
-        to_last_record: waits until open transactions of others have ended, because readers do not see past them.
-        """
-        consumer, places = self.consumer({})
-        with contextlib.closing(consumer):
-            ends = self._last_offsets(places) if to_last_record else {}
-            read_from_beginning(consumer, places, take, ends)
-        return len(places)
-
     def _last_offsets(self, places: Sequence[Any]) -> dict[int, int]:
         """The offset of the next record, of any writer, by partition."""
-        admin = importlib.import_module("confluent_kafka.admin")
+        kafka = import_confluent_kafka()
         client = self._client("admin.AdminClient", {})  # kept until its answers are there: without it they never come
         found = client.list_offsets(
-            dict.fromkeys(places, admin.OffsetSpec.latest()),
-            isolation_level=import_confluent_kafka().IsolationLevel.READ_UNCOMMITTED,
+            dict.fromkeys(places, kafka.admin.OffsetSpec.latest()),
+            isolation_level=kafka.IsolationLevel.READ_UNCOMMITTED,
             request_timeout=30.0,
         )
         return {place.partition: answer.result(timeout=WAIT_SECONDS).offset for place, answer in found.items()}
@@ -160,13 +138,8 @@ class ReportTopic(ReportSink):
             )
         return len(found.partitions)
 
-    def _client(self, name: str, own: Mapping[str, object]) -> Any:
-        kafka = import_confluent_kafka()
-        settings = client_settings(self.bootstrap_servers, self.client_config_file, {**_SHARED, **own})
-        try:
-            return operator.attrgetter(name)(kafka)(settings, logger=silent_logger())
-        except (kafka.KafkaException, ValueError, TypeError) as error:
-            raise refused_settings(settings, error) from None
+    def _client(self, kind: str, own: Mapping[str, object]) -> Any:
+        return make_client(kind, self.bootstrap_servers, self.client_config_file, {**_SHARED, **own})
 
 
 class TopicWriter(ReportWriter):

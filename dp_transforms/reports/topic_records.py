@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from dp_transforms.checks import on_one_line
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports.report_records import (
@@ -57,7 +56,7 @@ _FOLLOWING = {
     "auto.offset.reset": "error",  # what was read is there no more: the topic was made anew, or has lost records
 }
 _SECONDS_TO_ANSWER = 5.0
-_MOST_NAMED = 5  # runs
+_MOST_BYTES = MAX_RECORD_BYTES + MAX_HEADER_BYTES
 _MOST_READS = 100  # in one reading, if others write faster than this reads
 
 
@@ -82,12 +81,12 @@ def encode_record(record: TopicRecord, run_id: str) -> bytes:
 
 def decode_record(value: bytes) -> tuple[str, TopicRecord]:
     """The run id and the record. Raises ReportFileError, which contains nothing of the record."""
-    found = decode_json(value, _AnyRecord, MAX_RECORD_BYTES + MAX_HEADER_BYTES)
+    found = decode_json(value, _AnyRecord, _MOST_BYTES)
     if header := bytes(found.header):
         return found.run_id, ReportHeader.from_fields(decode_json(header, dict[str, Any]))
     if found.ended is not None:
         return found.run_id, checked_ended(msgspec.structs.astuple(found.ended))
-    return found.run_id, decode_json(value, _ReportOfRun, MAX_RECORD_BYTES + MAX_HEADER_BYTES).report()
+    return found.run_id, decode_json(value, _ReportOfRun, _MOST_BYTES).report()
 
 
 class TopicRun:
@@ -123,7 +122,7 @@ class TopicRun:
 
     def take(self, message: Any) -> None:
         """Raises ReportFileError for a record with the name of this run that does not belong to it."""
-        if run_id_of(message) != self._run_id.encode():
+        if dict(message.headers() or []).get(RUN_ID_FIELD) != self._run_id.encode():
             return
         run_id, record = decode_record(message.value() or b"")
         if run_id != self._run_id:
@@ -142,12 +141,6 @@ class TopicRun:
 def _digest(report: WindowReport) -> bytes:
     """Of the whole content of a report, whatever its format."""
     return hashlib.sha256(encode_report(report).encode()).digest()
-
-
-def run_id_of(message: Any) -> bytes | None:
-    """The run of a record, without decoding it; None for a record of somebody else."""
-    found = dict(message.headers() or []).get(RUN_ID_FIELD)
-    return found if isinstance(found, bytes) else None
 
 
 def read_from_beginning(
@@ -214,16 +207,12 @@ def kafka_errors(topic: str) -> Iterator[None]:
 
 
 class TopicFollower(ReportFollower):
-    """Keeps a connection.
+    """Keeps a connection."""
 
-    run_id: None for the only run of the topic.
-    """
-
-    def __init__(self, topic: ReportTopic, run_id: str | None = None) -> None:
-        self._topic = topic
-        self._run_id = run_id
-        self._consumer: Any = None
+    def __init__(self, topic: ReportTopic, run_id: str) -> None:
+        self._topic, self._run_id = topic, run_id
         self._run: TopicRun
+        self._consumer: Any = None
 
     def read_new(self) -> ReportNews:
         """After records that do not belong together, and once the topic is another one, it is a first reading again."""
@@ -243,7 +232,7 @@ class TopicFollower(ReportFollower):
             consumer.close()
 
     def _begin(self) -> None:
-        self._run = TopicRun(self._run_id or self._only_run(), keeps=True)
+        self._run = TopicRun(self._run_id, keeps=True)
         self._consumer, places = self._topic.consumer(_FOLLOWING)
         try:
             read_from_beginning(self._consumer, places, self._run.take, {})
@@ -262,14 +251,3 @@ class TopicFollower(ReportFollower):
         except (ReportFileError, StreamError):
             self.close()
             raise
-
-    def _only_run(self) -> str:
-        """Raises StreamError unless there is one."""
-        run_ids = self._topic.run_ids()
-        if len(run_ids) == 1:
-            return run_ids[0]
-        if not run_ids:
-            raise StreamError(f"{self._topic.name} holds no reports yet.")
-        named = ", ".join(on_one_line(repr(each), most=100) for each in run_ids[:_MOST_NAMED])
-        more = ", ..." if len(run_ids) > _MOST_NAMED else ""
-        raise StreamError(f"{self._topic.name} has {len(run_ids)} runs: {named}{more}. Choose one by its run id.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import re
 import types
 from collections.abc import Mapping
@@ -99,12 +100,23 @@ def silent_logger() -> logging.Logger:
     return logger
 
 
-def refused_settings(settings: Mapping[str, object], error: BaseException) -> StreamError:
-    """The error for a client that could not be made: names the setting that the library rejected, never its value."""
-    text = str(error)
-    named = [key for key in settings if f'"{key}"' in text]
-    shown = f": check {', '.join(map(on_one_line, named))}" if named else ""
-    return StreamError(f"the Kafka client refuses its settings{shown}. See librdkafka's CONFIGURATION.md.")
+def make_client(
+    kind: str,
+    bootstrap_servers: str,
+    config_file: str | None,
+    own: Mapping[str, object],
+    defaults: Mapping[str, object] = types.MappingProxyType({}),
+) -> Any:
+    """kind: Consumer, Producer or admin.AdminClient. Others: as of `client_settings`. Raises StreamError, also for
+    settings that the client refuses: it names the setting, never its value."""
+    kafka = import_confluent_kafka()
+    settings = client_settings(bootstrap_servers, config_file, own, defaults)
+    try:
+        return operator.attrgetter(kind)(kafka)(settings, logger=silent_logger())
+    except (kafka.KafkaException, ValueError, TypeError) as error:
+        named = [on_one_line(key) for key in settings if f'"{key}"' in str(error)]
+        shown = f": check {', '.join(named)}" if named else ""
+        raise StreamError(f"the Kafka client refuses its settings{shown}. See librdkafka's CONFIGURATION.md.") from None
 
 
 def error_name(error: Any) -> str:

@@ -261,7 +261,6 @@ class Administrator:
         ({"message.timestamp.type": "LogAppendTime"}, TopicSettings(True, None)),
         (trouble("TOPIC_AUTHORIZATION_FAILED"), TopicSettings(None, None)),
         (trouble("_TRANSPORT"), r"no Kafka broker answers at b:1 \(_TRANSPORT\)"),
-        (ValueError('No such configuration property: "no.such"'), r"refuses its settings: check no\.such"),
     ],
 )
 def test_what_a_broker_says_of_a_topic(monkeypatch, tmp_path, entries, wanted):

@@ -128,13 +128,11 @@ class KafkaTopic:
         confluent_kafka = kafka_client.import_confluent_kafka()
         admin = confluent_kafka.admin
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config_file, {})
         try:
-            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())  # it must live until the answer
+            # It must live until the answer.
+            client = kafka_client.make_client("admin.AdminClient", self.bootstrap_servers, self.client_config_file, {})
             (answer,) = client.describe_configs([resource], request_timeout=_ASK_SECONDS).values()
             entries = answer.result(timeout=_ASK_SECONDS + 2)
-        except ValueError as error:
-            raise kafka_client.refused_settings(settings, error) from None
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
                 return TopicSettings(None, None)
@@ -147,14 +145,10 @@ class KafkaTopic:
 
     def open_consumer(self, **callbacks: Any) -> Any:
         """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
-        confluent_kafka = kafka_client.import_confluent_kafka()
-        settings = kafka_client.client_settings(
-            self.bootstrap_servers, self.client_config_file, _OWN_SETTINGS, _DEFAULT_SETTINGS
+        own = {**_OWN_SETTINGS, **callbacks}
+        return kafka_client.make_client(
+            "Consumer", self.bootstrap_servers, self.client_config_file, own, _DEFAULT_SETTINGS
         )
-        try:
-            return confluent_kafka.Consumer({**settings, **callbacks}, logger=kafka_client.silent_logger())
-        except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
-            raise kafka_client.refused_settings(settings, error) from None
 
     def unreachable(self, error: object) -> StreamError:
         return StreamError(
