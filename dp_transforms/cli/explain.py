@@ -12,11 +12,11 @@ import click
 from dp_transforms.cli.options import Command, Options, check_page, option
 from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.show import read_report
+from dp_transforms.cli.show import end_in_words
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader
+from dp_transforms.reports import ReportHeader, read_report
 from dp_transforms.views.page.promise import (
     Finding,
     budget_of,
@@ -60,10 +60,10 @@ def command(options: Options) -> None:
         plan: Plan | None = read_plan(plan_file)
         header, windows = None, list[WindowReport]()
     else:
-        header, read, state = read_report(options.reports)
-        windows, plan = list(read), plan_of(header)
+        report = read_report(*options.reports)
+        header, windows, plan = report.header, list(report), plan_of(report.header)
         findings = check_against_plan(header, windows, plan)
-        _say_report(header, windows, state)
+        _say_report(header, windows, end_in_words(options.reports, report))
     _say_promise(plan, windows, header)
     if findings:
         marks = {True: "yes:", False: "NO, this does not hold:"}

@@ -22,18 +22,14 @@ from dp_transforms.cli.options import (
     read_titles,
 )
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.core.window_report import WindowReport
-from dp_transforms.errors import UserError
 from dp_transforms.reports import (
     TABLE_FORMATS,
+    Report,
     ReportFolder,
     ReportHeader,
     encode_trend,
     flat_table,
-    read_report_file,
-    read_report_files,
-    read_run,
-    report_files_in,
+    read_report,
     write_flat,
 )
 from dp_transforms.reports.trends import Trend, trends
@@ -75,8 +71,9 @@ def command(options: Options) -> None:
     if output is not None and not output.lower().endswith(TABLE_FORMATS):
         raise click.UsageError(f"--output must end in {' or '.join(TABLE_FORMATS)}, got {output!r}.")
     check_output(output)
-    header, windows, state = read_report(options.reports)
-    all_found, titles = list(trends(header.plan, windows)), read_titles(options.titles)
+    report = read_report(*options.reports)
+    header, state = report.header, end_in_words(options.reports, report)
+    all_found, titles = list(trends(header.plan, report)), read_titles(options.titles)
     found = all_found[-options.last :] if options.last else all_found
     if options.html is not None:
         from dp_transforms.views.page.report_page import report_page
@@ -106,33 +103,16 @@ def command(options: Options) -> None:
             click.echo(state)
 
 
-def read_report(paths: Sequence[str]) -> tuple[ReportHeader, list[WindowReport], str]:
-    """The header, the reports, and for all but one file whether the run has ended."""
-    path = paths[0]
-    if parts := _parts(paths):
-        header, found = read_report_files(parts)
-        return header, found, _NO_END_IN_PARTS
-    if not os.path.isdir(path):
-        return *read_report_file(path), ""
-    header, found, ended = read_run(path)
-    if ended is None:
-        return header, found, "The run goes on: further windows may follow."
+def end_in_words(paths: Sequence[str], report: Report) -> str:
+    """For all but one file whether the run has ended."""
+    if not ReportFolder(paths[0]).is_begun:
+        return _NO_END_IN_PARTS if len(paths) > 1 or os.path.isdir(paths[0]) else ""
+    if report.ended is None:
+        return "The run goes on: further windows may follow."
     from dp_transforms.views.page.report_columns import plan_of
 
-    plan = plan_of(header)
-    return header, found, ended_words(ended, plan.schedule.horizon if plan else None)
-
-
-def _parts(paths: Sequence[str]) -> Sequence[str]:
-    """The files that make one report: those that are named, or all in a folder that is not of a stream. None of them
-    where the report is one file or the folder of a stream."""
-    if len(paths) > 1:
-        if any(map(os.path.isdir, paths)):
-            raise UserError("several reports must be files of one run. Name one folder, by itself.")
-        return paths
-    if not os.path.isdir(paths[0]):
-        return ()
-    return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
+    plan = plan_of(report.header)
+    return ended_words(report.ended, plan.schedule.horizon if plan else None)
 
 
 def _print_header(console: Console, header: ReportHeader, ascii_only: bool) -> None:

@@ -17,12 +17,10 @@ library of a format or a sink is loaded when it is used. Knows no Beam.
 from __future__ import annotations
 
 from dp_transforms.checks import shown
-from dp_transforms.core.window_report import WindowReport
-from dp_transforms.errors import StreamError
-from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, report_format
+from dp_transforms.reports.files import read_report_file, report_format
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_records import ReportFileError, ReportHeader, RunEnded, decode_report, encode_report
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, decode_report, encode_report
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink
 from dp_transforms.reports.trends import encode_trend
@@ -41,9 +39,6 @@ __all__ = [
     "flat_table",
     "read_report",
     "read_report_file",
-    "read_report_files",
-    "read_run",
-    "report_files_in",
     "report_format",
     "sink_of",
     "write_flat",
@@ -58,12 +53,3 @@ def sink_of(place: str, *, client_config_file: str | None = None) -> ReportSink:
     if "://" in place:
         raise ValueError(f"must be {TOPIC} or the path of a folder, got {shown(place)}.")
     return ReportFolder(place)
-
-
-def read_run(path: str) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
-    """The run of a stream in this folder. Raises StreamError, and ValueError for what names no folder."""
-    sink = ReportFolder(path)
-    header, reports, ended = sink.read()
-    if header is None:
-        raise StreamError(f"{sink.name} has no run of a stream. Check the path.")
-    return header, reports, ended

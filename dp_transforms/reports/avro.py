@@ -6,7 +6,6 @@ is given neither: the schema is compared before anything is decoded by it, and b
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import itertools
@@ -16,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import fastavro
-import fastavro.schema
 
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports.report_records import (
@@ -33,84 +31,96 @@ from dp_transforms.reports.report_records import (
 )
 
 _MAGIC, _SYNC_BYTES = b"Obj\x01", 16
-_CONTAINER = {
-    "type": "record",
-    "name": "container",
-    "fields": [
-        {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": len(_MAGIC)}},
-        {"name": "metadata", "type": {"type": "map", "values": "bytes"}},
-        {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": _SYNC_BYTES}},
-    ],
-}
 # The schema, and the header of a report.
 _MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
 # A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 
-WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "WindowReport",
+def _field(name: str, kind: Any, doc: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "doc": doc}
+
+
+def _record(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+_MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+_HEAVY_HITTER = _record(
+    "HeavyHitter",
+    _field("item", "string", "Label of the item."),
+    _field("zone", ["null", "string"], "mode hits: above (free of charge) or between (charged); else null."),
+    _field(
+        "noisy_count",
+        ["null", "long"],
+        "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
+    ),
+    _field(
+        "level",
+        ["null", "long"],
+        "mode looks: boundaries that the noisy sum of weights reaches, from 1; else null.",
+    ),
+    _field(
+        "at_least_users",
+        ["null", "long"],
+        "mode looks: at least so many users hold it, or 0: not stated; else null.",
+    ),
+)
+_BEFORE_ITEMS = [
+    _field("stream", "string", "Name of the stream."),
+    _field("window_start", _MICROS, "Start of the window (inclusive), UTC."),
+    _field("window_end", _MICROS, "End of the window (exclusive), UTC."),
+]
+_BEHIND_ITEMS = [
+    _field("epsilon_total", "double", "Epsilon of the whole run, for each user."),
+    _field("delta", "double", "Delta of the whole run, for each user."),
+    _field(
+        "epsilon_spent",
+        "double",
+        "Running estimate of the part of epsilon_total used so far, from public output alone.",
+    ),
+]
+WINDOW_REPORT_AVRO_SCHEMA = _record(
+    "WindowReport",
+    *_BEFORE_ITEMS,
+    _field(
+        "heavy_hitters",
+        {"type": "array", "items": _HEAVY_HITTER},
+        "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label."
+        " Ranks, and what is new, rising, falling or gone, follow from these: docs/read_a_report.md.",
+    ),
+    *_BEHIND_ITEMS,
+) | {
     "namespace": "shh",
     "doc": "Items held by many users in one window, differentially private for each user over the whole run.",
-    "fields": [
-        {"name": "stream", "type": "string", "doc": "Name of the stream."},
-        {
-            "name": "window_start",
-            "type": {"type": "long", "logicalType": "timestamp-micros"},
-            "doc": "Start of the window (inclusive), UTC.",
-        },
-        {
-            "name": "window_end",
-            "type": {"type": "long", "logicalType": "timestamp-micros"},
-            "doc": "End of the window (exclusive), UTC.",
-        },
-        {
-            "name": "heavy_hitters",
-            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label."
-            " Ranks, and what is new, rising, falling or gone, follow from these: docs/read_a_report.md.",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "HeavyHitter",
-                    "fields": [
-                        {"name": "item", "type": "string", "doc": "Label of the item."},
-                        {
-                            "name": "zone",
-                            "type": ["null", "string"],
-                            "doc": "mode hits: above (free of charge) or between (charged); else null.",
-                        },
-                        {
-                            "name": "noisy_count",
-                            "type": ["null", "long"],
-                            "doc": "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
-                        },
-                        {
-                            "name": "level",
-                            "type": ["null", "long"],
-                            "default": None,
-                            "doc": "mode looks: boundaries that the noisy sum of weights reaches, from 1; else null.",
-                        },
-                        {
-                            "name": "at_least_users",
-                            "type": ["null", "long"],
-                            "default": None,
-                            "doc": "mode looks: at least so many users hold it, or 0: not stated; else null.",
-                        },
-                    ],
-                },
-            },
-        },
-        {"name": "epsilon_total", "type": "double", "doc": "Epsilon of the whole run, for each user."},
-        {"name": "delta", "type": "double", "doc": "Delta of the whole run, for each user."},
-        {
-            "name": "epsilon_spent",
-            "type": "double",
-            "doc": "Running estimate of the part of epsilon_total used so far, from public output alone.",
-        },
-    ],
 }
+
+
+def _without(schema: Any, *keys: str) -> Any:
+    """The same schema without these keys, wherever they stand."""
+    if isinstance(schema, list):
+        return [_without(branch, *keys) for branch in schema]
+    if isinstance(schema, dict):
+        return {key: _without(value, *keys) for key, value in schema.items() if key not in keys}
+    return schema
+
+
+# What is decoded one after the other: the head of a file, numbers, and of a report the fields before the heavy hitters,
+# each of these, and the fields behind them.
+_HEAD = fastavro.parse_schema(
+    _record(
+        "head",
+        _field("magic", {"type": "fixed", "name": "magic", "size": len(_MAGIC)}, ""),
+        _field("metadata", {"type": "map", "values": "bytes"}, ""),
+        _field("sync", {"type": "fixed", "name": "sync", "size": _SYNC_BYTES}, ""),
+    )
+)
+_LONG = fastavro.parse_schema("long")
+# A long may hold times that datetime cannot.
+_BEFORE, _ENTRY, _BEHIND = (
+    fastavro.parse_schema(_without(schema, "logicalType"))
+    for schema in (_record("before", *_BEFORE_ITEMS), _HEAVY_HITTER, _record("behind", *_BEHIND_ITEMS))
+)
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
@@ -128,7 +138,7 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     """Any other error means that the file is damaged."""
     head = io.BytesIO(handle.read(_MAX_CONTAINER_HEADER_BYTES))
     try:
-        container: Any = fastavro.schemaless_reader(head, _parsed("container"), None)
+        container = _decoded(head, _HEAD)
     except EOFError:
         if len(head.getvalue()) < _MAX_CONTAINER_HEADER_BYTES:
             raise
@@ -138,84 +148,53 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     if container["magic"] != _MAGIC or HEADER_KEY not in metadata:
         raise ReportFileError(f"the file is no Avro object container file with {HEADER_KEY}, so shh did not write it.")
     header = ReportHeader.from_fields(decode_json(metadata[HEADER_KEY], dict[str, Any]))  # first: it has the version
-    schema = decode_json(metadata.get("avro.schema", b"null"), dict[str, Any] | str | list | None)  # type: ignore[arg-type]
+    schema = decode_json(metadata.get("avro.schema", b"null"), Any)
     if _shape(schema) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     codec = metadata.get("avro.codec", b"null")
     if codec not in (b"null", b"deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
     handle.seek(head.tell())
-    return header, _records(handle, codec == b"deflate", container["sync"])
-
-
-def _records(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[WindowReport]:
-    while handle.read(1):
-        handle.seek(-1, io.SEEK_CUR)
-        count, length = _long(handle), _long(handle)
-        if not 0 <= length <= _MAX_BLOCK_BYTES:
-            raise _too_large()
-        data = handle.read(length)
-        if handle.read(_SYNC_BYTES) != sync or len(data) != length:
-            raise ReportFileError("the Avro file is truncated or damaged: write it again.")
-        if is_packed:
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-            data = inflater.decompress(data, _MAX_BLOCK_BYTES)
-            if inflater.unconsumed_tail:
-                raise _too_large()
-        stream = io.BytesIO(data)
-        for _ in itertools.repeat(None, max(0, count)):
-            yield _read_datum(stream)
-        if stream.tell() != len(data):
-            raise ReportFileError("a block of the Avro file holds more than its records.")
-
-
-def _too_large() -> ReportFileError:
-    return ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
-
-
-def _read_datum(stream: IO[bytes]) -> WindowReport:
-    """The report at the position of a stream. Heavy hitters are counted before they are decoded."""
-    fields: Any = fastavro.schemaless_reader(stream, _parsed("before"), None)
-    entries: list[HeavyHitter] = []
-    while count := _long(stream):
-        if count < 0:  # the size of this part of the array in bytes follows
-            count = -count
-            _long(stream)
-        if len(entries) + count > MAX_HEAVY_HITTERS:
-            raise too_large_report()
-        for _ in range(count):
-            entry: Any = fastavro.schemaless_reader(stream, _parsed("heavy_hitter"), None)
-            entries.append(HeavyHitter(**entry))
-    rest: Any = fastavro.schemaless_reader(stream, _parsed("behind"), None)
-    return checked_report(WindowReport(heavy_hitters=entries, **fields, **rest))
-
-
-def _long(stream: IO[bytes]) -> int:
-    number: Any = fastavro.schemaless_reader(stream, _parsed("long"), None)
-    return int(number)
-
-
-@functools.cache
-def _parsed(name: str) -> Any:
-    """Parsed schemas: of a container, a number, a heavy hitter, and the fields of a report before and behind them."""
-    schema = _without(WINDOW_REPORT_AVRO_SCHEMA, "logicalType")  # a long may hold times that datetime cannot
-    fields = schema["fields"]
-    place = [field["name"] for field in fields].index("heavy_hitters")
-    known: dict[str, Any] = {"container": _CONTAINER, "long": "long"}
-    known |= {"before": {**schema, "fields": fields[:place]}, "behind": {**schema, "fields": fields[place + 1 :]}}
-    known |= {"heavy_hitter": fields[place]["type"]["items"]}
-    return fastavro.parse_schema(known[name])
-
-
-def _without(schema: Any, *keys: str) -> Any:
-    """The same schema without these keys, wherever they stand."""
-    if isinstance(schema, list):
-        return [_without(branch, *keys) for branch in schema]
-    if isinstance(schema, dict):
-        return {key: _without(value, *keys) for key, value in schema.items() if key not in keys}
-    return schema
+    return header, _reports(handle, codec == b"deflate", container["sync"])
 
 
 def _shape(schema: Any) -> Any:
     """What decoding needs of a schema, to compare."""
     return _without(schema, "doc", "namespace", "default")
+
+
+def _reports(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[WindowReport]:
+    """Of all blocks."""
+    while handle.read(1):
+        handle.seek(-1, io.SEEK_CUR)
+        count, length = _decoded(handle, _LONG), _decoded(handle, _LONG)
+        data = handle.read(length if 0 <= length <= _MAX_BLOCK_BYTES else 0)
+        if handle.read(_SYNC_BYTES) != sync or len(data) != length:
+            raise ReportFileError("the Avro file is truncated or damaged, or has too large a block: write it again.")
+        if is_packed:
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+            data = inflater.decompress(data, _MAX_BLOCK_BYTES)
+            if inflater.unconsumed_tail:
+                raise ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
+        stream = io.BytesIO(data)
+        for _ in itertools.repeat(None, max(0, count)):
+            yield _read_report(stream)
+        if stream.tell() != len(data):
+            raise ReportFileError("a block of the Avro file holds more than its records.")
+
+
+def _read_report(stream: IO[bytes]) -> WindowReport:
+    """The report at the position of a stream. Heavy hitters are counted before they are decoded."""
+    fields, entries = _decoded(stream, _BEFORE), list[HeavyHitter]()
+    while count := _decoded(stream, _LONG):
+        if count < 0:  # the size of this part of the array in bytes follows
+            count = -count
+            _decoded(stream, _LONG)
+        if len(entries) + count > MAX_HEAVY_HITTERS:
+            raise too_large_report()
+        entries += (HeavyHitter(**_decoded(stream, _ENTRY)) for _ in range(count))
+    return checked_report(WindowReport(heavy_hitters=entries, **fields, **_decoded(stream, _BEHIND)))
+
+
+def _decoded(stream: IO[bytes], schema: Any) -> Any:
+    return fastavro.schemaless_reader(stream, schema, None)

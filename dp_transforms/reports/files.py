@@ -1,17 +1,15 @@
 """Report files by path: written to exactly one path, or whole in place of the one that the same step wrote first; and
-read as hostile input, one by one, or those of one run together."""
+read as hostile input."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_records import (
     ReportFileError,
     ReportHeader,
@@ -23,12 +21,7 @@ from dp_transforms.reports.report_records import (
 from dp_transforms.stores.local_files import Path, open_regular, write_whole
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
-_ENDINGS = {
-    ".avro": "avro",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
+_ENDINGS = {".avro": "avro", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _ENDINGS_OF_TABLES = (".parquet", ".pq", ".csv")
 
 
@@ -39,6 +32,12 @@ def report_format(path: Path) -> str:
         table = " For a table of it: shh show REPORT --output FILE." if ending in _ENDINGS_OF_TABLES else ""
         raise ReportFileError(f"{_quoted(path)} must end in one of {', '.join(_ENDINGS)} to say its format.{table}")
     return _ENDINGS[ending]
+
+
+def is_report_file(path: Path) -> bool:
+    """By its ending. Hidden ones are drafts."""
+    name = pathlib.Path(path)
+    return name.suffix.lower() in _ENDINGS and not name.name.startswith(".")
 
 
 def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], file_format: str) -> bytes:
@@ -69,77 +68,23 @@ def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
     """The header and the reports of a local file or a URL. Every record is checked. Raises ReportFileError."""
     is_avro = report_format(path) == "avro"
     try:
-        handle = _open(path)
+        if is_remote(path):
+            handle: BinaryIO = io.BufferedReader(open_stored(look_at(os.fspath(path))))
+        else:
+            handle = open_regular(path)
     except UrlError as error:
         raise ReportFileError(str(error)) from None
     except OSError as error:
         raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
-    with handle, _hostile(path):
-        if is_avro:
-            from dp_transforms.reports import avro
+    try:  # a parser may raise anything, with words that hold some of the file
+        with handle:
+            if is_avro:
+                from dp_transforms.reports import avro
 
-            header, reports = avro.read(handle)
-        else:
-            header, reports = read_json_lines(handle)
-        return header, list(reports)
-
-
-def report_files_in(folder: Path) -> list[str]:
-    """The paths of the report files of a folder, by their endings. Hidden ones are drafts. Raises ReportFileError."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise ReportFileError(f"cannot read {_quoted(folder)}: {error.strerror}. Check the path.") from error
-    found = [name for name in names if pathlib.Path(name).suffix.lower() in _ENDINGS and not name.startswith(".")]
-    return [os.path.join(folder, name) for name in found]
-
-
-def read_report_files(paths: Sequence[Path]) -> tuple[ReportHeader, list[WindowReport]]:
-    """The report of a run whose parts are in files of their own.
-
-    Raises ReportFileError as `read_report_file` does, and for a file of another run or a window that two files have.
-    """
-    headers: list[ReportHeader] = []
-    owners: dict[tuple[str, int, int], int] = {}
-    found: list[WindowReport] = []
-    for number, path in enumerate(paths):
-        header, reports = read_report_file(path)
-        headers.append(header)
-        both = f"{_quoted(paths[0])} and {_quoted(path)}"
-        if (header.run_id, header.stream) != (headers[0].run_id, headers[0].stream):
-            raise ReportFileError(
-                f"{both} are of different runs. Only the parts of one run (shh replay --state) make one report: show"
-                " them one by one."
-            )
-        if header.plan != headers[0].plan:
-            raise ReportFileError(f"{both} have one run id and different plans. One of them is not of this run.")
-        if header.of_blocks != headers[0].of_blocks:
-            raise ReportFileError(
-                f"{both} are of the {headers[0].unit}s and of the {header.unit}s of a run. Show them one by one."
-            )
-        for report in reports:
-            first = owners.setdefault((report.stream, report.window_start, report.window_end), number)
-            if first != number:
-                raise ReportFileError(
-                    f"{_quoted(paths[first])} and {_quoted(path)} both have the window that begins at"
-                    f" {format_utc(report.window_start)}. Name each part of a run once."
-                )
-            found.append(report)
-    return headers[0], in_file_order(found)
-
-
-def _open(path: Path) -> BinaryIO:
-    """A local regular file, or what a URL names."""
-    if is_remote(path):
-        return io.BufferedReader(open_stored(look_at(os.fspath(path))))
-    return open_regular(path)
-
-
-@contextlib.contextmanager
-def _hostile(path: Path) -> Iterator[None]:
-    """Replaces any error of a parser by one line that contains nothing of the file."""
-    try:
-        yield
+                header, reports = avro.read(handle)
+            else:
+                header, reports = read_json_lines(handle)
+            return header, list(reports)
     except ReportFileError as error:
         raise ReportFileError(f"{_quoted(path)}: {error}") from error
     except RemoteFileError as error:

@@ -13,9 +13,9 @@ from dp_transforms.checks import html_table
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
+from dp_transforms.reports.files import is_report_file, read_report_file, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
+from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader, RunEnded, in_file_order
 from dp_transforms.reports.trends import Trend, latest_busy, trends
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ class Report:
     """A report of `replay`, or of a file or folder by `read_report`. All of it may be published.
 
     header: the run, its plan and what it guarantees. windows: those with heavy items, by time; also had by iterating.
+    ended: the end of the run of a stream; None while it goes on, and of files.
     Whatever takes Arrow takes it as a table (`to_arrow`): ``polars.DataFrame(report)``, ``duckdb.from_arrow(report)``.
     """
 
     header: ReportHeader
     windows: tuple[WindowReport, ...]
+    ended: RunEnded | None = None
 
     def __iter__(self) -> Iterator[WindowReport]:
         return iter(self.windows)
@@ -106,31 +108,47 @@ class Report:
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:
     """The report of `shh replay` in a file, in several files that are parts of one run, or in a folder of them; or the
-    windows that a stream has written so far into its folder (`ReportFolder.read` says also whether it has ended).
+    windows that a stream has written so far into its folder.
 
-    Raises ReportFileError for what is not a report or cannot be read.
+    Raises ReportFileError for what is not a report or cannot be read, for files of several runs, and for a window that
+    two files have.
     """
     streams = [folder for path in paths if (folder := ReportFolder(os.fspath(path))).is_begun]
+    if len(paths) > 1 and streams:
+        raise ReportFileError(f"{streams[0].name} has the report of a stream. Read it by itself.")
     if streams:
-        if len(paths) > 1:
-            raise ReportFileError(f"{streams[0].name} has the report of a stream. Read it by itself.")
-        return _read_stream(streams[0])
-    files = [file for path in paths for file in (report_files_in(path) if os.path.isdir(path) else [path])]
+        try:
+            header, windows, ended = streams[0].read()
+        except StreamError as error:
+            raise ReportFileError(str(error)) from error
+        assert header is not None, "a folder that is begun has one"
+        return Report(header, tuple(windows), ended)
+    files = [file for path in paths for file in (_files_in(path) if os.path.isdir(path) else [os.fspath(path)])]
     if not files:
-        raise ReportFileError(
-            f"there is no report in {', '.join(repr(os.fspath(path)) for path in paths)}. Check the path."
-        )
-    header, windows = read_report_file(files[0]) if len(files) == 1 else read_report_files(files)
-    return Report(header, tuple(windows))
+        names = ", ".join(repr(os.fspath(path)) for path in paths)
+        raise ReportFileError(f"there is no report in {names}. Check the path.")
+    header, windows = read_report_file(files[0])
+    owners = {each[:3]: files[0] for each in windows}  # by stream and times
+    for path in files[1:]:
+        of_part, more = read_report_file(path)
+        if problem := header.unlike(of_part):
+            raise ReportFileError(f"{files[0]!r} and {path!r} are not of one run: {problem}. Show them one by one.")
+        for report in more:
+            if first := owners.get(report[:3]):
+                raise ReportFileError(
+                    f"{first!r} and {path!r} both have the window that begins at {format_utc(report.window_start)}."
+                    " Name each part of a run once."
+                )
+        owners |= {each[:3]: path for each in more}
+        windows += more
+    return Report(header, tuple(in_file_order(windows)))
 
 
-def _read_stream(folder: ReportFolder) -> Report:
+def _files_in(folder: str | os.PathLike[str]) -> list[str]:
     try:
-        header, windows, _ = folder.read()
-    except StreamError as error:
-        raise ReportFileError(str(error)) from error
-    assert header is not None, "a folder that is begun has one"
-    return Report(header, tuple(windows))
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if is_report_file(name)]
+    except OSError as error:
+        raise ReportFileError(f"cannot read {os.fspath(folder)!r}: {error.strerror}. Check the path.") from error
 
 
 def flat_table(header: ReportHeader, windows: Iterable[Trend]) -> pa.Table:

@@ -4,7 +4,7 @@ A file is written under a hidden name, synced to the disk, and linked to its own
 taken: so one of two workers is first, and a reader sees a whole file or none. A worker that dies leaves at most a
 hidden file, which `open` removes when it is old.
 
-    header.json                              the run, and the format of the reports
+    header.json                              the run: a report file without windows
     2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start and a digest of the name of the stream
     ended.json                               the run has ended
 """
@@ -21,7 +21,6 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,7 +29,6 @@ from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, report_file_bytes
 from dp_transforms.reports.report_records import (
-    MAX_HEADER_BYTES,
     EndedFields,
     ReportFileError,
     ReportHeader,
@@ -52,17 +50,10 @@ from dp_transforms.stores.local_files import check_folder, new_on_disk, open_reg
 
 _HEADER, _ENDED = "header.json", "ended.json"
 _WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.jsonl")
-_FORMAT = "jsonl"  # named in the header, since there were others
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _STALE_SECONDS = 3600  # nobody needs an hour between writing a file and linking it
 _MODE = 0o644
-_MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
-_Fields = TypeVar("_Fields")
-
-
-class _HeaderFile(msgspec.Struct, forbid_unknown_fields=True):
-    header: dict[str, Any]
-    file_format: str
+_MAX_ENDED_BYTES = 1 << 16
 
 
 class _EndedFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,10 +79,6 @@ class ReportFolder(ReportSink):
         return f"the folder {self.path!r}"
 
     @property
-    def address(self) -> str:
-        return self.path
-
-    @property
     def folder(self) -> str:  # type: ignore[override]
         return self.path
 
@@ -107,9 +94,8 @@ class ReportFolder(ReportSink):
             _remove_stale(folder)
             if not self.is_begun:
                 _check_empty(folder)
-                fields = {"header": json.loads(header.to_json()), "file_format": _FORMAT}
-                _put_first(folder / _HEADER, _line(fields))
-            found = _read_header(folder)
+                _put_first(folder / _HEADER, report_file_bytes(header, [], "json"))
+            found, _ = read_report_file(folder / _HEADER)
         check_same_run(self.name, found, header)
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
         return _FolderWriter(folder, self.name, found)
@@ -147,7 +133,7 @@ class _FolderFollower(ReportFollower):
         with _folder_errors(self._folder):
             if not self._sink.is_begun:  # a run may be away for a while
                 return ReportNews(None, [], None, self._header is None)
-            header = _read_header(self._folder)
+            header, _ = read_report_file(self._folder / _HEADER)
             asked = dataclasses.replace(header, run_id=self._run_id or header.run_id)
             check_same_run(self._sink.name, header, asked)
             is_new = header != self._header
@@ -174,7 +160,7 @@ class _FolderWriter(ReportWriter):
     def put_first(self, record: Answer) -> bool:
         path = self._path(record)
         if isinstance(record, RunEnded):
-            _put_first(path, _line({"ended": record._asdict()}))
+            _put_first(path, json.dumps({"ended": record._asdict()}, ensure_ascii=False).encode() + b"\n")
             return self.ended() == record
         content = report_file_bytes(self.header, [record], "json")
         # Other bytes can be the same report.
@@ -229,28 +215,12 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
     return held[0]
 
 
-def _read_header(folder: pathlib.Path) -> ReportHeader:
-    fields = _read_fields(folder / _HEADER, _HeaderFile)
-    if fields.file_format != _FORMAT:
-        raise ReportFileError(f"{str(folder / _HEADER)!r} names no JSON lines. Start a new run in another folder.")
-    return ReportHeader.from_fields(fields.header)
-
-
 def _read_ended(folder: pathlib.Path) -> RunEnded | None:
-    if not (folder / _ENDED).exists():
+    path = folder / _ENDED
+    if not path.exists():
         return None
-    return checked_ended(msgspec.structs.astuple(_read_fields(folder / _ENDED, _EndedFile).ended))
-
-
-def _read_fields(path: pathlib.Path, kind: type[_Fields]) -> _Fields:
-    try:
-        return decode_json(read_regular(path, _MAX_FIELDS_BYTES), kind, _MAX_FIELDS_BYTES)
-    except ReportFileError:
-        raise ReportFileError(f"{str(path)!r} was not written by shh. Start a new run in another folder.") from None
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    found = decode_json(read_regular(path, _MAX_ENDED_BYTES), _EndedFile, _MAX_ENDED_BYTES)
+    return checked_ended(msgspec.structs.astuple(found.ended))
 
 
 def _check_empty(folder: pathlib.Path) -> None:

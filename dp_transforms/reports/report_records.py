@@ -74,6 +74,17 @@ class ReportHeader:
         """What has items in this report, in a word."""
         return "block" if self.of_blocks else "window"
 
+    def unlike(self, other: ReportHeader) -> str:
+        """In what it is not of the same report of the same run as another header; "" if it is."""
+        for name in ("run_id", "stream"):
+            if (own := getattr(self, name)) != (of_other := getattr(other, name)):
+                return f"its {name} is {own!r}, and not {of_other!r}"
+        if self.plan != other.plan:
+            return f"it has another plan, and run {self.run_id!r} keeps its plan to the end"
+        if self.of_blocks != other.of_blocks:
+            return f"it has the {self.unit}s of run {self.run_id!r}, and not its {other.unit}s"
+        return ""
+
     def to_json(self) -> str:
         """One line of JSON. Raises ReportFileError for fields of other types, and for what is no JSON or too long."""
         fields = {"version": HEADER_VERSION, "run_id": self.run_id, "stream": self.stream, "guarantee": self.guarantee}

@@ -71,10 +71,6 @@ class ReportTopic(ReportSink):
     def name(self) -> str:
         return f"the topic {self.topic!r}"
 
-    @property
-    def address(self) -> str:
-        return f"kafka://{self.bootstrap_servers}/{self.topic}"
-
     def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
         return (None, [], None) if is_fresh else self.read(run_id)
 

@@ -57,11 +57,6 @@ class ReportSink(abc.ABC):
     def name(self) -> str:
         """How errors name it."""
 
-    @property
-    @abc.abstractmethod
-    def address(self) -> str:
-        """What `sink_of` makes it of."""
-
     def check_can_be_written(self, *, is_local: bool) -> None:
         """Before a job. is_local: whether all workers are on this machine. Raises ValueError, whose message goes behind
         the name of an option."""
@@ -189,20 +184,8 @@ def _second(record: Answer) -> str:
 
 def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:
     """Raises StreamError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
-    for name in ("run_id", "stream"):
-        here, given = getattr(found, name), getattr(header, name)
-        if here != given:
-            raise StreamError(
-                f"{place} belongs to another run: its {name} is {here!r}, and this run has {given!r}. Name another"
-                " place, or give this run the same one to continue it."
-            )
-    if found.plan != header.plan:
+    if problem := found.unlike(header):
         raise StreamError(
-            f"{place} belongs to run {header.run_id!r} with another plan. A run keeps its plan to the end: start a new"
-            " run, with a new run id and another place."
-        )
-    if found.of_blocks != header.of_blocks:
-        raise StreamError(
-            f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
-            f" {header.unit}s. Name another place."
+            f"{place} belongs to another run: {problem}. Name another place, or give this run the same one to continue"
+            " it."
         )

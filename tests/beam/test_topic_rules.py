@@ -52,7 +52,7 @@ def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path):
     ):
         sink = request_of(tmp_path, *given, *words).sink
         assert isinstance(sink, ReportTopic)
-        assert (sink.address, sink.client_config_file) == (words[1], config)
+        assert (f"kafka://{sink.bootstrap_servers}/{sink.topic}", sink.client_config_file) == (words[1], config)
         job = ["--input", given[1], "--output", words[1], "--plan", "p", "--kafka-config", one]
         assert script(STREAM).output_of(script(STREAM).parser().parse_args(job)) == sink
 

@@ -82,7 +82,7 @@ def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder):
         words = " ".join(each.stdout.split())
         assert f"So with the run's report of {other}, where there is one." in words
         assert f"yes: All windows are {kind} of the plan." in words
-    assert "are of the windows and of the blocks of a run" in error_line(
+    assert "are not of one run: it has the windows of run" in error_line(
         shh("show", "windows.jsonl", "blocks.jsonl", cwd=folder)
     )
     assert shh("show", "blocks.jsonl", "--html", "blocks.html", cwd=folder).returncode == 0

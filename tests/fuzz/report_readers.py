@@ -24,7 +24,7 @@ from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, read_run
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
 from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
@@ -137,7 +137,7 @@ def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
 
 def _read_folder(_sample: Sample, path: str) -> Any:
     try:
-        header, reports, ended = read_run(path)
+        header, reports, ended = ReportFolder(path).read()
         found = [repr(header), repr(reports), repr(ended)]
         # A run goes on in a folder that can be read.
         writer = ReportFolder(path).open(header)
