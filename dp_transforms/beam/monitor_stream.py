@@ -154,35 +154,20 @@ class MonitorStream(beam.PTransform):
             self._poll_seconds,
         )
         poll = (PollInLoopDoFn if is_loop else PollInTimersDoFn)(polling, noise_key, self._public_items)
-        messages, rejected = begin | "PollPartitions" >> _PollPartitions(poll, polling)
+        elements = begin | "PollPartitions/Once" >> beam.Impulse()
+        if not is_loop:
+            keep_alive = beam.ParDo(KeepAliveDoFn(list(partitions))).with_output_types(tuple[str, int])
+            elements |= "PollPartitions/Partitions" >> keep_alive
+        polled = elements | "PollPartitions/Poll" >> beam.ParDo(poll).with_outputs(REJECTED, _INTENTS, main="messages")
+        messages, rejected, intents = polled.messages, polled[REJECTED], polled[_INTENTS]
+        messages.element_type, rejected.element_type = convert_to_beam_type(ToShard), RejectedEvents
+        if polling.confirm:
+            intents.element_type = str
+            _ = intents | "PollPartitions/Confirm" >> beam.FlatMap(confirm).with_output_types(str)
+        # Each partition announces to every shard of users when it closes a window: so each shard has as many senders.
         release = ReleaseStagesInOrder(self._stages, noise_key, self._shards, len(partitions))
         reports, ended = messages | "Release" >> release
         return StreamOutput(reports, ended, rejected)
-
-
-class _PollPartitions(beam.PTransform):
-    """Start of a pipeline -> ``(shard of users, message)``, and `RejectedEvents`.
-
-    Each partition announces to every shard of users when it closes a window, so that each shard has as many senders as
-    there are partitions.
-    """
-
-    def __init__(self, poll: beam.DoFn, polling: Polling) -> None:
-        super().__init__()
-        self._poll, self._polling = poll, polling
-
-    def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
-        elements = begin | "Once" >> beam.Impulse()
-        if isinstance(self._poll, PollInTimersDoFn):
-            keep_alive = KeepAliveDoFn(list(self._polling.partitions))
-            elements |= "Partitions" >> beam.ParDo(keep_alive).with_output_types(tuple[str, int])
-        polled = elements | "Poll" >> beam.ParDo(self._poll).with_outputs(REJECTED, _INTENTS, main="messages")
-        polled.messages.element_type = convert_to_beam_type(ToShard)
-        polled[REJECTED].element_type = RejectedEvents
-        if self._polling.confirm:
-            polled[_INTENTS].element_type = str
-            _ = polled[_INTENTS] | "Confirm" >> beam.FlatMap(confirm).with_output_types(str)
-        return polled.messages, polled[REJECTED]
 
 
 class _PollDoFn(KeyedDoFn):

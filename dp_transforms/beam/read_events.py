@@ -130,7 +130,6 @@ class CollectEvents(beam.PTransform):
         """Raises ValueError where elements of this type cannot have these fields, or have numbers for times without a
         unit."""
         names, time = _names_of(element_type), self._time
-        by_function = callable(self._user), callable(self._items[0])
         if names is not None:
             for flag, field in self._fields:
                 if isinstance(field, str) and field not in names:
@@ -140,21 +139,14 @@ class CollectEvents(beam.PTransform):
                     )
             if isinstance(time, str) and self._time_unit is None and {names[time], *get_args(names[time])} & _NUMBERS:
                 raise ValueError(f"the field {time!r} has numbers: give time_unit, one of s, ms, us.")
-        elif may_be_mapping(element_type):  # whose keys no type says
             return
-        elif all(by_function):
-            if isinstance(time, str):
-                raise ValueError("the input has no schema: give a function for time as well.")
-        elif any(by_function):
-            raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
-        elif not _may_be_pair(element_type):
+        by_name = [flag for flag, field in self._fields if isinstance(field, str)]
+        if by_name and not (_may_have_any_field(element_type) or (_is_pair(element_type) and "time" not in by_name)):
             raise ValueError(
-                "the input must have a schema, or be dicts, pairs (user, item) or EventBatch, got elements of"
-                f" {element_type!r}."
-                " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
+                f"the input has no schema, its elements are {element_type!r}: give functions for {', '.join(by_name)}."
+                " Without functions it must be rows, dicts, pairs (user, item), which have no time, or EventBatch;"
+                " declare the type of pairs with .with_output_types(tuple[str, str])."
             )
-        elif isinstance(time, str) and not _is_anything(element_type):
-            raise ValueError("pairs (user, item) have no field for their time: give a function for time.")
 
 
 def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:
@@ -188,22 +180,18 @@ def _names_of(element_type: Any) -> dict[str, Any] | None:
     return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
 
 
-def may_be_mapping(element_type: Any) -> bool:
-    """Whether elements of this type are dicts or other mappings, or may also be: of a Union."""
+def _may_have_any_field(element_type: Any) -> bool:
+    """Of anything, of dicts and other mappings, and of a Union with one of them no type says which fields they have."""
     constraint = typehints.normalize(element_type)
     if isinstance(constraint, typehints.UnionConstraint):
-        return any(map(may_be_mapping, constraint.union_types))
-    return isinstance(constraint, (typehints.DictConstraint, typehints.MappingTypeConstraint))
+        return any(map(_may_have_any_field, constraint.union_types))
+    mappings = typehints.DictConstraint, typehints.MappingTypeConstraint
+    return element_type in (Any, typehints.Any, object) or isinstance(constraint, mappings)
 
 
-def _may_be_pair(element_type: Any) -> bool:
+def _is_pair(element_type: Any) -> bool:
     constraint = typehints.normalize(element_type)
-    is_tuple = isinstance(constraint, typehints.TupleHint.TupleConstraint)
-    return _is_anything(element_type) or (is_tuple and len(constraint.tuple_types) == 2)
-
-
-def _is_anything(element_type: Any) -> bool:
-    return element_type in (Any, typehints.Any, object)
+    return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
 
 
 class CollectEventsOfKeys(beam.PTransform):

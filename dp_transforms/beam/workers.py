@@ -26,6 +26,7 @@ from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.operator_counts import (
     BUDGET_STATE_BYTES,
     CLOCK_LAG_SECONDS,
@@ -38,7 +39,7 @@ from dp_transforms.core.operator_counts import (
     WINDOWS_SENT,
 )
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.reports.report_records import RunEnded
@@ -125,7 +126,7 @@ class KeyedDoFn(beam.DoFn):
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, public_items: PublicItemsSource | None = None) -> None:
         self._run, self._noise_key, self._public_items_source = run, noise_key, public_items
-        self._public_items: PublicItemsTable | None = None
+        self._public_items: ItemTable | None = None
 
     def setup(self) -> None:
         self._keys = self._run.stream_keys(self._noise_key.get_secret_bytes())

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from dp_transforms.core.columns import concatenated_ranges
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
-from dp_transforms.core.hit_noise import QueryNoise, digests_of_groups, epsilon_spent, query_noise, release_rule
+from dp_transforms.core.hit_noise import QueryNoise, ReleaseRule, digests_of_groups, epsilon_spent, query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, report_of_window
@@ -148,7 +148,7 @@ class HeavyHitterMonitor:
         self._plan = plan
         self._keys = keys
         self._noise = query_noise(plan, keys)
-        self._rule = release_rule(plan)
+        self._rule = ReleaseRule.of_plan(plan)
 
     def close_windows(self, parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[tuple[int, WindowReport]]:
         """Tests the candidates of each window in keyed-hash order and updates the state. parts: in the order of their

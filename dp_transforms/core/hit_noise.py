@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_tail_integer, upper_tail_integers
-from dp_transforms.checks import LARGEST_WHOLE, check_whole
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.core.randomness import StreamKeys, Words, sum_modulo_2_128
@@ -144,64 +143,38 @@ class Release(NamedTuple):
     charged: bool
 
 
-ReleaseRule = Callable[[int], Release | None]
-"""Post-processing of one noisy count; None means that nothing is published ("bot")."""
-
-
 @dataclasses.dataclass(frozen=True)
-class AboveThreshold:
-    """Publishes an item whose noisy count reaches the threshold, with the count or without; every holder is charged.
+class ReleaseRule:
+    """What one noisy count leads to: a `Release`, or None ("bot") below the threshold.
 
-    Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and its outcomes other than
-    "bot" are a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.3). With the two noises of
-    ThresholdMonitorEvolving ([KMS21] Algorithm 5), its theorem, which allows no count to be published. Condition: users
-    are excluded once they have paid their hits ([CL23] Algorithm 5). Unit: one user.
+    zone_width: None: an item that reaches the threshold is published, with_counts or without, and each holder is
+    charged. W: it is named, and charged only in the zone of W integers from the threshold on; above that it is named at
+    no charge, and its noisy count is never published (the zone alone is in the target).
+
+    Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP. Without a zone its outcomes
+    other than "bot" are a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.3); the zone is one with
+    ``q = (1 - e^{-W epsilon})/(e^epsilon + 1)``. With the two noises of ThresholdMonitorEvolving ([KMS21] Algorithm 5)
+    its theorem, which allows no count to be published. Condition: users are excluded once they have paid their hits
+    ([CL23] Algorithm 5). Unit: one user.
     """
 
     threshold: int
-    with_counts: bool
+    zone_width: int | None = None
+    with_counts: bool = True
 
-    def __post_init__(self) -> None:
-        check_whole("threshold", self.threshold, -LARGEST_WHOLE)
+    @classmethod
+    def of_plan(cls, plan: Plan) -> ReleaseRule:
+        zone_width = plan.charged_hits.zone_width if plan.charged_hits.mode == "hits" else None
+        return cls(plan.threshold, zone_width, plan.counts)
 
     def __call__(self, noisy_count: int) -> Release | None:
         if noisy_count < self.threshold:
             return None
-        return Release(zone=None, noisy_count=noisy_count if self.with_counts else None, charged=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class BetweenThresholds:
-    """Names an item whose noisy count reaches the threshold; charges only when it lies in the zone just above it.
-
-    threshold: lower edge t_l of the zone. zone_width: its number W of integers; from ``threshold + W`` on an item is
-    ``above``: named at no charge, and its noisy count is never published (the zone alone is in the target).
-
-    Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and the zone is a q-target,
-    ``q = (1 - e^{-W epsilon})/(e^epsilon + 1)``. Condition: users are excluded once they have paid their hits. Unit:
-    one user.
-    """
-
-    threshold: int
-    zone_width: int
-
-    def __post_init__(self) -> None:
-        check_whole("threshold", self.threshold, -LARGEST_WHOLE)
-        check_whole("zone_width", self.zone_width, 1)
-
-    def __call__(self, noisy_count: int) -> Release | None:
-        if noisy_count < self.threshold:
-            return None
+        if self.zone_width is None:
+            return Release(zone=None, noisy_count=noisy_count if self.with_counts else None, charged=True)
         if noisy_count < self.threshold + self.zone_width:
             return Release(zone="between", noisy_count=noisy_count, charged=True)
         return Release(zone="above", noisy_count=None, charged=False)
-
-
-def release_rule(plan: Plan) -> ReleaseRule:
-    """What is published of a noisy count, and whether it is a hit."""
-    if plan.charged_hits.mode == "hits":
-        return BetweenThresholds(plan.threshold, plan.charged_hits.zone_width)
-    return AboveThreshold(plan.threshold, plan.counts)
 
 
 def epsilon_spent(plan: Plan, hit_bound: int) -> float:

@@ -59,6 +59,21 @@ class ItemTable:
             found.append(self.parts[part].take(pa.array(self.places[order[items]] - begins[part])))
         return pa.concat_arrays(found).take(pa.array(np.argsort(order)))
 
+    @functools.cached_property
+    def _high(self) -> npt.NDArray[np.uint64]:
+        return np.ascontiguousarray(self.hashes[:, 0])
+
+    def contains(self, hashes: Words) -> npt.NDArray[np.bool_]:
+        """Whether each item is in the table. hashes: uint64[n, 2]. Returns bool[n]."""
+        at, found = np.searchsorted(self._high, hashes[:, 0]), np.zeros(len(hashes), dtype=np.bool_)
+        while True:  # again only if two items of the table share a high word
+            place = np.minimum(at, len(self) - 1)
+            same_high = (at < len(self)) & (self._high[place] == hashes[:, 0])
+            found |= same_high & (self.hashes[place, 1] == hashes[:, 1])
+            if not np.any(same_high & ~found):
+                return found
+            at = at + 1
+
     def take(self, items: npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice) -> ItemTable:
         """The sub-table of these positions (ascending ones, a slice, or bool[k])."""
         return ItemTable(self.hashes[items], self.parts, self.places[items])

@@ -18,7 +18,6 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ
 from dp_transforms.core.planned_run import RunPart
-from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import GroupKey, Sharding
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -40,7 +39,7 @@ class PackContributions:
         return self.part or RunPart.whole(self.schedule)
 
     def pack(
-        self, batch: EventBatch, keys: IdKeys, public_items: PublicItemsTable | None, counts: Counter[str]
+        self, batch: EventBatch, keys: IdKeys, public_items: ItemTable | None, counts: Counter[str]
     ) -> Iterator[Packed]:
         """Events outside the declared range, and those of other than public items, are counted for the operator, and
         left out."""

@@ -26,7 +26,7 @@ from dp_transforms.core.event_batch import ID_RULE, MAX_ID_BYTES, are_ids, id_co
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.noise_table import Inversion
-from dp_transforms.core.randomness import BlockFunction, IdHasher, IdKeys, StreamKeys, Words
+from dp_transforms.core.randomness import BlockFunction, IdKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import full_name, is_remote, read_stored
@@ -148,34 +148,6 @@ class PublicItems:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class PublicItemsTable:
-    """All items of a known domain. 16 bytes and the label for each."""
-
-    def __init__(self, table: ItemTable) -> None:
-        self.items = table
-        self._high = np.ascontiguousarray(table.hashes[:, 0])
-
-    @classmethod
-    def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> PublicItemsTable:
-        return cls(ItemTable.of_labels(labels, hash_items)[0])
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def contains(self, hashes: Words) -> npt.NDArray[np.bool_]:
-        """Whether each item is in the domain. hashes: uint64[n, 2]. Returns bool[n]."""
-        high, low = hashes[:, 0], hashes[:, 1]
-        at = np.searchsorted(self._high, high)
-        found = np.zeros(len(hashes), dtype=np.bool_)
-        while True:  # again only if two items of the domain share a high word
-            place = np.minimum(at, len(self) - 1)
-            same_high = (at < len(self)) & (self._high[place] == high)
-            found |= same_high & (self.items.hashes[place, 1] == low)
-            if not np.any(same_high & ~found):
-                return found
-            at = at + 1
-
-
 @dataclasses.dataclass(frozen=True)
 class PublicItemsSource:
     """The public items of a plan, as they travel to workers: the path or URL of a file that every worker can read, or
@@ -207,7 +179,7 @@ class PublicItemsSource:
         source._checked()
         return source
 
-    def table(self, keys: IdKeys) -> PublicItemsTable:
+    def table(self, keys: IdKeys) -> ItemTable:
         """Its items by their keyed hashes: once in a process, for all steps of a run that need them. Raises ValueError
         unless they are those of the plan."""
         # Differs from key to key, and does not reveal the key: the keyed hash of a fixed text.
@@ -217,7 +189,7 @@ class PublicItemsSource:
             if which not in _TABLES:
                 labels = self._checked().labels
                 _TABLES.clear()
-                _TABLES[which] = PublicItemsTable.of_labels(labels, keys.hash_items)
+                _TABLES[which] = ItemTable.of_labels(labels, keys.hash_items)[0]
             return _TABLES[which]
 
     def _checked(self) -> PublicItems:
@@ -225,7 +197,7 @@ class PublicItemsSource:
         return items.checked(self.size, self.fingerprint)
 
 
-_TABLES: dict[tuple[int, str, bytes], PublicItemsTable] = {}  # at most one
+_TABLES: dict[tuple[int, str, bytes], ItemTable] = {}  # at most one
 _LOCK = threading.Lock()
 
 
@@ -245,13 +217,16 @@ _LOCK = threading.Lock()
 class EmptyItems:
     """The empty items of a run, as cells without holders or without a sum: the same whenever and wherever drawn.
 
-    tail: the probability that the noise alone reaches the threshold, in units of 2^-128.
+    items: all public ones. tail: the probability that the noise alone reaches the threshold, in units of 2^-128: each
+    item is drawn in each window with it. uniforms: keyed function of pairs (window, number): number 0 decides how many
+    items are drawn, and 1, 2, ... which. The distance from the exact law is at most ``empty_items_total_variation``, of
+    `discrete_laplace_law`, a window.
     """
 
-    def __init__(self, public_items: PublicItemsTable, tail: int, keys: StreamKeys) -> None:
-        self._items = public_items.items
-        self._draws = EmptyItemDraws(len(public_items), tail, keys.empty_item_uniforms())
-        self._drawn = functools.lru_cache(maxsize=1)(self._draw)  # for one shard after the other
+    def __init__(self, items: ItemTable, tail: int, uniforms: BlockFunction) -> None:
+        self._items, self._uniforms = items, uniforms
+        self._count = Inversion(binomial_integers(len(items), tail))
+        self._drawn = functools.lru_cache(maxsize=1)(self._draw_windows)  # for one shard after the other
 
     def without_holders(self, first: int, end: int, shard: int = 0, shards: int = 1) -> ItemHolders:
         """Those of the windows ``first .. end - 1`` in one shard of items."""
@@ -269,27 +244,13 @@ class EmptyItems:
         rows = np.flatnonzero(self._items.hashes[items, 1] % np.uint64(shards) == shard)
         return windows[rows], items[rows]
 
-    def _draw(self, first: int, end: int) -> tuple[Whole, Whole]:
-        drawn = list(self._draws.by_window(end, first))
+    def _draw_windows(self, first: int, end: int) -> tuple[Whole, Whole]:
+        drawn = list(self.by_window(end, first))
         windows = np.repeat([window for window, _ in drawn], [len(items) for _, items in drawn]).astype(np.int64)
         return windows, np.concatenate([np.zeros(0, dtype=np.int64), *(items for _, items in drawn)])
 
-
-class EmptyItemDraws:
-    """Subsets of ``0 .. domain_size - 1``, one a window: each position is in it with the same probability.
-
-    tail: that probability in units of 2^-128. uniforms: keyed function of pairs (window, number): number 0 decides how
-    many positions there are, and 1, 2, ... which. The distance from the exact law is at most
-    ``empty_items_total_variation``, of `discrete_laplace_law`, a window.
-    """
-
-    def __init__(self, domain_size: int, tail: int, uniforms: BlockFunction) -> None:
-        self._domain_size = domain_size
-        self._uniforms = uniforms
-        self._count = Inversion(binomial_integers(domain_size, tail))
-
     def by_window(self, end: int, first: int = 0) -> Iterator[tuple[int, Whole]]:
-        """The windows ``first .. end - 1`` with a subset that is not empty, each with its positions, ascending."""
+        """The windows ``first .. end - 1`` in which any is drawn, each with the positions of its items, ascending."""
         if not len(self._count):
             return  # the probability is too small for any 128-bit number
         for low in range(first, end, _WINDOWS_AT_ONCE):
@@ -300,16 +261,16 @@ class EmptyItemDraws:
 
     def _positions(self, window: int, count: int) -> Whole:
         """A uniform subset of `count` positions: the first different ones in a sequence of uniform positions."""
-        if 2 * count > self._domain_size:
-            left_out = self._positions(window, self._domain_size - count)
-            return np.setdiff1d(np.arange(self._domain_size), left_out)
-        # High words above the largest multiple of the domain's size are skipped: what is left is exactly uniform.
-        largest = np.uint64((1 << 64) // self._domain_size * self._domain_size - 1)
+        size = len(self._items)
+        if 2 * count > size:
+            return np.setdiff1d(np.arange(size), self._positions(window, size - count))
+        # High words above the largest multiple of the list's size are skipped: what is left is exactly uniform.
+        largest = np.uint64((1 << 64) // size * size - 1)
         drawn = 2 * count + 8
         while True:
             numbers = np.arange(1, drawn + 1)
             high = self._draw(np.full(drawn, window), numbers)[:, 0]
-            positions = (high[high <= largest] % np.uint64(self._domain_size)).astype(np.int64)
+            positions = (high[high <= largest] % np.uint64(size)).astype(np.int64)
             _, first = np.unique(positions, return_index=True)
             if len(first) >= count:
                 return np.sort(positions[np.sort(first)[:count]])

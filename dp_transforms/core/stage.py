@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.planned_run import PlannedRun, RunPart
-from dp_transforms.core.public_items import PublicItemsSource, PublicItemsTable
+from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.state_chunks import Kind, pack_by_bucket
 from dp_transforms.core.tables import Table
@@ -159,9 +160,7 @@ class Step(abc.ABC):
     KIND: ClassVar[Kind | None] = None
     sends_to_all: ClassVar[bool] = False
 
-    def __init__(
-        self, plan: Plan, keys: StreamKeys, public_items: PublicItemsTable | None = None, number: int = 0
-    ) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, public_items: ItemTable | None = None, number: int = 0) -> None:
         self.plan, self.keys, self.public_items, self.round = plan, keys, public_items, number
 
     @property

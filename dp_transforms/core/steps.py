@@ -101,7 +101,8 @@ class FindCandidates(Step):
     @functools.cached_property
     def _empty(self) -> EmptyItems | None:
         items, noise = self.public_items, query_noise(self.plan, self.keys)
-        return None if items is None else EmptyItems(items, noise.empty_item_tail(), self.keys)
+        uniforms = self.keys.empty_item_uniforms()
+        return None if items is None else EmptyItems(items, noise.empty_item_tail(), uniforms)
 
     def process(self, state: None, columns: ItemHolders, span: Span, counts: Counts, *named: Messages) -> ItemHolders:
         if self._empty is not None:
@@ -198,8 +199,8 @@ class NameItems(Step):
 
     @functools.cached_property
     def _empty(self) -> EmptyItems | None:
-        items = self.public_items
-        return None if items is None else EmptyItems(items, self._namer.empty_item_tail, self.keys)
+        items, uniforms = self.public_items, self.keys.empty_item_uniforms()
+        return None if items is None else EmptyItems(items, self._namer.empty_item_tail, uniforms)
 
     @property
     def runs_on_empty(self) -> bool:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import ROUNDING, not_prior_probability, smallest_whole, upper_tail
 from dp_transforms.checks import check_fraction, check_whole
-from dp_transforms.core.hit_noise import AboveThreshold, BetweenThresholds, Release, ReleaseRule
+from dp_transforms.core.hit_noise import Release, ReleaseRule
 from dp_transforms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.papers.query import LinearQuery, check_grid, epsilon_per_unit, units_up
 from dp_transforms.papers.threshold_monitor import UserCounters
@@ -72,7 +72,7 @@ class IndividualCharging:
     def ask(self, query: LinearQuery, threshold: float) -> Release | None:
         """What is published, or None ("bot"). threshold: rounded up to the grid; `noisy_count` is in units."""
         self._counters.check_query(query, self._grid)
-        rule = self._rule(units_up(threshold, self._grid))
+        rule = ReleaseRule(units_up(threshold, self._grid), self._zone_width)
         total = query.answer_to_counts(self._counters.active().astype(np.int64))
         release = rule(total + self._noise.discrete_laplace(self._epsilon_per_unit))
         if release is None:
@@ -100,8 +100,3 @@ class IndividualCharging:
     def active(self) -> npt.NDArray[np.bool_]:
         """bool[n]: who has paid less than `hits`. For tests and operators: do not publish it."""
         return self._counters.active()
-
-    def _rule(self, threshold: int) -> ReleaseRule:
-        if self._zone_width is None:
-            return AboveThreshold(threshold, with_counts=True)
-        return BetweenThresholds(threshold, self._zone_width)

@@ -21,7 +21,6 @@ from dp_transforms.audit.noise_law import Whole
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.stage import Span, Step
 from dp_transforms.core.steps import NameRound, WeighRound, stages_of
@@ -87,7 +86,7 @@ def _run_copies(trial: Trial, plan: TrialPlan, secret: bytes, with_user: bool) -
     scene, keys = trial.scene, plan.stream_keys(secret)
     levels, sizes = np.zeros((2, trial.copies, scene.windows, scene.items), dtype=np.int64)
     all_items = labels_of(trial.copies * scene.items)
-    domain = PublicItemsTable.of_labels(all_items, keys.hash_items) if scene.is_domain else None
+    domain = ItemTable.of_labels(all_items, keys.hash_items)[0] if scene.is_domain else None
     rows = _rows(scene, trial.copies, with_user)
     pairs = contributions_of(rows, keys)
     for windows, numbers, *of_named in _name_pairs(pairs, plan, keys, domain, in_order=scene.in_order):
@@ -223,7 +222,7 @@ def _name_pairs(
     pairs: Contributions,
     plan: TrialPlan,
     keys: StreamKeys,
-    domain: PublicItemsTable | None,
+    domain: ItemTable | None,
     *,
     in_order: bool,
 ) -> Iterator[Named]:

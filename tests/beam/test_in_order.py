@@ -14,8 +14,8 @@ import pytest
 from dp_transforms.beam import in_order, turns
 from dp_transforms.beam.in_order import InOrderDoFn, ReleaseStagesInOrder, ReportInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.stage import ToShard, messages_of
 from dp_transforms.core.steps import NameItems, stages_of
 from dp_transforms.errors import StreamError
@@ -189,7 +189,7 @@ class Domain:
 
     def table(self, keys):
         labels = [f"nobody's {number}" for number in range(40)]
-        return PublicItemsTable.of_labels(pa.array(labels), keys.hash_items)
+        return ItemTable.of_labels(pa.array(labels), keys.hash_items)[0]
 
 
 def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():

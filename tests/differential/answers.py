@@ -28,10 +28,10 @@ import dp_transforms
 from dp_transforms import EventFields, Plan, WindowSchedule, find_log_chunks
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, candidates_in_order
 from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions, PackContributions
 from dp_transforms.core.planned_run import PlannedRun, RunPart
-from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, Span, StateChunk, packed_by_group
 from dp_transforms.core.steps import block_reports, stages_of
@@ -146,8 +146,8 @@ class _Known:
     def __init__(self, items: Sequence[str]) -> None:
         self._labels = PublicItems.of_ids(items).labels
 
-    def table(self, keys: Any) -> PublicItemsTable:
-        return PublicItemsTable.of_labels(self._labels, keys.hash_items)
+    def table(self, keys: Any) -> ItemTable:
+        return ItemTable.of_labels(self._labels, keys.hash_items)[0]
 
 
 class Answers:

@@ -22,7 +22,7 @@ from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.core.public_items import EmptyItems, PublicItemsTable, binomial_integers
+from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.steps import replay_weights
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
@@ -132,8 +132,8 @@ def _transcripts(
         keys.empty = [part[end] for part in drawn]
         cells = dict(totals)
         if domain:
-            table = PublicItemsTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
-            empty_items = EmptyItems(table, ItemNamer(settings, keys).empty_item_tail, keys)  # type: ignore[arg-type]
+            table = ItemTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)[0]
+            empty_items = EmptyItems(table, ItemNamer(settings, keys).empty_item_tail, keys.empty_item_uniforms())
             drawn_windows = empty_items.without_sums(0, horizon).windows.tolist()
             cells = {(window, domain[0]): 0 for window in drawn_windows} | cells
         sums = _copies(cells, labels, len(chosen))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.oracle import Event
@@ -46,8 +46,8 @@ def busy_log(seed: int, windows: int, user_of: Callable[[random.Random], int], *
     return log
 
 
-def domain_table(domain: Collection[str], keys: StreamKeys) -> PublicItemsTable | None:
-    return PublicItemsTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
+def domain_table(domain: Collection[str], keys: StreamKeys) -> ItemTable | None:
+    return ItemTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)[0] if domain else None
 
 
 def shuffled(entries: Iterable[_Entry], order: random.Random) -> list[_Entry]:

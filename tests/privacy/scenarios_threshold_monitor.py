@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
-from dp_transforms.core.hit_noise import Release, ReleaseRule
+from dp_transforms.core.hit_noise import Release
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
@@ -130,14 +130,9 @@ def _lone_user(noise: NoiseSource, with_user: bool, *, removes: bool = True, noi
 class _Quiet(IndividualCharging):
     """Publishes no values, only where the sum is: less than the product, so a claim it breaks is broken."""
 
-    def _rule(self, threshold: int) -> ReleaseRule:
-        rule = super()._rule(threshold)
-
-        def quiet(noisy_count: int) -> Release | None:
-            release = rule(noisy_count)
-            return release if release is None else release._replace(noisy_count=None)
-
-        return quiet
+    def ask(self, query: LinearQuery, threshold: float) -> Release | None:
+        release = super().ask(query, threshold)
+        return release if release is None else release._replace(noisy_count=None)
 
 
 class _Forgetful(UserCounters):

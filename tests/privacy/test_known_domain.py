@@ -18,7 +18,7 @@ from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorS
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import EmptyItems, PublicItemsTable, binomial_integers
+from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.core_runs import close_window
 from tests.helpers.exact_monitor import (
@@ -80,9 +80,8 @@ class DomainProbe(WindowProbe):
         self._monitor = HeavyHitterMonitor(settings, self._keys)  # type: ignore[arg-type]
         size = settings.domain_size
         hashes = np.array([[0, item] for item in range(size)], dtype=np.uint64)
-        self._domain = PublicItemsTable(
-            ItemTable.with_labels(hashes, pa.array([f"item {item}" for item in range(size)], pa.string()))
-        )
+        labels = pa.array([f"item {item}" for item in range(size)], pa.string())
+        self._domain = ItemTable.with_labels(hashes, labels)
 
     def outcomes(
         self, window: int, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int
@@ -103,7 +102,7 @@ class DomainProbe(WindowProbe):
 
     def _empty_items(self, window: int) -> ItemHolders:
         tail = query_noise(self._settings, self._keys).empty_item_tail()  # type: ignore[arg-type]
-        return EmptyItems(self._domain, tail, self._keys).without_holders(window, window + 1)  # type: ignore[arg-type]
+        return EmptyItems(self._domain, tail, self._keys.empty_item_uniforms()).without_holders(window, window + 1)
 
     def _drawn(self) -> Iterator[tuple[Fraction, tuple[int, ...]]]:
         """Every set of items that can be drawn, with its probability; the keys then select it."""

@@ -16,7 +16,8 @@ from scipy import stats
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.hit_noise import query_noise
-from dp_transforms.core.public_items import EmptyItemDraws, EmptyItems, PublicItemsTable, binomial_integers
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import close_window
@@ -28,36 +29,36 @@ ONE = 1 << 128
 WINDOWS = 15_000
 
 
-def draws_of(size: int, share: float, kind: type[EmptyItemDraws] = EmptyItemDraws) -> EmptyItemDraws:
+def draws_of(size: int, share: float, kind: type[EmptyItems] = EmptyItems) -> EmptyItems:
     keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=3)
-    return kind(size, int(share * 2**53) << 75, keys.empty_item_uniforms())
+    return kind(range(size), int(share * 2**53) << 75, keys.empty_item_uniforms())
 
 
-class FirstPositions(EmptyItemDraws):
+class FirstPositions(EmptyItems):
     """As many as it should, always the same ones."""
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
         return np.arange(count)
 
 
-class Replaced(EmptyItemDraws):
+class Replaced(EmptyItems):
     """Positions that may repeat: a set of them is too small now and then."""
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
         words = self._draw(np.full(count, window), np.arange(1, count + 1))[:, 0]
-        return np.unique(words % np.uint64(self._domain_size)).astype(np.int64)
+        return np.unique(words % np.uint64(len(self._items))).astype(np.int64)
 
 
-class NothingSkipped(EmptyItemDraws):
+class NothingSkipped(EmptyItems):
     """Remainders of all words: the first positions come more often, by as much as one part in 2^40."""
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
         words = self._draw(np.full(2 * count + 8, window), np.arange(1, 2 * count + 9))[:, 0]
-        remainders = dict.fromkeys((words % np.uint64(self._domain_size)).tolist())
+        remainders = dict.fromkeys((words % np.uint64(len(self._items))).tolist())
         return np.sort(np.array([*remainders][:count], dtype=np.int64))
 
 
-class OneForTwoWindows(EmptyItemDraws):
+class OneForTwoWindows(EmptyItems):
     """Uniforms of every second window alone."""
 
     def _draw(self, windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -69,7 +70,7 @@ class OneForTwoWindows(EmptyItemDraws):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def subsets_reject(draws: EmptyItemDraws, size: int, share: float) -> bool:
+def subsets_reject(draws: EmptyItems, size: int, share: float) -> bool:
     """Chi-squared over all subsets of a small domain: number, choice and independence at once."""
     observed = dict.fromkeys(
         (subset for count in range(size + 1) for subset in itertools.combinations(range(size), count)), 0
@@ -87,7 +88,7 @@ def test_every_subset_has_its_probability(size: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [FirstPositions, Replaced])
-def test_a_choice_that_is_not_uniform_is_rejected(kind: type[EmptyItemDraws]) -> None:
+def test_a_choice_that_is_not_uniform_is_rejected(kind: type[EmptyItems]) -> None:
     assert subsets_reject(draws_of(4, 0.3, kind), 4, 0.3)
 
 
@@ -95,7 +96,7 @@ def test_a_probability_wrong_by_a_tenth_is_rejected() -> None:
     assert subsets_reject(draws_of(4, 0.33), 4, 0.3)
 
 
-def positions_of(words: list[int], size: int, count: int, kind: type[EmptyItemDraws] = EmptyItemDraws) -> list[int]:
+def positions_of(words: list[int], size: int, count: int, kind: type[EmptyItems] = EmptyItems) -> list[int]:
     """The positions that these words lead to: word n - 1 is the high half of the uniform with number n."""
 
     def uniforms(blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -104,7 +105,7 @@ def positions_of(words: list[int], size: int, count: int, kind: type[EmptyItemDr
         high = [words[min(number, len(words)) - 1] for number in blocks[:, 1].tolist()]
         return np.stack([np.array(high, dtype=np.uint64), np.full(len(high), 2**64 - 1, dtype=np.uint64)], axis=1)
 
-    found: list[int] = kind(size, 1, uniforms)._positions(4, count).tolist()  # type: ignore[arg-type]
+    found: list[int] = kind(range(size), 1, uniforms)._positions(4, count).tolist()  # type: ignore[arg-type]
     return found
 
 
@@ -130,7 +131,7 @@ def test_no_word_is_skipped_where_the_domain_divides_them_all() -> None:
     assert positions_of([2**64 - 8, 2**64 - 3, 2**64 - 8, 1], 8, 3) == [0, 1, 5]
 
 
-def pairs_of_windows_reject(draws: EmptyItemDraws) -> bool:
+def pairs_of_windows_reject(draws: EmptyItems) -> bool:
     """One item, two windows one after the other: four outcomes."""
     is_drawn = np.zeros(WINDOWS, dtype=np.int64)
     for window, _ in draws.by_window(WINDOWS):
@@ -156,7 +157,7 @@ def test_the_table_of_the_binomial_is_exact() -> None:
         assert all(entry >= ONE - 2 for entry in expected[len(found) :])
     assert 30 < len(binomial_integers(10**7, int(ONE * 1e-7))) < 40
     assert binomial_integers(10**7, 0) == []
-    assert list(EmptyItemDraws(10**7, 0, None).by_window(10**9)) == []  # type: ignore[arg-type]
+    assert list(EmptyItems(range(10**7), 0, None).by_window(10**9)) == []  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -192,9 +193,9 @@ def false_reports(mode: str, **changes: object) -> list[tuple[str | None, int | 
     """Zone and noisy count of everything that is published of a log without events."""
     settings = settings_of(mode, **changes)  # type: ignore[arg-type]
     keys = settings.stream_keys(SECRET)
-    domain = PublicItemsTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
+    domain = ItemTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)[0]
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
-    empty_items = EmptyItems(domain, query_noise(settings, keys).empty_item_tail(), keys)
+    empty_items = EmptyItems(domain, query_noise(settings, keys).empty_item_tail(), keys.empty_item_uniforms())
     for window in range(settings.schedule.horizon):
         cells = empty_items.without_holders(window, window + 1)
         if not len(cells):

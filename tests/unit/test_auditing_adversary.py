@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.accounting.discrete_laplace_law import probability
 from dp_transforms.audit.hits import Mechanism, Result, ThresholdLaw, best_delta, laplace_mass
-from dp_transforms.core.hit_noise import AboveThreshold, BetweenThresholds
+from dp_transforms.core.hit_noise import ReleaseRule
 from tests.audit.sampled_hits import value_masses
 from tests.helpers.adversary import Action, best_adversary, extract_kernel, kernel_of_law
 from tests.helpers.attack_streams import AttackStream, Steps, law_of_stream
@@ -46,7 +46,7 @@ def _merged(results):
 @pytest.mark.parametrize("zone_width", [0, 1, 4])
 @pytest.mark.parametrize("distance", [-9, -2, -1, 0, 1, 3, 4, 8])
 def test_results_are_those_of_the_release_rule(zone_width, distance):
-    rule = BetweenThresholds(20, zone_width) if zone_width else AboveThreshold(20, with_counts=True)
+    rule = ReleaseRule(20, zone_width or None)
     results = ThresholdLaw(EPSILON_OF_QUERY, zone_width).results(distance)
     expected, found = _merged(_by_rule(rule, 20, distance)), _merged(list(results))
     assert found.keys() == expected.keys()

@@ -17,7 +17,7 @@ from dp_transforms.core.hit_noise import SingleNoise, digests_of_groups, query_n
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.core.public_items import EmptyItems, PublicItemsTable
+from dp_transforms.core.public_items import EmptyItems
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
 from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
@@ -47,9 +47,9 @@ def run_core(
     order = order or random.Random(0)
     by_users = {}
     by_items = {}
-    known = PublicItemsTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
+    known = ItemTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)[0] if domain else None
     if known is not None:
-        empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
+        empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys.empty_item_uniforms())
         horizon = chosen.schedule.horizon
         for first, shard in itertools.product(range(0, horizon, windows_per_range), range(shards)):
             cells = empty_items.without_holders(first, min(first + windows_per_range, horizon), shard, shards)

@@ -10,7 +10,7 @@ import pytest
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core import public_items
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import PublicItems, PublicItemsSource, PublicItemsTable
+from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -113,7 +113,7 @@ def test_labels_in_the_order_of_their_bytes_are_a_domain():
 
 def test_a_table_knows_its_items():
     domain = PublicItems.of_ids([f"item {number}" for number in range(0, 5000, 2)])
-    table = PublicItemsTable.of_labels(domain.labels, keys().hash_items)
+    table = ItemTable.of_labels(domain.labels, keys().hash_items)[0]
     asked = pa.array([f"item {number}" for number in range(5000)])
     assert table.contains(keys().hash_items(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
     assert len(table) == 2500
@@ -122,7 +122,7 @@ def test_a_table_knows_its_items():
 
 def test_items_that_share_a_high_word_are_told_apart():
     held = np.array([[1, 5], [7, 1], [7, 3], [7, 9], [2**64 - 1, 0]], dtype=np.uint64)
-    table = PublicItemsTable(ItemTable.with_labels(held, pa.array(list("abcde"))))
+    table = ItemTable.with_labels(held, pa.array(list("abcde")))
     asked = {(1, 5): True, (1, 6): False, (7, 0): False, (7, 1): True, (7, 3): True, (7, 9): True, (7, 8): False}
     asked |= {(0, 5): False, (2**64 - 1, 0): True, (2**64 - 1, 1): False, (8, 0): False}
     for pair in asked:
@@ -137,7 +137,7 @@ def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path):
     for given in (domain, path, str(path)):
         source = PublicItemsSource.of_plan(given, plan)
         table = source.table(keys())
-        assert sorted(table.items.labels.to_pylist()) == ["a", "b"]
+        assert sorted(table.labels.to_pylist()) == ["a", "b"]
         assert source.table(keys("another run")) is table, "made once a process and key"
     path.write_text("b\na\nc\n")  # changed after the pipeline was built
     later = dataclasses.replace(PublicItemsSource.of_plan(domain, plan), items=str(path))

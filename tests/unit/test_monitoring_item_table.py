@@ -13,8 +13,7 @@ from dp_transforms.core import item_table
 from dp_transforms.core.columns import are_ascending, group_slices, group_starts, order_in_groups, sort_distinct
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import EmptyItemDraws, EmptyItems, PublicItemsTable
-from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.public_items import EmptyItems
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
 
@@ -123,9 +122,9 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(mode, threshold):
     """Else a restarted stream would publish others than it did. At 200 there are none, in 2^-100 of all keys."""
     chosen = monitor_settings(mode, threshold=threshold, domain=ITEMS)
     keys = chosen.stream_keys(SECRET)
-    domain = PublicItemsTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
+    domain = ItemTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)[0]
     wanted = {}
-    drawn = EmptyItems(domain, query_noise(chosen, keys).empty_item_tail(), keys)
+    drawn = EmptyItems(domain, query_noise(chosen, keys).empty_item_tail(), keys.empty_item_uniforms())
     horizon = chosen.schedule.horizon
     for shard in range(SHARDS):
         for (window, item), holders in cells_by_label(drawn.without_holders(0, horizon, shard, SHARDS)):
@@ -148,7 +147,8 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(mode, threshold):
 def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(share):
     """Two slices and a bit: 65,536 windows are drawn at once."""
     size, horizon = 5, 2 * 65_536 + 10 if share < 0.1 else 200
-    draws = EmptyItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).empty_item_uniforms())
+    uniforms = monitor_settings().stream_keys(SECRET).empty_item_uniforms()
+    draws = EmptyItems(range(size), int(share * 2**53) << 75, uniforms)
     found = dict(draws.by_window(horizon))
     assert list(found) == sorted(found)
     assert len(list(draws.by_window(horizon))) == len(found)
@@ -160,10 +160,7 @@ def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(sh
     # Each window has some with probability 1 - (1 - share)^5; off by eight deviations in fewer than 1e-14 of all keys.
     expected = horizon * (1 - (1 - share) ** size)
     assert abs(len(found) - expected) < 8 * expected**0.5
-    never = EmptyItemDraws(
-        size, 0, StreamKeys(SECRET, run_id="r", plan_fingerprint="p", stream="s", threshold=1).empty_item_uniforms()
-    )
-    assert list(never.by_window(9)) == []
+    assert list(EmptyItems(range(size), 0, uniforms).by_window(9)) == []
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["as one integer", "column by column"])

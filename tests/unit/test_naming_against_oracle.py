@@ -42,7 +42,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     by_items = {shard: [] for shard in range(shards)}
     table = domain_table(domain, keys)
     if table is not None:
-        empty_items = EmptyItems(table, ItemNamer(chosen, keys).empty_item_tail, keys)
+        empty_items = EmptyItems(table, ItemNamer(chosen, keys).empty_item_tail, keys.empty_item_uniforms())
         for shard in range(shards):
             by_items[shard] += empty_items.without_sums(0, horizon, shard, shards).messages(most_bytes)
     for batch in batches_of(log, batch_size):

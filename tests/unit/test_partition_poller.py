@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.public_items import PublicItemsTable
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
@@ -162,7 +162,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
     """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
-    domain = PublicItemsTable.of_labels(pa.array(["known"]), keys.hash_items)
+    domain = ItemTable.of_labels(pa.array(["known"]), keys.hash_items)[0]
     end = PLAN.schedule.window_end_micros(0)
     late = end + 7 * MICROS + 1
     others = [Arrival((f"u{n}", "known", at(1)), late if n % 3 else at(2)) for n in range(9)]

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import PublicItemsTable
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import Message
 from dp_transforms.errors import StreamError
@@ -85,7 +85,7 @@ class PartitionPoller:
         clock: StreamClock,
         shards: int,
         *,
-        domain: PublicItemsTable | None,
+        domain: ItemTable | None,
         confirm: bool,
         source: str = "",
         max_records: int = MAX_RECORDS,
@@ -235,7 +235,7 @@ class Polling:
 class OpenPartitions:
     """poller: steps one partition at a time."""
 
-    def __init__(self, polling: Polling, keys: IdKeys, public_items: PublicItemsTable | None) -> None:
+    def __init__(self, polling: Polling, keys: IdKeys, public_items: ItemTable | None) -> None:
         self._polling = polling
         self._readers: dict[str, tuple[PartitionReader, int]] = {}
         self._stop_micros: int | None = None
