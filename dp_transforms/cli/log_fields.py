@@ -25,32 +25,33 @@ from dp_transforms.logs import time_formats, times
 Path = tuple[str, ...]  # the name of a field; of one inside of objects, all names from the outermost on
 Reading = tuple[str | None, str | None, str | None]  # unit, form and zone of times, of `EventFields`
 
-TEXT, WHOLE, NUMBER, MOMENT, DAY, NOTHING = "text", "whole number", "number", "timestamp", "date", "nothing"
-OTHER = "lists, objects or several kinds of values"
-_KINDS = {str: TEXT, uuid.UUID: TEXT, int: WHOLE, float: NUMBER, datetime.datetime: MOMENT, datetime.date: DAY}
+IDS = TEXT, WHOLE = ("text", "whole number")
+NUMBER, MOMENT, NOTHING, OTHER = "number", "timestamp", "nothing", "lists, objects or several kinds of values"
+_KINDS = {str: TEXT, uuid.UUID: TEXT, int: WHOLE, float: NUMBER, datetime.datetime: MOMENT, datetime.date: "date"}
+_MIXED = {frozenset({TEXT, WHOLE}): TEXT, frozenset({NUMBER, WHOLE}): NUMBER}
 _DEPTH, _MOST_FIELDS = 3, 200
 _LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
 _ENOUGH_ROWS = 50  # to say that a field has the same value in most of them, or another one in each
 
 # Words of names. Of several kinds of users the last one counts: client_ip is an address.
-USERS = {
-    "person": "user|usr|uid|visitor|customer|member|reader|viewer|listener|subscriber|person|player|patient|passenger"
-    "|employee|student|buyer|voter|sender|caller|follower|(?:user|visitor|customer)id|nutzer|benutzer|kunde|leser"
-    "|besucher|utilisateur|usuario|cliente",
-    "account": "account|login|username|household|email|mail|actor|performer|contributor|distinct|konto",
-    "device": "device|cookie|browser|phone|pseudo|anonymous|fingerprint|instance|imei|idfa|gaid|full ?visitor|idvisitor"
-    "|client ?id|anonymousid|domain userid|network userid",
-    "address of the network": "ips?|ipv|addr|address|(?:client|remote|source|user) ?(?:ip|host)|forwarded",
+_PLAIN_USERS = "user|usr|uid|userid"
+_USERS = {
+    "person": f"{_PLAIN_USERS}|visitor|customer|member|reader|viewer|listener|subscriber|person|player|patient|employee"
+    "|passenger|student|buyer|voter|sender|caller|follower|(?:visitor|customer)id|nutzer|benutzer|kunden?|leser"
+    "|kundennummer|besucher|utilisateur|usuario|cliente",
+    "account": "account|login|username|profile|household|email|mail|actor|performer|contributor|distinct|konto",
+    "device": "device|cookie|browser|phone|pseudo|anon|anonymous|fingerprint|instance|imei|idfa|gaid|full ?visitor"
+    "|idvisitor|client ?id|anonymousid|domain userid|network userid",
+    "address": "ips?|ipv|addr|address|(?:client|remote|source|user) ?(?:ip|host)|forwarded",
     "session": "session|sessionid|sid|visit|visitid|idvisit|jsessionid|phpsessid|sitzung",
 }
-_, ACCOUNT, DEVICE, ADDRESS, SESSION = USERS
-_USER_WORDS = "|".join(USERS.values())
+_, ACCOUNT, DEVICE, ADDRESS, SESSION = _USERS
+_USER_WORDS = "|".join(_USERS.values())
 _ITEMS = (  # the first one of these that a log has is proposed
-    "item|itemid|product|productid|produkt|sku|asin|article|artikel|story|news|movie|movieid|film|video|track|song|book"
-    "|repo|page|seite|title|titel|path|uri|url|query|search|keyword|suche|document|content|beitrag|topic|category|tag"
-    "|channel|link|href"
+    "item|itemid|product|productid|produkt|sku|asin|article|artikel|artikelnummer|story|news|movie|movieid|film|video"
+    "|track|song|book|business|repo|page|seite|title|titel|path|uri|url|query|search|keyword|suche|document|content"
+    "|beitrag|post|topic|category|tag|channel|link|href"
 )
-_ITEM_WORDS = f"{_ITEMS}|request|event"  # request.client_ip is a user
 _TIMES = (
     "time|timestamp|ts|tstamp|date|datetime|day|at|when|created|occurred|logged|epoch|utc|zeit|zeitpunkt|zeitstempel"
     "|datum|uhrzeit|heure|fecha|hora"
@@ -58,7 +59,7 @@ _TIMES = (
 _OTHER_TIMES = (  # than that of the event
     "first|last|previous|prev|signup|birth|birthday|expires|expiry|updated|modified|deleted|end|ended|until|registered"
     "|released|published|due|joined|etl|sent|received|upload|user|customer|session|visitor|install|load|processed"
-    "|ingest|original|uuid|refr|true|closed"
+    "|ingest|original|uuid|refr|true|closed|shipped|delivered"
 )
 _NEITHER = (  # what is said of users, items and servers
     "type|kind|class|segment|group|role|level|tier|plan|status|state|country|city|region|language|lang|locale|gender|sex"
@@ -83,6 +84,7 @@ _DATES = (
     *("%d/%b/%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%a, %d %b %Y"),
 )
 _CLOCK_FORMS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M%S")
+_YEAR_AT_THE_END = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
 
 
 class Times(NamedTuple):
@@ -121,9 +123,10 @@ class Field(NamedTuple):
     def empty(self) -> int:
         return sum(cell is None or cell == "" for cell in self.cells)
 
-    @property
-    def may_be_id(self) -> bool:
-        return self.kind in (TEXT, WHOLE)
+    def said(self, words: str) -> list[str]:
+        """Those of these words that its name has."""
+        split = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
+        return re.findall(rf"\b(?:{words})\b", re.sub(r"[\W\d_]+", " ", split).lower())
 
     @property
     def is_time(self) -> bool:
@@ -136,27 +139,17 @@ class Field(NamedTuple):
 
     @property
     def user_kind(self) -> str | None:
-        """One of USERS; None if nothing says that it tells people apart."""
+        """What kind of user it tells apart, such as ADDRESS; None if nothing says that it does."""
         if self.said(f"{_NEITHER}|{_ITEMS}"):
             return None
         of_values = {WITH_PORTS: ADDRESS, ADDRESSES: ADDRESS, EMAILS: ACCOUNT}.get(self.holds or "")
-        kinds = [kind for kind, words in USERS.items() if self.said(words) or kind == of_values]
+        kinds = [kind for kind, words in _USERS.items() if self.said(words) or kind == of_values]
         return kinds[-1] if kinds else None
 
     @property
     def is_private(self) -> bool:
         """Whether its values say who somebody is, so that they must not be published."""
         return self.user_kind is not None or self.holds in (WITH_PORTS, ADDRESSES, EMAILS, TOKENS)
-
-    def said(self, words: str) -> list[str]:
-        """Those of these words that its name has."""
-        split = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
-        return re.findall(rf"\b(?:{words})\b", re.sub(r"[\W\d_]+", " ", split).lower())
-
-    @property
-    def whose(self) -> set[str]:
-        """Its words but for those that user_id and user_name may have."""
-        return {*self.said(r"\w+")} - {"id", "name", "login", "nr", "number", "key", "hash", "display", "cs"}
 
 
 def fields_of(records: Sequence[Mapping[str, Any]], reading: Reading) -> list[Field]:
@@ -178,9 +171,8 @@ def _leaves(record: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path,
 
 def _field(path: Path, cells: list[Any], reading: Reading) -> Field:
     values = [cell for cell in cells if cell is not None and cell != ""]
-    kinds = {_KINDS.get(type(value), OTHER) for value in values} or {NOTHING}
-    kind = kinds.pop() if len(kinds) == 1 else OTHER
-    kind = {frozenset({TEXT, WHOLE}): TEXT, frozenset({NUMBER, WHOLE}): NUMBER}.get(frozenset(kinds), kind)
+    kinds = frozenset(_KINDS.get(type(value), OTHER) for value in values) or frozenset({NOTHING})
+    kind = next(iter(kinds)) if len(kinds) == 1 else _MIXED.get(kinds, OTHER)
     if kind in (OTHER, NOTHING):
         return Field(path, kind, cells, Counter(), None, None)
     counts = Counter(values)
@@ -189,9 +181,7 @@ def _field(path: Path, cells: list[Any], reading: Reading) -> Field:
 
 def _shape(counts: Counter[Any]) -> str | None:
     for shape, pattern in _SHAPES.items():
-        alike = sum(
-            n for text, n in counts.items() if len(str(text)) < _LONG and re.fullmatch(pattern, str(text), re.I)
-        )
+        alike = sum(n for text, n in counts.items() if re.fullmatch(pattern, str(text)[:_LONG], re.IGNORECASE))
         if alike >= 0.9 * counts.total() and (shape != TOKENS or 2 * len(counts) > counts.total()):
             return shape  # tokens only if most differ: an article may have a UUID too
     return None
@@ -200,9 +190,7 @@ def _shape(counts: Counter[Any]) -> str | None:
 def _times(kind: str, values: list[Any], reading: Reading) -> Times | None:
     """None unless most values are times."""
     unit, form, zone = reading
-    if kind in (MOMENT, DAY):
-        return _read(values, None, None, zone)
-    if form is not None or unit is not None:
+    if form is not None or unit is not None or kind not in (TEXT, WHOLE, NUMBER):
         return _read(values, unit, form, zone)
     if kind == TEXT and (read := _read(values, None, None, zone)):
         return read
@@ -233,6 +221,7 @@ def _read(values: list[Any], unit: str | None, form: str | None, zone: str | Non
 
 
 def _likely_forms(text: str) -> Iterator[str]:
+    yield from (form for form in _YEAR_AT_THE_END if re.match(time_formats.pattern_of(form)[0], text))
     begin, end = ("[", "]") if text.startswith("[") else ("", "")
     for date in _DATES:
         if re.match(time_formats.pattern_of(begin + date)[0].removesuffix("$"), text):
@@ -242,11 +231,7 @@ def _likely_forms(text: str) -> Iterator[str]:
                     yield form
 
 
-class Choice(NamedTuple):
-    """The field of a role, None where it must be asked, and the fields that were weighed, the likeliest first."""
-
-    field: Field | None
-    weighed: list[Field]
+Choice = tuple[Field | None, list[Field]]  # None where it must be asked; the fields that were weighed, likeliest first
 
 
 def _choice(
@@ -255,7 +240,7 @@ def _choice(
     """The first one by rank, unless another one is as good."""
     found = sorted(found, key=rank)
     alike = [field for field in found if rank(field) == rank(found[0])]
-    return Choice(alike[0] if alike and all(are_the_same(alike[0], field) for field in alike) else None, found)
+    return (alike[0] if alike and all(are_the_same(alike[0], field) for field in alike) else None), found
 
 
 def choose_time(fields: Sequence[Field]) -> Choice:
@@ -263,63 +248,59 @@ def choose_time(fields: Sequence[Field]) -> Choice:
 
     def rank(field: Field) -> tuple[bool, ...]:
         assert field.times is not None
-        fineness, is_full = field.times.fineness, 10 * len(field.times.micros) >= 9 * len(field.cells)
-        is_other = bool(field.said(_OTHER_TIMES))
-        return (
-            len(field.path) > 1,
-            not is_full,
-            is_other,
-            not fineness,
-            not field.said(_TIMES),
-            fineness < 2,
-            fineness < 3,
-        )
+        is_full, is_other = 10 * len(field.times.micros) >= 9 * len(field.cells), bool(field.said(_OTHER_TIMES))
+        is_day, is_named = not field.times.fineness, bool(field.said(_TIMES))
+        finer = (field.times.fineness < 2, field.times.fineness < 3)
+        return len(field.path) > 1, not is_full, is_other, is_day, not is_named, *finer
 
-    choice = _choice([field for field in fields if field.is_time], rank, _are_the_same)
-    odd = [field for field in fields if field.times or field.said(_TIMES)]
-    return choice if choice.weighed else Choice(None, odd)
+    def are_the_same(one: Field, other: Field) -> bool:
+        """To the second."""
+        first, second = (field.times.micros if field.times else np.zeros(0) for field in (one, other))
+        return len(first) == len(second) and bool((np.abs(first - second) < 1_000_000).all())
+
+    field, found = _choice([field for field in fields if field.is_time], rank, are_the_same)
+    return field, found or [field for field in fields if field.times or field.said(_TIMES)]
 
 
 def choose_user(fields: Sequence[Field]) -> Choice:
     """The best kind, and of it what is named a user. Not what has one value for most rows, which tells nobody apart."""
 
-    def rank(field: Field) -> tuple[int, bool, bool]:
-        kind = list(USERS).index(field.user_kind or SESSION)
-        return kind, field.holds == WITH_PORTS, not field.whose <= {"user", "userid", "uid", "usr"}
+    def whose(field: Field) -> set[str]:
+        """Its words but for those that user_id and user_name may have."""
+        return {*field.said(r"\w+")} - {"id", "name", "login", "nr", "number", "key", "hash", "display", "cs"}
 
-    def are_of_one(first: Field, other: Field) -> bool:
-        return first.whose == other.whose or _are_the_same(first, other)
+    def rank(field: Field) -> tuple[int, bool, bool]:
+        is_plain = whose(field) <= {*_PLAIN_USERS.split("|")}
+        return list(_USERS).index(field.user_kind or SESSION), field.holds == WITH_PORTS, not is_plain
 
     def tells_apart(field: Field) -> bool:
         rows = len(field.cells)
-        return rows < _ENOUGH_ROWS or 2 * max(field.empty, *field.counts.values(), 0) < rows
+        is_one = 2 * max(field.empty, *field.counts.values(), 0) >= rows
+        is_row_id = field.user_kind == ADDRESS and field.holds is None and field.differs_in_each  # of a request
+        return rows < _ENOUGH_ROWS or not (is_one or is_row_id)
 
-    ids = [field for field in fields if field.may_be_id and field.holds != CLOCKS and not field.is_time]
+    ids = [field for field in fields if field.kind in IDS and field.holds != CLOCKS and not field.is_time]
     ids.sort(key=lambda field: (len(field.path), -len(field.said(_USER_WORDS)), not field.said("id")))
-    choice = _choice([field for field in ids if field.user_kind and tells_apart(field)], rank, are_of_one)
-    return choice if choice.weighed else Choice(None, [field for field in ids if len(field.counts) > 1])
+    users = [field for field in ids if field.user_kind and tells_apart(field)]
+    field, found = _choice(users, rank, lambda one, other: whose(one) == whose(other) or one.cells == other.cells)
+    return field, found or [field for field in ids if len(field.counts) > 1]
 
 
 def choose_item(fields: Sequence[Field]) -> Choice:
-    order = _ITEM_WORDS.split("|")
+    """The first one by the list of words. Not what differs in each row: nothing is held by many there."""
+    order = [*_ITEMS.split("|"), "request"]
 
     def rank(field: Field) -> tuple[int, ...]:
-        first = min(map(order.index, field.said(_ITEM_WORDS)))
+        first = min(map(order.index, field.said("|".join(order))))
         is_name, is_id = (bool(field.said(words)) for words in ("name|title|path|stem", "id"))
-        is_exact = field.name.lower() == order[first]
-        return field.differs_in_each, len(field.path) > 1, first, not is_exact, not is_name, not is_id
+        is_sparse, is_exact = 10 * field.empty > len(field.cells), field.name.lower() == order[first]
+        return len(field.counts) < 2, is_sparse, len(field.path) > 1, first, not is_exact, not is_name, not is_id
 
-    public = [field for field in fields if field.may_be_id and not field.is_private and not field.is_time]
+    public = [field for field in fields if field.kind in IDS and not field.is_private and not field.is_time]
     public = [field for field in public if field.holds != CLOCKS and not field.said(f"{_NEITHER}|{_USER_WORDS}")]
-    choice = _choice([field for field in public if field.said(_ITEM_WORDS)], rank, lambda *_: True)
-    return choice if choice.weighed else Choice(None, [field for field in public if len(field.counts) > 1])
-
-
-def _are_the_same(one: Field, other: Field) -> bool:
-    """Whether each value of one goes with the same value of the other, as an id does with a name."""
-    pairs = set(zip(one.cells, other.cells, strict=True))
-    is_seen = len(pairs) < 0.98 * len(one.cells) or one.cells == other.cells
-    return is_seen and len(pairs) == len(set(one.cells)) == len(set(other.cells))
+    items = [field for field in public if field.said("|".join(order)) and not field.differs_in_each]
+    field, found = _choice(items, rank, lambda *_: True)
+    return field, found or [field for field in public if len(field.counts) > 1]
 
 
 CHOOSE = {"user": choose_user, "item": choose_item, "time": choose_time}

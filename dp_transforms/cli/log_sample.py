@@ -1,8 +1,8 @@
 """Some rows of a log, whatever its fields are called: for a look at it before anybody has named them.
 
-Of a file are read its schema and some thousand rows at its beginning and, where that needs nothing between them, at its
-end: a look takes constant memory, and a few ranges of a stored file, however large it is. A sample holds cells. It is
-for the operator's eyes and decides nothing of a run, so libraries read it in place of the readers of runs.
+Of a file are read its schema and some hundred rows at its beginning, and of text that is not packed also at its end: a
+look takes constant memory, and a few ranges of a stored file, however large it is. A sample holds cells. It is for the
+operator's eyes and decides nothing of a run, so libraries read it in place of the readers of runs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import datetime
 import glob
 import gzip
 import io
-import itertools
 import json
 import os
 import re
 import shlex
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,26 +37,27 @@ from dp_transforms.logs.times import parse_values
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
 
 FORMATS = {"parquet": "Parquet", "avro": "Avro", "csv": "CSV", "json": "JSON lines"}
-IP_ADDRESS = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|(?=[^ ]*::|(?:[^ :]*:){7})[0-9a-fA-F:.]+"
+IP_ADDRESS = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|(?=[^ ]*::|(?:[^ :]*:){7})(?=[^ ]*[a-fA-F0-9]:)[0-9a-fA-F:.]{2,39}"
 _NOT_UTF8 = "not UTF-8 text; if it is Latin-1 (or Windows-1252): iconv -f latin1 -t utf-8 OLD > NEW"
+_NO_ROW = "quote that is open, or text behind a closing one (in Spark: .option('escape', '\"'))"
+_A_CELL = r"[+-]?[0-9]+(?:\.[0-9]+)?|https?://.*|/.*|[^@\s]+@[^@\s]+"  # and no name of a field
+_NO_SEPARATORS = ("::", " ")  # which other programs write, and no run reads
 _ROWS = 1000  # at an end
 _HEAD_BYTES, _TAIL_BYTES, _AHEAD_BYTES = 1 << 20, 256 << 10, 64 << 10
-_MOST_FIELDS, _MOST_STORED_FIELDS = 200, 60  # of Parquet: of a stored file each takes requests
+_MOST_FIELDS = 100  # of Parquet: of a stored file each takes requests
 _FILES_AT_AN_END = 8
 _CALENDAR = datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 31)
 
 
 class FileSample(NamedTuple):
-    """records: those that are not broken. rows: how many were looked at. is_whole: whether these are all. sees_end:
-    whether some are at its end. broken: rows by reason. separator: of CSV, None for that of its ending. footer: of
-    Parquet."""
+    """records: those that are not broken. rows: how many were looked at. broken: rows by reason. sees_end: whether some
+    are at its end. separator: of CSV, None for that of its ending. footer: of Parquet."""
 
     path: str
     records: list[dict[str, Any]]
     rows: int
-    is_whole: bool
-    sees_end: bool
     broken: Counter[str]
+    sees_end: bool
     separator: str | None = None
     footer: Any = None
 
@@ -73,25 +73,20 @@ class LogSample(NamedTuple):
 
 def sample_log(sources: Sequence[str], separator: str | None) -> LogSample:
     """separator: of CSV; None: of each file the likely one. Raises EventFileError if there is no log."""
-    first: list[tuple[str, StoredFile | None]] = []
-    last: deque[tuple[str, StoredFile | None]] = deque(maxlen=_FILES_AT_AN_END)
-    files = size = 0
     try:
-        for path, stored in find_log_files(sources):
-            files, size = files + 1, size + log_size(path, stored)
-            (first if files <= _FILES_AT_AN_END else last).append((path, stored))
+        files = list(find_log_files(sources))
     except EventFileError:
         for source in sources:
             if remedy := as_csv(source):
                 raise EventFileError(source, remedy) from None
         raise
     samples, faults = [], []
-    for path, stored in [*first, *last]:
+    for path, stored in [*files[:_FILES_AT_AN_END], *files[_FILES_AT_AN_END:][-_FILES_AT_AN_END:]]:
         try:
-            samples.append(sample_file(path, stored, separator, max(_ROWS // files, _ROWS // _FILES_AT_AN_END)))
+            samples.append(sample_file(path, stored, separator, max(_ROWS // len(files), _ROWS // _FILES_AT_AN_END)))
         except EventFileError as error:
             faults.append(error)
-    return LogSample(samples, faults, files, size)
+    return LogSample(samples, faults, len(files), sum(log_size(*file) for file in files))
 
 
 def sample_file(
@@ -112,7 +107,6 @@ def sample_file(
 
 
 def _parquet(path: str, stored: StoredFile | None, most: int) -> FileSample:
-    """The first rows of the first and of the last row group; of a stored file of the first one alone."""
     import pyarrow.parquet as pq
 
     source = open_columns(path, stored)
@@ -121,18 +115,10 @@ def _parquet(path: str, stored: StoredFile | None, most: int) -> FileSample:
         file = pq.ParquetFile(source, buffer_size=_AHEAD_BYTES, pre_buffer=False)
         kinds = {field.name: field.type for field in file.schema_arrow}
         unread = {name: () for name, kind in kinds.items() if pa.types.is_nested(kind) and not pa.types.is_struct(kind)}
-        names = [name for name in file.schema_arrow.names if name not in unread]
-        names = names[: _MOST_FIELDS if stored is None else _MOST_STORED_FIELDS]
-        filled = [group for group in range(file.num_row_groups) if file.metadata.row_group(group).num_rows]
-        records: list[dict[str, Any]] = []
-        for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
-            batch = next(file.iter_batches(most, row_groups=[group], columns=names))
-            plain = pa.RecordBatch.from_arrays(list(map(_plain, batch)), batch.schema.names)
-            records += [record | unread for record in plain.to_pylist()]
-    is_whole = len(records) == file.metadata.num_rows
-    return FileSample(
-        path, records, len(records), is_whole, is_whole or stored is None, Counter(), footer=file.metadata
-    )
+        names = [name for name in file.schema_arrow.names if name not in unread][:_MOST_FIELDS]
+        batch = next(file.iter_batches(most, columns=names), None)
+        rows = [] if batch is None else pa.table([*map(_plain, batch)], batch.schema.names).to_pylist()
+    return FileSample(path, [row | unread for row in rows], len(rows), Counter(), True, footer=file.metadata)
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -147,7 +133,6 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
-    """The first records and the last ones."""
     import fastavro
 
     from dp_transforms.logs import avro, avro_schema
@@ -156,31 +141,21 @@ def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
         header = avro.read_avro_header(path, file)
         # A hostile schema would end fastavro by a signal.
         fields = avro_schema.record_schema(path, header.schema).branches
-        schema = fastavro.parse_schema(json.loads(header.schema))
-
-        def records_from(begin: int) -> Iterator[Any]:
-            for frame in avro.frames(file, header, begin):
-                data = avro.unpacked(file, header, frame)
-                stream = io.BytesIO(data)
-                for _ in range(min(frame.records, len(data))):  # a record without a byte says nothing
-                    yield fastavro.schemaless_reader(stream, schema, None)
-
-        records = list(itertools.islice(records_from(header.end), 2 * most + 1))
-        is_whole, tail = len(records) <= 2 * most, []
-        if not is_whole:
-            begin = file.seek(max(header.end, log_size(path, stored) - _TAIL_BYTES))
-            mark = file.read(_TAIL_BYTES).find(header.sync)  # which ends each block
-            tail = [*deque(records_from(begin + mark + len(header.sync)), most)] if mark >= 0 else []
-            records = [*records[:most], *tail]
-    refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
-    records = [record | refused for record in records]
-    return FileSample(path, records, len(records), is_whole, is_whole or bool(tail), Counter())
+        refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
+        schema, records, is_cut = fastavro.parse_schema(json.loads(header.schema)), list[Any](), False
+        for frame in avro.frames(file, header):
+            stream = io.BytesIO(avro.unpacked(file, header, frame))
+            count = min(frame.records, most - len(records))
+            records += [fastavro.schemaless_reader(stream, schema, None) | refused for _ in range(count)]
+            if is_cut := len(records) == most:
+                break
+    return FileSample(path, records, len(records), Counter(), not is_cut)
 
 
 def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:
     import msgspec
 
-    texts, broken, is_whole, sees_end = _lines(path, stored, most)
+    texts, broken, sees_end = _lines(path, stored, most)
     if texts and re.match(r"\s*\[\s*(?:\{|$)", texts[0]):
         raise EventFileError(path, "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl")
     records = []
@@ -191,59 +166,76 @@ def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:
             record = None
         records += [record] if isinstance(record, dict) else []
     broken["no JSON object. Write one per line"] = len(texts) - len(records)
-    return FileSample(path, records, len(texts), is_whole, sees_end, +broken)
+    return FileSample(path, records, len(texts), +broken, sees_end)
 
 
 def _csv(path: str, stored: StoredFile | None, most: int, separator: str | None) -> FileSample:
     """Each line is judged by itself, as a run does it: a quote that is left open swallows no row of another user."""
-    texts, broken, is_whole, sees_end = _lines(path, stored, most)
+    texts, broken, sees_end = _lines(path, stored, most)
     usual = "\t" if re.search(r"\.tsv(?:\.gz)?$", path, re.IGNORECASE) else ","
+    likely = _likely_mark(texts, (usual, ",", ";", "\t", "|")) or _likely_mark(texts, _NO_SEPARATORS)
+    used = separator or likely or usual
+    if used in _NO_SEPARATORS:
+        remedy = f"{unpacked(path)} | sed 's/{used}/\\t/g' > NEW.tsv"
+        raise EventFileError(path, f"'{used}' is between its cells. Make tabs of them: {remedy}")
+    names, *rows = [_cells(text, used) for text in texts] or [[]]
+    if texts and not names:
+        raise EventFileError(path, "its first line has a broken quote. Let it begin with the names of its fields.")
+    _check_names(path, names, rows, used)
+    broken[_NO_ROW] = rows.count([])
+    broken["wrong number of cells"] = sum(len(row) not in (0, len(names)) for row in rows)
+    records = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+    return FileSample(path, records, len(rows), +broken, sees_end, None if used == usual else used)
+
+
+def _likely_mark(texts: Sequence[str], marks: Sequence[str]) -> str | None:
+    """The first one by which most lines have as many cells as the header, and not only one."""
 
     def score(mark: str) -> tuple[int, int]:
-        """Most lines have as many cells as the header, and not only one."""
         widths = [len(_cells(text, mark)) for text in texts[:100]]
         return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
 
-    used = separator or max((usual, ",", ";", "\t", "|"), key=score)  # of equal ones the first
-    rows = [_cells(text, used) for text in texts]
-    names = rows.pop(0) if rows else []
-    if texts and not names:
-        raise EventFileError(path, "its first line has a broken quote. Let it begin with the names of its fields.")
+    likely = max(marks, key=score)
+    return likely if score(likely)[0] else None
+
+
+def _check_names(path: str, names: Sequence[str], rows: Sequence[Sequence[str]], separator: str) -> None:
+    """Raises EventFileError, with a header of as many names, where the first line has cells in the place of names: a
+    time, a number, an address, or in two columns what further rows have there."""
     is_time = parse_values(names, None).faults == 0
-    if is_time.any() or any(re.fullmatch(r"[+-]?[0-9]+(?:\.[0-9]+)?", name) for name in names):
-        fields = [f"field{number}" for number in range(1, len(names) + 1)]
-        if is_time.sum() == 1:
-            fields[is_time.argmax()] = "timestamp"
-        tabs = "printf '" + r"\t".join(fields) + r"\n'"
-        header = tabs if used == "\t" else f"echo {shlex.quote(used.join(fields))}"
-        raise EventFileError(
-            path,
-            "its first line looks like an event. Let it begin with the names of its fields, such as user and item:"
-            f" ({header}; {unpacked(path)}) > named.csv",
-        )
-    broken["quote that is open, or text behind a closing one (in Spark: .option('escape', '\"'))"] = rows.count([])
-    broken["wrong number of cells"] = sum(len(row) not in (0, len(names)) for row in rows)
-    records = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
-    return FileSample(path, records, len(rows), is_whole, sees_end, +broken, None if used == usual else used)
+    often = Counter((at, cell) for row in rows if row != names for at, cell in enumerate(row))
+    repeated = sum(often[at, name] > max(1, len(rows) // 100) for at, name in enumerate(names) if name)
+    if not is_time.any() and repeated < 2 and not any(re.fullmatch(_A_CELL, name) for name in names):
+        return
+    fields = [f"field{number}" for number in range(1, len(names) + 1)]
+    if is_time.sum() == 1:
+        fields[is_time.argmax()] = "timestamp"
+    tabs = "printf '" + r"\t".join(fields) + r"\n'"
+    header = tabs if separator == "\t" else f"echo {shlex.quote(separator.join(fields))}"
+    raise EventFileError(
+        path,
+        "its first line looks like an event. Let it begin with the names of its fields, such as user and item:"
+        f" ({header}; {unpacked(path)}) > named.csv",
+    )
 
 
 def _cells(text: str, separator: str) -> list[str]:
     """None of a line that is no row."""
+    if separator in _NO_SEPARATORS:
+        return text.split(separator)
     try:
         return next(csv.reader([text], delimiter=separator, strict=True), [])
     except csv.Error:
         return []
 
 
-def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], Counter[str], bool, bool]:
-    """Lines at the beginning and the end that are not blank, what is broken in them, whether these are all, and whether
-    the end is seen. Of a packed file it is not: all before it would have to be unpacked."""
+def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], Counter[str], bool]:
+    """Lines at the beginning and the end that are not blank, what is broken in them, and whether the end is seen. Of a
+    packed file it is not: all before it would have to be unpacked."""
     with open_log(path, stored, _HEAD_BYTES) as file, faults_of_store(path, file):
         is_packed, tail = path.lower().endswith(".gz"), b""
-        text: Any = gzip.GzipFile(fileobj=file) if is_packed else file
-        head = text.read(_HEAD_BYTES)
-        is_all = len(head) < _HEAD_BYTES or not text.read(1)
-        if not is_all:
+        head = (gzip.GzipFile(fileobj=file) if is_packed else file).read(_HEAD_BYTES)
+        if is_large := len(head) == _HEAD_BYTES:
             if not is_packed:
                 file.seek(max(len(head), log_size(path, stored) - _TAIL_BYTES))
                 tail = file.read(_TAIL_BYTES).partition(b"\n")[2]
@@ -256,11 +248,11 @@ def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], 
     if head.startswith((b"#Version:", b"#Software:", b"#Fields:")) and (remedy := as_csv(path)):
         raise EventFileError(path, remedy)
     lines, last = ([line.rstrip(b"\r") for line in part.split(b"\n") if line.strip()] for part in (head, tail))
-    is_whole = is_all and len(lines) <= 2 * most
-    lines = lines if is_whole else lines[:most] + (lines if is_all else last)[-most:]
+    if is_large or len(lines) > 2 * most:
+        lines = lines[:most] + (last if is_large else lines)[-most:]
     texts = [line.decode("utf-8", "replace") for line in lines]
     bad = sum(text.encode() != line for text, line in zip(texts, lines, strict=True))
-    return texts, Counter({_NOT_UTF8: bad}), is_whole, is_all or not is_packed
+    return texts, Counter({_NOT_UTF8: bad}), not (is_large and is_packed)
 
 
 def unpacked(*paths: str) -> str:
