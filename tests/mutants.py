@@ -40,9 +40,7 @@ _SMALL = "dp_transforms.core.hit_noise.*"  # run first: with it mutmut writes do
 _TOO_LONG = {-24, 24, 36, 152, 255}
 _DIED = {-6, -9, -11}
 _NAMING = re.compile(r"_?check_\w+|_real|_?as_float|cast")  # their first argument is a word of an error, or a type
-_ERRORS = re.compile(
-    r"[A-Z]\w*Error|(threshold|noise|write|_folder|_changed)_error|second_(answer|end)"
-)
+_ERRORS = re.compile(r"[A-Z]\w*Error|(threshold|noise|write|_folder|_changed)_error|second_(answer|end)")
 
 
 class Mutant(NamedTuple):

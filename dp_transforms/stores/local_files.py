@@ -6,7 +6,7 @@ guess, no existing file is opened for writing, and no link is followed.
 A file is written into a *draft*: a hidden folder beside the output, ``.report.avro.0f1e2d3c4b5a6978.partial``, that
 only its owner can enter. `publish` gives the finished file its name. The draft is removed at the end, by
 `discard_drafts` if a signal ends the process, and after ``kill -9`` by the next draft of the same output. A lock, which
-ends with its process, distinguishes dead drafts from live ones.
+ends with its process, distinguishes dead drafts from live ones: a draft has its name only while its lock is held.
 
 Imports only the standard library. Everything here raises OSError; `strerror` says why.
 """
@@ -29,8 +29,7 @@ from typing import BinaryIO
 Path = str | os.PathLike[str]
 NOT_REGULAR = "it is a pipe, a socket or a device, not a regular file"
 _LOCK = "lock"
-_CLAIM = "claim"  # in a draft: it has given its output an empty file, and replaces it
-_STALE_SECONDS = 3600  # age of a draft without a lock that is dead: the lock is made right after the folder
+_CLAIM = "claim"  # a finished file in a draft that has given its output an empty file, to replace it
 _MOST_TRIES = 10
 _OPEN_DRAFTS: set[str] = set()
 
@@ -110,13 +109,12 @@ def draft_of(output: Path) -> Iterator[pathlib.Path]:
     """
     target = pathlib.Path(output)
     remove_dead_drafts(target)
-    folder, lock = _make_draft(target)
-    try:
-        yield folder
-    finally:
-        _remove(str(folder))
-        if lock is not None:
-            os.close(lock)
+    folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    with _locked(folder):
+        try:
+            yield folder
+        finally:
+            _remove(str(folder))
 
 
 def write_whole(
@@ -174,63 +172,32 @@ def sync_folder(path: Path) -> None:
 
 def _claim_and_replace(finished: Path, output: Path) -> None:
     """Without links: the process that creates the name first may replace the empty file by the finished one. If it is
-    killed in between, its draft says that the empty file goes with it."""
+    killed in between, the claim in its draft says that the empty file goes with it."""
     mode = stat.S_IMODE(os.stat(finished, follow_symlinks=False).st_mode)
-    with _claimed(pathlib.Path(finished).parent):
-        create_new(output, mode).close()
-        try:
-            os.replace(finished, output)
-        except BaseException:
-            os.unlink(output)
-            raise
+    claim = pathlib.Path(finished).with_name(_CLAIM)
+    os.rename(finished, claim)
+    create_new(output, mode).close()
+    try:
+        os.replace(claim, output)
+    except BaseException:
+        os.unlink(output)
+        raise
 
 
 @contextlib.contextmanager
-def _claimed(folder: pathlib.Path) -> Iterator[None]:
-    """While the block runs, this folder says so if it is a draft."""
-    if folder.suffix != ".partial":
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Makes a folder, which is locked when it gets its name."""
+    _OPEN_DRAFTS.add(str(folder))
+    unlocked = folder.with_suffix(".new")
+    with contextlib.ExitStack() as stack:
+        os.mkdir(unlocked, 0o700)
+        stack.callback(shutil.rmtree, unlocked, ignore_errors=True)  # where it gets no name
+        lock = os.open(unlocked / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        stack.callback(os.close, lock)
+        with contextlib.suppress(OSError):  # a file system may have no locks; then no draft on it is ever removed
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(unlocked, folder)
         yield
-        return
-    claim = folder / _CLAIM
-    create_new(claim, 0o600).close()
-    try:
-        yield
-    finally:
-        os.unlink(claim)
-
-
-def _make_draft(output: pathlib.Path) -> tuple[pathlib.Path, int | None]:
-    """A new folder and its lock; None if the file system has no locks."""
-    for _ in range(_MOST_TRIES):
-        folder = output.with_name(f".{output.name}.{secrets.token_hex(8)}.partial")
-        os.mkdir(folder, 0o700)
-        _OPEN_DRAFTS.add(str(folder))
-        try:
-            lock = _new_lock(folder / _LOCK)
-        except BlockingIOError:  # another process took it for dead before it was locked
-            _remove(str(folder))
-            continue
-        except BaseException:
-            _remove(str(folder))
-            raise
-        return folder, lock
-    raise OSError(errno.EAGAIN, "other processes keep removing its drafts", str(output))
-
-
-def _new_lock(path: pathlib.Path) -> int | None:
-    """Raises BlockingIOError if another process holds the lock, or has removed the file."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink == 0:
-            raise BlockingIOError(errno.EWOULDBLOCK, "removed")
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def remove_dead_drafts(output: pathlib.Path) -> None:
@@ -245,40 +212,34 @@ def remove_dead_drafts(output: pathlib.Path) -> None:
 
 
 def _remove_if_dead(entry: os.DirEntry[str], output: pathlib.Path) -> None:
-    found = entry.stat(follow_symlinks=False)
-    if found.st_uid != os.geteuid():
+    if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
         return
     try:
         lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        if found.st_mtime < time.time() - _STALE_SECONDS:
-            os.rmdir(entry.path)  # the lock comes first and goes last: without it, the folder holds nothing of ours
+        os.rmdir(entry.path)  # the lock goes last: without it, the folder holds nothing of ours
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.lexists(os.path.join(entry.path, _CLAIM)) and is_replaceable(output) and not output.stat().st_size:
             os.unlink(output)
-        _remove_folder(entry.path)
+        _remove(entry.path)
     finally:
         os.close(lock)
 
 
-def _remove_folder(folder: str) -> None:
-    """The lock last: if the process is killed meanwhile, the draft can still be recognised as dead."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != _LOCK:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _remove(folder: str) -> None:
-    """Removes it again if a worker that still runs has put a file into it meanwhile."""
+    """The lock last: if the process is killed meanwhile, the draft can still be recognised as dead. Again if a worker
+    that still runs has put a file into it meanwhile."""
     for _ in range(_MOST_TRIES):
-        _remove_folder(folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif entry.name != _LOCK:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+        shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):
             break
         time.sleep(0.01)

@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -185,26 +184,15 @@ class TestWhatTheDeadLeft:
             assert (other / "content").exists()
         assert output.read_bytes() == CONTENT
 
-    def test_one_without_a_lock_is_removed_when_it_is_old(self, tmp_path):
-        """Another process may be between making the folder and locking it."""
-        left = tmp_path / ".report.0123456789abcdef.partial"
+    def test_one_without_a_lock_is_removed_if_it_is_empty(self, tmp_path):
+        """The lock of a draft comes first and goes last. Somebody else may have given a folder such a name."""
+        left, foreign = (tmp_path / f".report.0123456789abcde{digit}.partial" for digit in "01")
         left.mkdir()
-        with draft_of(tmp_path / "report"):
-            assert left.exists()
-        old = time.time() - 7200
-        os.utime(left, (old, old))
-        with draft_of(tmp_path / "report"):
-            assert not left.exists()
-
-    def test_one_without_a_lock_that_holds_something_is_not_ours(self, tmp_path):
-        """Somebody else may have given a folder of ours this name; the lock of a draft comes first and goes last."""
-        left = tmp_path / ".report.0123456789abcdef.partial"
-        left.mkdir()
-        (left / "precious").touch()
-        old = time.time() - 7200
-        os.utime(left, (old, old))
+        foreign.mkdir()
+        (foreign / "precious").touch()
         write_whole(tmp_path / "report", write)
-        assert (left / "precious").exists()
+        assert sorted(os.listdir(tmp_path)) == [foreign.name, "report"]
+        assert (foreign / "precious").exists()
 
     def test_what_only_looks_alike_is_spared(self, tmp_path):
         (tmp_path / "precious").mkdir()
@@ -220,31 +208,23 @@ class TestWhatTheDeadLeft:
             pass
         assert sorted(path.name for path in tmp_path.iterdir()) == before
 
-    def test_a_draft_that_is_taken_for_dead_as_it_begins_is_made_again(self, tmp_path, monkeypatch):
-        new_lock, made = local_files._new_lock, []
+    def test_a_draft_has_its_name_only_while_it_is_locked(self, tmp_path, monkeypatch):
+        """So nobody takes one that begins for dead."""
+        flock, seen = local_files.fcntl.flock, []
 
-        def taken_first(path):
-            made.append(path)
-            if len(made) == 1:
-                raise BlockingIOError
-            return new_lock(path)
+        def look(lock, how):
+            seen.append([name for name in os.listdir(tmp_path) if name.endswith(".partial")])
+            flock(lock, how)
 
-        monkeypatch.setattr(local_files, "_new_lock", taken_first)
-        write_whole(tmp_path / "report", write)
-        assert len(made) == 2
-        assert os.listdir(tmp_path) == ["report"]
-
-    def test_a_lock_that_is_held_or_gone_is_none(self, tmp_path, monkeypatch):
-        path = tmp_path / "lock"
-        flock = local_files.fcntl.flock
-
-        def removed_meanwhile(descriptor, how):
-            path.unlink()
-            flock(descriptor, how)
-
-        monkeypatch.setattr(local_files.fcntl, "flock", removed_meanwhile)
-        with pytest.raises(BlockingIOError):
-            local_files._new_lock(path)
+        monkeypatch.setattr(local_files.fcntl, "flock", look)
+        with draft_of(tmp_path / "report") as folder:
+            assert seen == [[]]
+            with pytest.raises(BlockingIOError), open(folder / "lock", "rb") as lock:
+                flock(lock, local_files.fcntl.LOCK_EX | local_files.fcntl.LOCK_NB)
+        monkeypatch.setattr(os, "rename", lambda *_: os.stat("/nowhere"))
+        with pytest.raises(FileNotFoundError):
+            write_whole(tmp_path / "report", write)
+        assert os.listdir(tmp_path) == []
 
     def test_without_locks_nothing_is_removed(self, tmp_path, monkeypatch):
         def fail(*_):
