@@ -35,7 +35,6 @@ from dp_transforms.logs.log_chunk import (
     log_size,
     open_log,
 )
-from dp_transforms.logs.text_files import ByteShares
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_BLOCK_BYTES = 64 << 20  # unpacked; writers make blocks of 16 kB to a few MB, or of one record that is larger
@@ -257,15 +256,17 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The records, in blocks of about a quarter of a million, or of some 32 MB of text."""
-    shares = ByteShares(chunk.bytes)
+    given = 0
     begin, end = chunk.span or (0, None)
     rows_decoded = first_row = chunk.first_row
     parts: list[ArrowColumns] = []
 
     def blocks(read_to: int) -> Iterator[ReadBlock]:
+        nonlocal given
         arrays = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
         columns = id_columns.event_columns(arrays, fields)
-        return id_columns.blocks_of_rows(chunk.path, columns, first_row + 1, shares.up_to(read_to - begin))
+        share, given = read_to - begin - given, read_to - begin
+        return id_columns.blocks_of_rows(chunk.path, columns, first_row + 1, share)
 
     try:
         with open_log(chunk.path, chunk.stored) as file, faults_of_store(chunk.path, file):
@@ -289,7 +290,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:  # the decoder's own message may contain bytes of the file
         raise damaged_error(chunk.path, "Avro", rows_decoded) from None
-    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
+    yield ReadBlock(id_columns.empty_batch(), (), 0, chunk.bytes - given)
 
 
 ArrowColumns = tuple[pa.Array, ...]  # as `EventFields.names`

@@ -14,14 +14,12 @@ error, because the writer of the file made it. A row that cannot be used is only
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
@@ -36,16 +34,17 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import RejectedEvents, Rows, reject, rows_beside
+from dp_transforms.logs.rejected_events import Rows, reject, rows_beside
 from dp_transforms.logs.text_files import (
     BLANKS,
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
     UTF16_TEXT,
-    LineBlock,
+    Lines,
+    bytes_among,
     is_utf8,
-    line_blocks,
+    lines_of,
     read_head,
 )
 from dp_transforms.stores.remote_files import StoredFile
@@ -57,8 +56,6 @@ BEHIND_QUOTE = "text behind a closing quote (quotes in a cell are doubled; in Sp
 _SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
-_QUOTE, _FEED, _RETURN = ord('"'), ord("\n"), ord("\r")
-_Bytes = npt.NDArray[np.uint8]
 
 
 class CsvHeader(NamedTuple):
@@ -76,9 +73,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
 
 
-def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
-    """At ends of lines, unless the file is packed."""
-    return text_files.cut_chunk(chunk, parts)
+cut_chunk = text_files.cut_chunk  # at ends of lines, unless the file is packed
 
 
 def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
@@ -110,7 +105,7 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHea
         problem = f"its header is too long (it may have {HEAD_BYTES >> 20} MB)"
         raise EventFileError(path, f"{problem}. Write it with a shorter header.")
     text = found.group()
-    for rejected in RowBlock.of_lines(path, LineBlock(text), delimiter.encode()).rejected:
+    for rejected in rows_of(path, lines_of(text), delimiter.encode()).rejected:
         remedy = (
             "" if rejected.reason == BEHIND_QUOTE else " Write one row per line, and names and cells without line ends."
         )
@@ -139,99 +134,99 @@ def delimiter_of(path: str, separator: str | None) -> str:
     return separator or ("\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ",")
 
 
-def _blanks(delimiter: bytes) -> bytes:
-    """Of what a blank line may consist: a line of delimiters is a row of empty cells."""
-    return BLANKS.replace(delimiter, b"")
-
-
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 4 MB of text."""
     path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator).encode()
     header = read_header(path, fields, chunk.stored)
     if header is None:
         raise damaged_error(path, "CSV")  # it had a header when it was found
-    used = [header.names.index(name) for name in fields.names]
+    names, used = header.names, [header.names.index(name) for name in fields.names]
 
-    def blocks_of(stream: Any) -> Iterator[RowBlock]:
-        first_line = 1
-        if chunk.span is None or not chunk.span[0]:
-            stream.read(header.size)
-            first_line += header.lines
-        for block in line_blocks(stream, first_line, _blanks(delimiter)):
-            yield RowBlock.of_lines(path, block, delimiter)
-
-    def read(rows: RowBlock, byte_share: int) -> ReadBlock:
-        arrays, kept = rows.cells(path, len(header.names), used, delimiter)
-        broken = {id_columns.WRONG_NUMBER_OF_CELLS: rows_beside(kept, rows.count)}
+    def read(lines: Lines, byte_share: int) -> ReadBlock:
+        rows = rows_of(path, lines, delimiter)
+        arrays, kept = _cells(path, rows, len(names), used, delimiter)
+        broken = {id_columns.WRONG_NUMBER_OF_CELLS: rows_beside(kept, len(rows.ends))}
         columns = id_columns.event_columns(arrays, fields)
-        return id_columns.block_of(
-            path, columns, kept, broken, lambda found: rows.numbers()[found], byte_share, rows.rejected
-        )
+        return id_columns.block_of(path, columns, kept, broken, rows.numbers.take, byte_share, rows.rejected)
 
-    return text_files.read_text(chunk, "CSV", blocks_of, read)
+    blanks = BLANKS.replace(delimiter, b"")  # a line of delimiters is a row of empty cells
+    return text_files.read_text(chunk, "CSV", read, header=(header.size, header.lines), blanks=blanks)
 
 
-@dataclasses.dataclass(frozen=True)
-class RowBlock:
-    """Some rows of a file.
+def rows_of(path: str, lines: Lines, delimiter: bytes) -> Lines:
+    """The lines that are rows."""
+    odd, behind = {}, np.zeros(0, np.int64)
+    if b'"' in lines.text:
+        odd[OPEN_QUOTE], behind = _wrong_quotes(lines, delimiter)
+    if b"\r" in lines.text:
+        odd[CARRIAGE_RETURN] = np.searchsorted(lines.ends, _lone_returns(lines.text))
+    odd[BEHIND_QUOTE] = behind
+    if not any(map(len, odd.values())):
+        return lines
+    wrong, kept = reject(path, len(lines.ends), odd, lines.numbers.take)
+    return lines.where(np.isin(np.arange(len(lines.ends)), kept))._replace(rejected=(*lines.rejected, *wrong))
 
-    text: for the parser, without blank rows and without rejected ones. count: how many rows it has.
-    numbers: returns the number of the line of each of them.
+
+def _lone_returns(text: bytes) -> Rows:
+    """Carriage returns that are not followed by a line end. The text ends in a line feed."""
+    codes = np.frombuffer(text, np.uint8)
+    returns: Rows = np.flatnonzero(codes == ord("\r"))
+    return returns[~bytes_among(b"\r\n")[codes[returns + 1]]]
+
+
+def _wrong_quotes(lines: Lines, delimiter: bytes) -> tuple[Rows, Rows]:
+    """The numbers, from 0, of lines in which a quote is left open, and of those in which one closes before its cell
+    ends."""
+    codes = np.frombuffer(lines.text, np.uint8)
+    quotes = np.flatnonzero(codes == ord('"'))
+    # Nearly always each line has an even number of quotes, and the first, third, ... begins a cell or doubles the quote
+    # before it. Then every second one closes, and none is left open; and nearly always a cell ends behind it.
+    if not (np.searchsorted(quotes, lines.ends) % 2).any():
+        opened = bytes_among(b'"\n' + delimiter)[codes[quotes[::2] - 1]]  # the last byte of all is a line feed
+        closed = bytes_among(b'"\r\n' + delimiter)[codes[quotes[1::2] + 1]]
+        if opened.all() and closed.all():
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    text, patterns = b"\n" + lines.text, (_open_line(delimiter), _line_behind_quote(delimiter))
+    # Each match ends in its line, or at the line feed behind it.
+    found = [np.array([match.end() - 1 for match in pattern.finditer(text)], np.int64) for pattern in patterns]
+    left_open, behind = (np.searchsorted(lines.ends, ends - back) for ends, back in zip(found, (0, 1), strict=True))
+    return left_open, behind
+
+
+def _open_line(delimiter: bytes) -> re.Pattern[bytes]:
+    """Matches only lines in which a quote is left open, up to their ends. It never backtracks."""
+    cell = rb'"(?:[^"\n]++|"")*+"[^D\n]*+|[^"D\n][^D\n]*+|'
+    return re.compile(rb'\n(?:(?:C)D)*+"(?:[^"\n]++|"")*+(?=\n)'.replace(b"C", cell).replace(b"D", delimiter))
+
+
+def _line_behind_quote(delimiter: bytes) -> re.Pattern[bytes]:
+    """Matches only lines in which a closing quote is followed by text of its cell, up to the first such text. It never
+    backtracks."""
+    quoted = rb'"(?:[^"\n]++|"")*+"'
+    line = rb'\n(?:(?:Q\r*+|[^"D\n][^D\n]*+|)D)*+Q[^D\r\n]'
+    return re.compile(line.replace(b"Q", quoted).replace(b"D", delimiter))
+
+
+def _cells(
+    path: str, rows: Lines, width: int, used: Sequence[int], delimiter: bytes
+) -> tuple[list[pa.BinaryArray], Rows]:
+    """Columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells.
+
+    width: that number. used: the numbers of the columns, from 0.
     """
-
-    text: bytes
-    count: int
-    numbers: Callable[[], Rows]
-    rejected: tuple[RejectedEvents, ...] = ()
-
-    @classmethod
-    def of_lines(cls, path: str, block: LineBlock, delimiter: bytes) -> RowBlock:
-        """Each line is a row, or is rejected."""
-        text, numbers, rejected = block.filled_text(), block.numbers, block.rejected(path)
-        codes = np.frombuffer(text, np.uint8)
-        feeds = np.flatnonzero(codes == _FEED)
-        odd, behind = {}, np.zeros(0, np.int64)
-        if b'"' in text:
-            odd[OPEN_QUOTE], behind = _wrong_lines(text, codes, feeds, delimiter)
-        if b"\r" in text:
-            odd[CARRIAGE_RETURN] = np.searchsorted(feeds, _lone_returns(codes))
-        odd[BEHIND_QUOTE] = behind
-        if not any(map(len, odd.values())):
-            return cls(text, len(feeds), numbers, rejected)
-        wrong, kept = reject(path, len(feeds), odd, lambda found: numbers()[found])
-        keep = np.zeros(len(feeds), np.bool_)
-        keep[kept] = True
-        left = codes[np.repeat(keep, np.diff(feeds, prepend=-1))].tobytes()
-        return cls(left, len(kept), lambda: numbers()[kept], (*rejected, *wrong))
-
-    def cells(self, path: str, width: int, used: Sequence[int], delimiter: bytes) -> tuple[list[pa.Array], Rows]:
-        """Columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells.
-
-        width: that number. used: the numbers of the columns, from 0.
-        """
-        # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
-        # is not UTF-8 and has a wrong number of cells.
-        is_valid = is_utf8(self.text)
-        text = self.text if is_valid else self.text.decode("latin1").encode()
-        columns, invalid = _parse(text, width, used, delimiter)
-        if len(columns[0]) + len(invalid) != self.count:
-            raise EventFileError(path, "its rows cannot be separated. Leave the file out, and report this as a bug.")
-        kept = np.delete(np.arange(self.count), np.array(invalid, np.int64))
-        return columns if is_valid else list(map(_of_latin1, columns)), kept
-
-
-def _parse(text: bytes, width: int, used: Sequence[int], delimiter: bytes) -> tuple[list[pa.BinaryArray], list[int]]:
-    """The columns, and the numbers, from 0, of the rows with a wrong number of cells."""
-    if not text:
-        return [pa.array([], pa.binary()) for _ in used], []
     invalid: list[int] = []
 
     def skip(row: Any) -> str:
         invalid.append(row.number - 1)
         return "skip"
 
-    # The parser drops a byte order mark at the beginning of its text; here it would belong to an ordinary row.
-    text = b"\n" + text if text.startswith(UTF8_MARK) else text
+    # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that is
+    # not UTF-8 and has a wrong number of cells.
+    is_valid = is_utf8(rows.text)
+    text = rows.text if is_valid else rows.text.decode("latin1").encode()
+    # The parser drops a byte order mark at the beginning of its text; here it would belong to an ordinary row. It wants
+    # some text.
+    text = b"\n" + text if text.startswith(UTF8_MARK) or not text else text
     # Columns are numbered: names may be any text, and unused ones may occur twice.
     numbers = [str(number) for number in used]
     table = pa.csv.read_csv(
@@ -250,7 +245,11 @@ def _parse(text: bytes, width: int, used: Sequence[int], delimiter: bytes) -> tu
             column_types=dict.fromkeys(numbers, pa.binary()),
         ),
     )
-    return [one_chunk(column) for column in table.columns], invalid
+    if len(table) + len(invalid) != len(rows.ends):
+        raise EventFileError(path, "its rows cannot be separated. Leave the file out, and report this as a bug.")
+    columns = [one_chunk(column) for column in table.columns]
+    kept = np.delete(np.arange(len(rows.ends)), np.array(invalid, np.int64))
+    return columns if is_valid else list(map(_of_latin1, columns)), kept
 
 
 def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
@@ -258,50 +257,3 @@ def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
     encoded = cells.dictionary_encode()
     values = [value.decode().encode("latin1") for value in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(values, pa.binary()), safe=False)
-
-
-def _lone_returns(codes: _Bytes) -> Rows:
-    """Carriage returns that are not followed by a line end. The text ends in a line feed."""
-    returns: Rows = np.flatnonzero(codes == _RETURN)
-    behind = codes[returns + 1]
-    return returns[(behind != _RETURN) & (behind != _FEED)]  # type: ignore[no-any-return]
-
-
-def _wrong_lines(text: bytes, codes: _Bytes, feeds: Rows, delimiter: bytes) -> tuple[Rows, Rows]:
-    """The numbers of the lines in which a quote is left open, and of those in which one closes before its cell ends."""
-    quotes = np.flatnonzero(codes == _QUOTE)
-    # Nearly always each line has an even number of quotes, and the first, third, ... begins a cell or doubles the quote
-    # before it. Then every second one closes, and none is left open; and nearly always a cell ends behind it.
-    is_even = not (np.searchsorted(quotes, feeds) % 2).any()
-    if is_even and _begin_cells(codes, quotes[::2], delimiter) and _end_cells(codes, quotes[1::2], delimiter):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    lines, patterns = b"\n" + text, (_open_line(delimiter), _line_behind_quote(delimiter))
-    # Each match ends in its line, or at the line feed behind it.
-    found = [np.array([match.end() - 1 for match in pattern.finditer(lines)], np.int64) for pattern in patterns]
-    left_open, behind = (np.searchsorted(feeds, ends - back) for ends, back in zip(found, (0, 1), strict=True))
-    return left_open, behind
-
-
-def _begin_cells(codes: _Bytes, quotes: Rows, delimiter: bytes) -> bool:
-    """Whether a delimiter, a line feed, a quote or nothing is before each quote."""
-    before = codes[np.maximum(quotes - 1, 0)]
-    return bool(((before == delimiter[0]) | (before == _FEED) | (before == _QUOTE) | (quotes == 0)).all())
-
-
-def _end_cells(codes: _Bytes, quotes: Rows, delimiter: bytes) -> bool:
-    """Whether a delimiter, a line end or a quote is behind each quote. The text ends in a line feed."""
-    return bool(np.isin(codes[quotes + 1], (delimiter[0], _RETURN, _FEED, _QUOTE)).all())
-
-
-def _open_line(delimiter: bytes) -> re.Pattern[bytes]:
-    """Matches only lines in which a quote is left open, up to their ends. It never backtracks."""
-    cell = rb'"(?:[^"\n]++|"")*+"[^D\n]*+|[^"D\n][^D\n]*+|'
-    return re.compile(rb'\n(?:(?:C)D)*+"(?:[^"\n]++|"")*+(?=\n)'.replace(b"C", cell).replace(b"D", delimiter))
-
-
-def _line_behind_quote(delimiter: bytes) -> re.Pattern[bytes]:
-    """Matches only lines in which a closing quote is followed by text of its cell, up to the first such text. It never
-    backtracks."""
-    quoted = rb'"(?:[^"\n]++|"")*+"'
-    line = rb'\n(?:(?:Q\r*+|[^"D\n][^D\n]*+|)D)*+Q[^D\r\n]'
-    return re.compile(line.replace(b"Q", quoted).replace(b"D", delimiter))

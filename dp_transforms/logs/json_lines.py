@@ -12,9 +12,9 @@ is the same question as in the other formats.
 
 from __future__ import annotations
 
+import json
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns, IdColumn
 from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.rejected_events import Rows
-from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, LineBlock, line_blocks
+from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, Lines
 from dp_transforms.logs.times import MICROS_PER_UNIT, TimeColumn
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -47,15 +47,10 @@ _LONE_SURROGATE = re.compile(
 )
 
 
+# Of whole numbers Python takes at most 4,300 digits, and their digits do not matter here.
+_pairs_of = json.JSONDecoder(object_pairs_hook=list, parse_int=str, strict=False).decode
 _T = TypeVar("_T")
 _Decode = Callable[[bytes], _T]
-
-
-class _Name:
-    """The name of a field of one object. Two names are never equal, so that a decoder keeps both."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 class JsonDecoder:
@@ -66,7 +61,6 @@ class JsonDecoder:
         self._decode, self._decode_lines, self._escaped = self._decoder()
         self._getters = [operator.attrgetter(f"cell{at}") for at in range(len(fields.names))]
         self._quoted = [f'"{name}"'.encode() for name in fields.names]
-        self._pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=lambda _, text: _Name(text)).decode
 
     def _decoder(self) -> tuple[_Decode[msgspec.Struct], _Decode[list[msgspec.Struct]], re.Pattern[bytes]]:
         """From a line to the cells of the fields, and from several; and what a line holds in which one of the names may
@@ -90,11 +84,10 @@ class JsonDecoder:
         decoder = msgspec.json.Decoder(event)
         return decoder.decode, decoder.decode_lines, re.compile(escaped)
 
-    def decode(self, text: bytes) -> tuple[Columns, npt.NDArray[np.bool_]]:
-        """text: lines, each with its line feed, none of them blank. The columns of the lines that are not broken, and
-        for each line whether it is not."""
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-        begins = np.append(0, ends[:-1] + 1)[: len(ends)]
+    def decode(self, lines_read: Lines) -> tuple[Columns, npt.NDArray[np.bool_]]:
+        """The columns of the lines that are not broken, and for each line whether it is not."""
+        text, ends = lines_read.text, lines_read.ends
+        begins = np.append(0, ends + 1)[:-1]
         are_objects = _seem_objects(text, begins, ends)
         kept, texts = np.ones(len(ends), np.bool_), []
         cells: list[list[bytes]] = [[] for _ in self._names]
@@ -164,10 +157,9 @@ class JsonDecoder:
     def _repeats(self, line: bytes) -> bool:
         if not self._escaped.search(line) and all(line.count(name) < 2 for name in self._quoted):
             return False
-        # Bytes that are not UTF-8, and lone surrogates, matter in the cells of events alone.
-        line = _LONE_SURROGATE.sub(lambda found: b"?" if found[1] else found[0], line.strip(BLANKS))
-        found = Counter(name.text for name in self._pairs(line.removeprefix(UTF8_MARK).decode("utf-8", "replace")))
-        return any(found[name] > 1 for name in self._names)
+        text = line.strip(BLANKS).removeprefix(UTF8_MARK).decode("utf-8", "replace")
+        names = [name for name, _ in _pairs_of(text)]  # of the outermost object, which ends last
+        return any(names.count(name) > 1 for name in self._names)
 
 
 def _seem_objects(text: bytes, begins: Rows, ends: Rows) -> npt.NDArray[np.bool_]:
@@ -252,25 +244,18 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     return [LogChunk(path, "json", None, None, log_size(path, stored), stored=stored)]
 
 
-def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
-    """At ends of lines, unless the file is packed: each line is an event, or not, by itself."""
-    return text_files.cut_chunk(chunk, parts)
+cut_chunk = text_files.cut_chunk  # at ends of lines, unless the file is packed: each line is judged by itself
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The lines, in blocks of about 4 MB."""
     decoder = JsonDecoder(fields)
 
-    def read(block: LineBlock, byte_share: int) -> ReadBlock:
-        columns, is_kept = decoder.decode(block.filled_text())
+    def read(lines: Lines, byte_share: int) -> ReadBlock:
+        columns, is_kept = decoder.decode(lines)
+        broken = {id_columns.BROKEN_LINE: np.flatnonzero(~is_kept)}
         return id_columns.block_of(
-            chunk.path,
-            columns,
-            np.flatnonzero(is_kept),
-            {id_columns.BROKEN_LINE: np.flatnonzero(~is_kept)},
-            lambda rows: block.numbers()[rows],
-            byte_share,
-            block.rejected(chunk.path),
+            chunk.path, columns, np.flatnonzero(is_kept), broken, lines.numbers.take, byte_share, lines.rejected
         )
 
-    return text_files.read_text(chunk, "gzip", line_blocks, read)
+    return text_files.read_text(chunk, "gzip", read)

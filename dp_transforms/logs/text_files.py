@@ -7,21 +7,19 @@ a line or on any other line: each line is judged by itself. Memory is a few bloc
 lines in a row cost little more than to unpack them.
 
 So a file that is not packed can be read in parts: the lines that begin in a span of its bytes. Each line begins in
-exactly one span, whatever the lines hold. How many lines are before a span is not known beforehand, and is needed for
-positions of rejected rows alone. So a part that has such rows counts the line ends before it; a process that reads
-several parts of a file goes through it once for that.
+exactly one span, whatever the lines hold. How many lines are before a span is needed for positions of rejected rows
+alone: a part that has such rows counts them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
+import math
 import os
-import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +34,8 @@ from dp_transforms.logs.log_chunk import (
     open_by_arrow,
     open_log,
 )
-from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact
+from dp_transforms.logs.rejected_events import RejectedEvents, Rows, as_array, compact
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
-
-T = TypeVar("T")
 
 MAX_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
@@ -50,64 +46,59 @@ HEAD_BYTES = 1 << 20
 NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252): iconv -f latin1 -t utf-8 OLD > NEW"
 UTF16_TEXT = "UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
 
-_LINE_FEED = ord("\n")
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
 _COUNTED_BYTES = 4 << 20
-_KEPT_COUNTS = 64
 
 
-class LineBlock:
-    """Some lines of a file.
+class Lines(NamedTuple):
+    """n lines of a file, none of them blank.
 
-    raw: whole lines, each with its line feed. first_line: the number of the first one in the file.
-    too_long: numbers of lines that were left out; `raw` has a blank line in their place.
-    blanks: of what a blank line may consist.
+    text: the lines, each with its line feed. ends: int64[n], where these line feeds are. numbers: int64[n], the places
+    of the lines in the file, rising from 1. rejected: lines that were left out.
     """
 
-    def __init__(self, raw: bytes, first_line: int = 1, too_long: tuple[int, ...] = (), blanks: bytes = BLANKS) -> None:
-        self.raw = raw if not raw or raw.endswith(b"\n") else raw + b"\n"
-        self.first_line = first_line
-        self.too_long = too_long
-        self._is_filled, self._blank_lines = _blank_marks(blanks)
+    text: bytes
+    ends: Rows
+    numbers: Rows
+    rejected: tuple[RejectedEvents, ...] = ()
 
-    def rejected(self, path: str) -> tuple[RejectedEvents, ...]:
-        """The lines that were left out."""
-        return (RejectedEvents(path, self.too_long, LINE_TOO_LONG),) if self.too_long else ()
-
-    def filled_text(self) -> bytes:
-        """The lines without blank ones."""
-        codes = np.frombuffer(self.raw, np.uint8)
-        begins_blank = self._is_filled[codes[1:][codes[:-1] == _LINE_FEED]] == 0
-        if not len(codes) or (self._is_filled[codes[0]] and not begins_blank.any()):
-            return self.raw
-        text = self._blank_lines.sub(b"\n", b"\n" + self.raw)
-        return text[1:]
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """For each line of `filled_text` its number in the file."""
-        codes = np.frombuffer(self.raw, np.uint8)
-        starts = np.concatenate([[0], np.flatnonzero(codes == _LINE_FEED) + 1])[:-1]
-        if not len(starts):
-            return np.zeros(0, np.int64)
-        if self._is_filled[codes[starts]].all():
-            return np.arange(len(starts)) + self.first_line
-        return np.flatnonzero(np.maximum.reduceat(self._is_filled[codes], starts)) + self.first_line
+    def where(self, kept: npt.NDArray[np.bool_]) -> Lines:
+        """Some of the lines. kept: bool[n]."""
+        sizes = np.diff(self.ends, prepend=-1)
+        text = np.frombuffer(self.text, np.uint8)[np.repeat(kept, sizes)].tobytes()
+        return self._replace(text=text, ends=np.cumsum(sizes[kept]) - 1, numbers=self.numbers[kept])
 
 
-@functools.cache
-def _blank_marks(blanks: bytes) -> tuple[npt.NDArray[np.uint8], re.Pattern[bytes]]:
-    """For each byte whether a line with it is not blank, and a pattern of blank lines between two line feeds."""
-    is_filled = np.ones(256, np.uint8)
-    is_filled[list(blanks + b"\n")] = 0
-    return is_filled, re.compile(rb"\n[%b\n]*\n" % re.escape(blanks))
+def bytes_among(some: bytes) -> npt.NDArray[np.bool_]:
+    """For each of the 256 bytes whether it is one of these."""
+    are_among = np.zeros(256, np.bool_)
+    are_among[list(some)] = True
+    return are_among
 
 
-def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Iterator[LineBlock]:
-    """The lines of a stream from its position on, in blocks of about BLOCK_BYTES; a block of blank lines is empty.
+def lines_of(raw: bytes, first_line: int = 1, blanks: bytes = BLANKS) -> Lines:
+    """The lines of a text that are not blank.
 
-    first_line: the number of the line at that position. blanks: as `LineBlock` has them.
+    raw: the last line may lack its line feed. first_line: its place in the file. blanks: of what a blank line consists.
+    """
+    raw = raw if raw.endswith(b"\n") or not raw else raw + b"\n"
+    codes = np.frombuffer(raw, np.uint8)
+    ends = np.flatnonzero(codes == ord("\n"))
+    lines = Lines(raw, ends, np.arange(first_line, first_line + len(ends)))
+    is_filled = ~bytes_among(blanks + b"\n")
+    begins = np.append(0, ends + 1)[:-1]
+    if is_filled[codes[begins]].all():
+        return lines
+    return lines.where(np.logical_or.reduceat(is_filled[codes], begins))
+
+
+def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Iterator[tuple[bytes, int, bool]]:
+    """The lines of a stream from its position on, in blocks of about BLOCK_BYTES: whole lines, the number of the first
+    one, and whether that one is too long; then it is blank here. Of a block of blank lines the text is empty.
+
+    first_line: the number of the line at that position. blanks: as in `lines_of`.
     """
     line_number = first_line
     pending: list[bytes] = []  # the beginning of a line; dropped when it is too long
@@ -125,22 +116,14 @@ def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Ite
                 pending.clear()
             continue
         first_end = data.find(b"\n") if end else 0
-        too_long: tuple[int, ...] = ()
-        if pending_bytes + first_end > MAX_LINE_BYTES:
-            too_long = (line_number,)
-            lines = data[first_end:end]
-        else:
-            lines = b"".join([*pending, data[:end]])
-        if lines or too_long:
-            yield LineBlock(b"" if _is_blank(lines, blanks) else lines, line_number, too_long, blanks)
-            line_number += int(np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_FEED))
+        is_too_long = pending_bytes + first_end > MAX_LINE_BYTES
+        lines = data[first_end:end] if is_too_long else b"".join([*pending, data[:end]])
+        if lines or is_too_long:
+            # Millions of blank lines cost little more than to unpack them.
+            yield lines if lines.strip(blanks + b"\n") else b"", line_number, is_too_long
+            line_number += lines.count(b"\n")
         pending = [data[end:]]
         pending_bytes = len(data) - end
-
-
-def _is_blank(lines: bytes, blanks: bytes) -> bool:
-    blanks += b"\n"
-    return not lines[:4096].translate(None, blanks) and not lines.translate(None, blanks)
 
 
 @contextlib.contextmanager
@@ -168,15 +151,24 @@ def open_text(
 def read_text(
     chunk: LogChunk,
     format_name: str,
-    blocks_of: Callable[[Any], Iterator[T]],
-    read: Callable[[T, int], ReadBlock],
+    read: Callable[[Lines, int], ReadBlock],
+    *,
+    header: tuple[int, int] = (0, 0),
+    blanks: bytes = BLANKS,
 ) -> Iterator[ReadBlock]:
-    """The lines of a chunk. blocks_of: cuts a stream into blocks; read: a block, and its share of the bytes."""
-    shares, rows_read, begin = ByteShares(chunk.bytes), 0, chunk.span[0] if chunk.span else 0
+    """The lines of a chunk. read: some lines, and their share of the bytes. header: bytes and line ends of the file
+    that are no events. blanks: as in `lines_of`."""
+    size, line_ends = header if chunk.span is None or not chunk.span[0] else (0, 0)
+    rows_read, given, begin = 0, 0, chunk.span[0] if chunk.span else 0
     try:
         with open_text(chunk.path, chunk.stored, chunk.span) as (stream, file):
-            for lines in blocks_of(stream):
-                block = read(lines, shares.up_to(file.tell() - begin))
+            stream.read(size)
+            for text, first_line, is_too_long in line_blocks(stream, 1 + line_ends, blanks):
+                share = max(0, min(file.tell() - begin, chunk.bytes) - given)
+                lines = lines_of(text, first_line, blanks)
+                if is_too_long:
+                    lines = lines._replace(rejected=(RejectedEvents(chunk.path, (first_line,), LINE_TOO_LONG),))
+                block = read(lines, share)
                 if begin and block.rejected:  # whose positions are counted from the first line of the span
                     before = line_ends_before(chunk.path, chunk.stored, stream.begin)
                     moved = [
@@ -184,32 +176,15 @@ def read_text(
                     ]
                     block = dataclasses.replace(block, rejected=tuple(moved))
                 yield block
-                rows_read += block.rows
+                rows_read, given = rows_read + block.rows, given + share
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, format_name, None if chunk.span else rows_read) from None
-    yield ReadBlock(empty_batch(), (), 0, shares.rest())
+    yield ReadBlock(empty_batch(), (), 0, chunk.bytes - given)
 
 
 def is_packed(path: str) -> bool:
     """Whether a text file is compressed, by its name."""
     return path.lower().endswith(".gz")
-
-
-class ByteShares:
-    """Divides the bytes of a chunk among its blocks. The shares sum to exactly all of them."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._given = total, 0
-
-    def up_to(self, bytes_read: int) -> int:
-        """The share of a block; ``bytes_read`` bytes of the file are read after it."""
-        share = max(0, min(bytes_read, self._total) - self._given)
-        self._given += share
-        return share
-
-    def rest(self) -> int:
-        """The share of the last block."""
-        return self.up_to(self._total)
 
 
 def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]:
@@ -232,56 +207,43 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
 class _LinesOfSpan:
     """A stream of the lines of ``file`` that begin at ``begin`` or later and before ``end``, whole.
 
-    begin: where the first of them begins, once something was read.
+    begin: where the first of them begins.
     """
 
     def __init__(self, file: Any, begin: int, end: int) -> None:
-        self.begin = begin
-        self._file, self._at, self._end = file, -1, end
-        self._is_inside_line = False
+        self.begin, self._end = end, end
+        if (first := _line_begin(file, begin, end)) < end:
+            self.begin, self._end = first, _line_begin(file, end)
+        self._file = file
+        file.seek(self.begin)
 
     def read(self, size: int) -> bytes:
-        if self._at < 0:
-            self._at = self.begin = self._first_line()
-        if self._at < self._end:
-            data: bytes = self._file.read(min(size, self._end - self._at))
-        elif self._is_inside_line:  # the last line goes on behind the span
-            data = self._file.read(min(size, _PIECE_BYTES))
-            data = data[: data.find(b"\n") + 1] or data
-        else:
-            return b""
-        self._at += len(data)
-        self._is_inside_line = bool(data) and not data.endswith(b"\n")
+        data: bytes = self._file.read(min(size, self._end - self._file.tell()))
         return data
 
-    def _first_line(self) -> int:
-        """Goes to where the first line begins; the end of the span if none does."""
-        if not self.begin:
-            return 0
-        at = self.begin - 1  # a line that begins the span has its line end there
-        self._file.seek(at)
-        while at < self._end:
-            data = self._file.read(min(_PIECE_BYTES, self._end - at))
-            found = data.find(b"\n") + 1
-            if found or not data:
-                at = at + found if data else self._end
-                self._file.seek(at)
-                return at
-            at += len(data)
-        return self._end
+
+def _line_begin(file: Any, at: int, most: float = math.inf) -> int:
+    """Where the first line begins that does not begin before ``at``; from ``most`` on it is not looked for."""
+    if not at:
+        return 0
+    at -= 1  # a line that begins there has its line end before
+    file.seek(at)
+    while at < most and (data := file.read(_PIECE_BYTES)):
+        if found := data.find(b"\n") + 1:
+            return at + int(found)
+        at += len(data)
+    return at
 
 
-_counted: dict[tuple[Any, ...], tuple[int, int]] = {}
-"""By version of a file: a position, and how many lines end before it."""
+_counted: dict[Any, tuple[int, int]] = {}
+"""Of the file that was counted last: a position, and how many lines end before it."""
 
 
 def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int:
-    """How many lines of a file end before a position. Raises OSError.
-
-    What is counted is kept for a further position of the same version of the file.
-    """
+    """How many lines of a file end before a position. Raises OSError. A process that reads several parts of a file goes
+    through it once for that."""
     status = None if stored is not None else os.stat(path)
-    key = (path, stored) if status is None else (path, status.st_mtime_ns, status.st_size)
+    key = stored if status is None else (path, status.st_mtime_ns, status.st_size)
     at, count = _counted.get(key, (0, 0))
     if at > position:
         at, count = 0, 0
@@ -289,8 +251,7 @@ def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int
         file.seek(at)
         while at < position and (data := file.read(min(_COUNTED_BYTES, position - at))):
             at, count = at + len(data), count + data.count(b"\n")
-    while len(_counted) >= _KEPT_COUNTS:
-        _counted.pop(next(iter(_counted)), None)
+    _counted.clear()
     _counted[key] = (at, count)
     return count
 

@@ -183,7 +183,9 @@ def _lines(lines, fields, first=1):
     """By the number of each line that is not blank its event, or why it is not one."""
     numbers = np.array([number for number, line in enumerate(lines, first) if line.strip(b" \t\r")], np.int64)
     filled = [line for line in lines if line.strip(b" \t\r")]
-    columns, is_kept = json_lines.JsonDecoder(fields).decode(b"".join(line + b"\n" for line in filled))
+    columns, is_kept = json_lines.JsonDecoder(fields).decode(
+        text_files.lines_of(b"".join(line + b"\n" for line in filled))
+    )
     broken = {"broken line": np.flatnonzero(~is_kept)}
     batch, rows, rejected = id_columns.events_of("log", columns, np.flatnonzero(is_kept), broken, numbers.take)
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)

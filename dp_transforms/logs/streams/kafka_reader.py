@@ -21,7 +21,7 @@ from dp_transforms.logs.json_lines import JsonDecoder
 from dp_transforms.logs.log_chunk import EventFields
 from dp_transforms.logs.rejected_events import Rows, reject
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
-from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES
+from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES, lines_of
 from dp_transforms.stores import kafka_client
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RecordDecoder:
         _, rows = reject(source, len(filled), unread, positions.take)
         # A line feed is a blank between the parts of an object, and breaks a text in it; so does a carriage return.
         lines = b"".join([filled[row].replace(b"\n", b"\r") + b"\n" for row in rows.tolist()])
-        columns, is_kept = self._lines.decode(lines)
+        columns, is_kept = self._lines.decode(lines_of(lines))
         broken = {**unread, BROKEN_RECORD: rows[~is_kept]}
         return id_columns.events_of(source, columns, rows[is_kept], broken, positions.take)
 
