@@ -106,7 +106,7 @@ class LogPairs:
             datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
             for seconds in (self.start_seconds, self.start_seconds + self.horizon * self.window_seconds)
         )
-        unit = ("--time-unit", self.time_unit) if self.time_unit else ()
+        unit = ("--time-format", self.time_unit) if self.time_unit else ()
         schedule = () if "--plan" in more else ("--start", start, "--end", end, "--window", f"{self.window_seconds}s")
         return ["replay", str(self.path), *unit, *schedule, "--output", output, *more]
 

@@ -39,7 +39,7 @@ class RealLog:
             for seconds in (self.start_seconds, self.end_seconds)
         )
         return [
-            *("replay", str(self.path), "--time-unit", "ms", "--start", start, "--end", end),
+            *("replay", str(self.path), "--time-format", "ms", "--start", start, "--end", end),
             *("--window", f"{self.window_seconds}s", "--epsilon", "2", "--delta", "1e-9", "--output", str(output)),
             *more,
         ]

@@ -201,7 +201,7 @@ def _stream_command(engines: Engines, topic: str, reports: str, start: int, end:
         *(
             "--input",
             f"kafka://{engines.kafka.bootstrap}/{topic}",
-            "--time-unit",
+            "--time-format",
             "ms",
             "--output",
             f"kafka://{engines.kafka.bootstrap}/{reports}",
@@ -274,7 +274,7 @@ def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
             "dp_transforms.cli.main",
             "replay",
             str(path),
-            "--time-unit",
+            "--time-format",
             "ms",
             "--window",
             f"{_WINDOW_SECONDS}s",

@@ -44,7 +44,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output", required=True, help="a new path or URL that ends in .avro, .jsonl or .parquet")
     made.add_argument("--block-output", help="with a plan with rounds: the same for what is held by many in each block")
     made.add_argument("--dead-letter", help="a new path or URL for a list of the rows that cannot be read")
-    made.add_argument("--max-bad-fraction", type=float, default=0.5, help="of rows; with more nothing is published")
     return made
 
 
@@ -63,7 +62,6 @@ def job_of(ours: argparse.Namespace) -> ReplayJob:
         output=ours.output,
         block_output=ours.block_output,
         dead_letter=ours.dead_letter,
-        max_bad_fraction=ours.max_bad_fraction,
     )
 
 
@@ -105,7 +103,7 @@ def run(arguments: Sequence[str]) -> None:
         tell("Dry run: the job was made. It is not sent.")
     if is_sent(options) and not is_taken(ours.output):
         sys.exit(
-            f"replay_log: no report is seen at {ours.output}. If more rows than --max-bad-fraction could not be read,"
+            f"replay_log: no report is seen at {ours.output}. If more than half of the rows could not be read,"
             " the job has withheld it, and its counter reports_withheld says so. Else it was moved away, or lies on the"
             " disk of a worker: look for it before another run, which is a new one and pays again."
         )

@@ -53,7 +53,6 @@ class ReplayJob:
     output: str
     block_output: str | None
     dead_letter: str | None
-    max_bad_fraction: float = 0.5
 
 
 def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
@@ -75,7 +74,7 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
     for name, (reports, output) in outputs.items():
         if output is not None:
             header = ReportHeader.of_plan(job.plan, job.run_id, job.stream, of_blocks=name == "Blocks")
-            _ = (reports, batches, unread) | f"Write{name}" >> WriteReports(output, header, job.max_bad_fraction)
+            _ = (reports, batches, unread) | f"Write{name}" >> WriteReports(output, header)
     if job.dead_letter is not None:
         _ = unread | "WriteRejected" >> WriteRejected(job.dead_letter)
 

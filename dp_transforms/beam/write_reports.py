@@ -31,7 +31,7 @@ from dp_transforms.beam.workers import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
-from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
+from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, report_file_bytes, write_error
 from dp_transforms.reports.report_records import RunEnded, checked_report
@@ -103,23 +103,20 @@ class WriteReports(beam.PTransform):
     anew: the file is written by the last step, when all is there, whole or not at all, over no other file. A file of
     another run makes the job fail; one of this run is what this step wrote before it was repeated. If several reports
     of one window arrive, the first in the order of their JSON is kept; others that differ are counted as
-    ``conflicting_reports`` for the operator.
+    ``conflicting_reports`` for the operator. If more than half of the rows was rejected, nothing is written, and the
+    counter ``reports_withheld`` says so to the operator.
 
     output_path: a local path that every worker has, or a URL; its ending gives the format.
     header: what the file says about the run.
-    max_bad_fraction: if a larger fraction of the rows was rejected, nothing is written; the counter
-        ``reports_withheld`` says so to the operator.
 
     Returns a PCollection of the path.
     """
 
-    def __init__(
-        self, output_path: str | os.PathLike[str], header: ReportHeader, max_bad_fraction: float = 1.0
-    ) -> None:
+    def __init__(self, output_path: str | os.PathLike[str], header: ReportHeader) -> None:
         super().__init__()
         report_format(output_path)
         header.to_json()
-        self._file = os.fspath(output_path), header, max_bad_fraction
+        self._file = os.fspath(output_path), header
 
     def expand(self, inputs: Any) -> beam.PCollection:
         reports, *rows = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -134,12 +131,12 @@ def _count_rows(rows: EventBatch | RejectedEvents) -> bytes:
     return _ROWS.pack(len(rows), 0) if isinstance(rows, EventBatch) else _ROWS.pack(0, len(rows.positions))
 
 
-def _write_reports(group: Gathered, path: str, header: ReportHeader, max_bad_fraction: float) -> Iterator[str]:
+def _write_reports(group: Gathered, path: str, header: ReportHeader) -> Iterator[str]:
     """Runs once, or again after a worker that died."""
     key, blobs = group[0], list(group[1])
     counts = [_ROWS.unpack(blob) for blob in blobs if len(blob) == _ROWS.size]
     events, rejected = (sum(numbers) for numbers in zip((0, 0), *counts, strict=True))
-    if rejected > max_bad_fraction * (events + rejected):
+    if rejected > MOST_REJECTED * (events + rejected):
         operator_counter(REPORTS_WITHHELD).inc()
         return
     conflicting = beam.metrics.Metrics.counter("write_reports", "conflicting_reports")

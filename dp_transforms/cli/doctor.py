@@ -210,7 +210,7 @@ def _role_line(glance: Glance, role: str) -> str:
     if found.is_doubtful:
         return f"{line} --time-format ?   (the order of day, month and year must be said: {forms})"
     if found.unit not in (None, "iso"):
-        return f"{line}   --time-unit {found.unit}   (numbers that count {found.unit} since 1970 UTC)"
+        return f"{line}   --time-format {found.unit}   (numbers that count {found.unit} since 1970 UTC)"
     zone = glance.reading.time_zone or "UTC; if it is local time, look again with --time-zone, such as Europe/Berlin"
     how = "with a zone" if found.has_zone else f"without a zone: read as {zone}"
     return f"{line}{f'   --time-format {forms}' if forms else ''}   ({field.kind} {how})"
@@ -279,7 +279,7 @@ def _command_lines(glance: Glance, logs: Sequence[str], more_items: Sequence[str
         words += [word for name in more_items for word in ("--item-field", name)]
     found, separator = glance.times, next((each.separator for each in glance.sample.samples if each.records), None)
     for flag, value in (
-        ("--time-unit", found.unit if found else glance.reading.time_unit),
+        ("--time-format", found.unit if found else glance.reading.time_unit),
         ("--time-format", ("?" if found.is_doubtful else found.forms[0]) if found and found.forms else None),
         ("--time-zone", glance.reading.time_zone),
         ("--csv-separator", "tab" if separator == "\t" else separator),

@@ -34,7 +34,7 @@ def job_parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--user-field", default="user")
     made.add_argument("--item-field", action="append", help="several, each with --item-field, make one label")
     made.add_argument("--time-field", default="timestamp")
-    made.add_argument("--time-unit", choices=("s", "ms", "us"), help="of times that are numbers")
+    made.add_argument("--time-format", choices=("s", "ms", "us"), help="of times that are numbers: their unit")
     made.add_argument("--public-items", help="for a plan with public items: the path or URL of their list")
     made.add_argument("--stream", default="events", help="name of the stream in the report")
     return made
@@ -57,7 +57,7 @@ def _with_hyphens(parser: argparse.ArgumentParser, word: str) -> str:
 
 def fields_of(ours: argparse.Namespace) -> EventFields:
     """Raises ValueError."""
-    return EventFields(ours.user_field, ours.item_field or "item", ours.time_field, ours.time_unit)
+    return EventFields(ours.user_field, ours.item_field or "item", ours.time_field, ours.time_format)
 
 
 def noise_key_of(ours: argparse.Namespace) -> GcpSecret | str | None:

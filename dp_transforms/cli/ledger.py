@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.cli.operator_log import note_done
-from dp_transforms.cli.options import user_errors
+from dp_transforms.cli.options import CAPS, user_errors
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
 from dp_transforms.reports import ReportFileError, read_report_file
 from dp_transforms.runs.ledger import Ledger, Shown
-from dp_transforms.runs.lifetime_cost import RULES
 from dp_transforms.runs.records import PartRequest
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import json_of, print_balances, print_runs
@@ -29,11 +28,10 @@ def _ledger_option(function: _F) -> _F:
 
 @click.group(name="ledger", invoke_without_command=True)
 @_ledger_option
-@click.option("--population", metavar="NAME", help="Show only this population.")
-@click.option("--runs", "show_runs", is_flag=True, help="Also show each run, with what it took and how far it is.")
+@click.option("--population", metavar="NAME", help="Show this population, and each of its runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact amounts.")
 @click.pass_context
-def command(context: click.Context, place: str | None, population: str | None, show_runs: bool, as_json: bool) -> None:
+def command(context: click.Context, place: str | None, population: str | None, as_json: bool) -> None:
     """Show what users have lost in all runs together, and what is left, for each population."""
     context.meta["shh.ledger"] = place
     if context.invoked_subcommand is not None:
@@ -44,7 +42,7 @@ def command(context: click.Context, place: str | None, population: str | None, s
         click.echo(json_of(balances, runs))
         return
     print_balances(balances)
-    if show_runs:
+    if population is not None:
         print_runs(runs)
 
 
@@ -54,32 +52,22 @@ def command(context: click.Context, place: str | None, population: str | None, s
 @click.option("--plan", "plan_file", metavar="FILE", required=True, help="A plan of `shh plan --output`.")
 @click.option("--stream", default="events", show_default=True, metavar="NAME", help="Name of the stream.")
 @click.option("--run-id", help="Name of the run. Default: a fresh one.")
-@click.option("--max-epsilon", metavar="FLOAT", help="What users of a new population may ever lose. Set once.")
-@click.option("--max-delta", metavar="FLOAT", help="Failure probability of that bound. Set once.")
-@click.option(
-    "--rule",
-    type=click.Choice(RULES),
-    help="How runs of a new population add up. Default: by which more runs of this plan fit; renyi is for plans of"
-    " contributions.",
-)
+@click.option("--caps", nargs=2, metavar="EPSILON DELTA", help=f"{CAPS[0].upper()}{CAPS[1:]}")
 def reserve(
     place: str | None,
     population: str,
     plan_file: str,
     stream: str,
     run_id: str | None,
-    max_epsilon: str | None,
-    max_delta: str | None,
-    rule: str | None,
+    caps: tuple[str, str] | None,
 ) -> None:
     """Set the budget of a run aside before it begins. Makes the ledger, and declares the population, if they are
     new.
     """
     plan = read_plan(plan_file)
-    caps = caps_of(max_epsilon, max_delta, rule)
     with user_errors(ValueError):
         request = PartRequest.whole(plan, population=population, stream=stream, run_id=run_id or "")
-    verdict = _opened(place).reserve_run(request, caps)
+    verdict = _opened(place).reserve_run(request, caps_of(caps))
     note_done()  # else who reads an exit code reserves again
     click.echo(
         f"Run {verdict.run_id}: {verdict.line}\nNow run it: shh replay or shh stream with --run-id"

@@ -179,12 +179,10 @@ rare = functools.partial(option, hidden=True)
 
 READING = (
     option(
-        ["--time-unit"],
-        type=click.Choice(["s", "ms", "us", "iso"]),
-        metavar="UNIT",
-        help="Unit of times that are numbers since 1970.",
+        ["--time-format"],
+        metavar="FORM",
+        help="Of times not in ISO 8601: s, ms or us, for numbers since 1970; or such as %d/%b/%Y:%H:%M:%S %z.",
     ),
-    option(["--time-format"], metavar="FORM", help="Form of times not in ISO 8601: %d/%b/%Y:%H:%M:%S %z."),
     option(
         ["--time-zone"],
         metavar="ZONE",
@@ -204,11 +202,11 @@ FIELDS = (
     *READING,
 )
 PLAN_FILE = option(["--plan", "plan_file"], metavar="FILE", help="A file of `shh plan`, or the next five.")
+CAPS = "the most that users of a new population may ever lose, e.g. 10 1e-6. Set once."
 ACCOUNT = (
     option(["--ledger"], metavar="FILE", help="Keep account over all runs."),
     rare(["--population"], metavar="NAME", help="With --ledger: who the users are, e.g. news."),
-    rare(["--max-epsilon"], metavar="FLOAT", help="With --ledger: the most its users ever lose."),
-    rare(["--max-delta"], metavar="FLOAT", help="With --ledger: but for this probability."),
+    rare(["--caps"], nargs=2, metavar="EPSILON DELTA", help=f"With --ledger: {CAPS}"),
 )
 STREAM_NAME = rare(["--stream"], default="events", metavar="NAME", help="Name of the stream in reports.")
 TITLES = option(["--titles"], metavar="FILE.csv", help="CSV with the columns item and title.")
@@ -218,15 +216,17 @@ VERBOSE = rare(["--verbose"], is_flag=True, help="Show Beam's log, which may con
 def fields_of(options: Options, *, are_named: bool = True) -> EventFields:
     """How events are read. are_named: whether the names of the fields count. Raises InputError."""
     from dp_transforms.logs import EventFields  # a plan needs no reader
+    from dp_transforms.logs.log_chunk import TIME_UNITS
 
     names: dict[str, Any] = {}
     if are_named:
         names = {"user": options.user_field, "item": options.item_field or "item", "time": options.time_field}
-    separator = options.csv_separator
+    form, separator = options.time_format, options.csv_separator
+    is_unit = form in TIME_UNITS
     return EventFields(
         **names,
-        time_unit=options.time_unit,
-        time_format=options.time_format,
+        time_unit=form if is_unit else None,
+        time_format=None if is_unit else form,
         time_zone=options.time_zone,
         csv_separator="\t" if separator in ("tab", "\\t") else separator,
     )
@@ -234,7 +234,7 @@ def fields_of(options: Options, *, are_named: bool = True) -> EventFields:
 
 def check_account(options: Options) -> None:
     """Raises InputError."""
-    check_together(options, "population max_epsilon max_delta", needs="ledger")
+    check_together(options, "population caps", needs="ledger")
     remedy = "Give it too, for example --population news."
     check_together(options, "ledger", needs="population", why="a name for all streams that share users", remedy=remedy)
 

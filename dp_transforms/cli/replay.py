@@ -41,16 +41,14 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import PLAN, has_budget, plan_of_command
-from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_part, run_whole
+from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_whole
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.show import print_windows
-from dp_transforms.cli.state_part import StateOptions, check_state_file
-from dp_transforms.core.planned_run import fresh_run_id
-from dp_transforms.errors import UserError
-from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files, events_in_windows
+from dp_transforms.cli.state_part import check_state_file, run_part
+from dp_transforms.errors import InputError, UserError
+from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files
 from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks, unit_hint
-from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends
@@ -58,13 +56,14 @@ from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
+_AS_GIVEN = (
+    *("output", "block_output", "dead_letter", "stream", "public_items", "allow_empty", "memory", "processes"),
+    "until",
+)  # of the options: what a request has under the same name
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
-_MANY_IN_WINDOWS = 10_000_000
-_FEWEST_EVENTS = 30  # of a user: where fewer count in all their windows it is said
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
 _BLOCKS = "With rounds: another report, of whole blocks such as days, at no further cost."
-_BAD = "Publish nothing if more rows cannot be read. Keep it high: one user can write such rows."
 _EMPTY = "Write an empty report if no event is in the range. Give it where others see whether there is one."
 _MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
@@ -85,7 +84,6 @@ def _memory_size(text: str) -> int:
     params=[
         click.Argument(["logs"], nargs=-1, required=True, metavar="LOG..."),
         *FIELDS,
-        rare(["--max-bad-fraction"], type=click.FloatRange(0, 1), default=0.5, metavar="SHARE", help=_BAD),
         PLAN_FILE,
         *PLAN,
         *ACCOUNT,
@@ -140,8 +138,6 @@ def command(options: Options) -> None:
             start_fork_server()  # which loads its libraries while the plan is made
     account = RunAccount.of_options(options)
     request = _request(options, account)
-    if sliding := _sliding_words(request):
-        tell(sliding)
     spread, memory = request.spread, options.memory
     if memory is not None and memory < spread.least_bytes:
         tell(
@@ -151,7 +147,7 @@ def command(options: Options) -> None:
     summary = run_whole(request, runner, account) if request.state is None else run_part(request, account)
     if summary is None:
         return
-    _print_summary(summary, request, "--start .. --end" if request.state is None else "this part")
+    _print_summary(summary, request)
     if options.html is not None:
         _write_page(options.html, request.output, options.time_zone, titles)
     _print_report(request, options.time_zone, titles)
@@ -177,34 +173,17 @@ def _check_rules(options: Options) -> None:
 
 
 def _make_absolute(options: Options) -> None:
-    """For a runner, whose workers have another current folder. Raises UserError for options that only a replay on this
+    """For a runner, whose workers have another current folder. Raises InputError for options that only a replay on this
     machine has."""
     if options.noise_key_file is None:
         raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
     for name in ("state", "memory", "processes"):
         if is_given(options, name):
-            raise UserError(
-                f"--{name} cannot be used with --runner: it is for a replay on this machine. Leave one out."
-            )
+            raise InputError(name, "cannot be used with --runner: it is for a replay here.", "Leave one out.")
     options.logs = tuple(map(full_name, options.logs))
     for name in ("output", "dead_letter", "block_output", "noise_key_file", "public_items"):
         if is_given(options, name):
             setattr(options, name, full_name(getattr(options, name)))
-
-
-def _sliding_words(request: ReplayRequest) -> str | None:
-    """What windows that overlap cost, in a sentence; None where they cost little."""
-    schedule, plan, words = request.plan.schedule, request.plan, []
-    in_windows, repeats = events_in_windows(request.chunks, schedule), schedule.windows_per_event
-    if repeats > 1 and in_windows >= _MANY_IN_WINDOWS:
-        words.append(f"this takes the time of about {in_windows:,} events, and space for them in --memory or in TMPDIR")
-    if plan.contributions is not None and repeats > 1:
-        events = min(plan.units_of_rounds) // plan.contributions.units[0] // repeats
-        if events < _FEWEST_EVENTS:
-            words.append(f"only about {max(1, events):,} of a user count, since each is paid (--most-contributions)")
-    if not words:
-        return None
-    return f"Each event counts in {repeats:,} windows: {'; and '.join(words)}. A longer --slide helps."
 
 
 def _propose(options: Options) -> NoReturn:
@@ -222,100 +201,72 @@ def _propose(options: Options) -> NoReturn:
 
 def _request(options: Options, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
-    output, path = options.output, options.state
-    report_format(output)
-    if path is None:  # else what exists may be of this part, which was begun before
-        check_output(output)
-    others = {"--dead-letter": options.dead_letter, "--block-output": options.block_output}
-    _check_others(output, {option: name for option, name in others.items() if name}, may_exist=path is not None)
+    is_part, run_id = options.state is not None, options.run_id or ""
     check_names(stream=options.stream, run_id=options.run_id)
-    if path is not None:
-        inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
-        check_state_file(path, {"--output": output, **others, **inputs})
-    use = REPLAY if path is None else PARTS
-    plan = plan_of_command(options, use)
+    written = {"--output": options.output, "--block-output": options.block_output}
+    for output in filter(None, written.values()):
+        report_format(output)
+    written["--dead-letter"] = options.dead_letter
+    _check_different({"--state": options.state, **written, "--noise-key-file": options.noise_key_file})
+    if is_part:
+        check_state_file(options.state)
+    else:  # else what exists may be of this part, which was begun before
+        for its_flag, output in written.items():
+            check_output(output, its_flag)
+    plan = plan_of_command(options, use := PARTS if is_part else REPLAY)
     fields = fields_of(options)
     if plan.contributions is not None and options.plan_file is None:
         tell(why(plan, use))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds, and this one has none. Leave it out.")
-    if path is None or not os.path.lexists(path):
+    if not is_part or not os.path.lexists(options.state):
         # A state is of a run that has paid, or is refused.
-        account.check_fits(plan, options.stream, options.run_id)
-    chunks = find_log_chunks(options.logs, fields)
+        account.check_fits(plan, options.stream, run_id)
     return ReplayRequest(
         logs=options.logs,
-        chunks=chunks,
+        chunks=find_log_chunks(options.logs, fields),
         fields=fields,
         plan=plan,
         noise_key=options.noise_key_file,
-        run_id=options.run_id or fresh_run_id(),
-        is_named=options.run_id is not None,
-        stream=options.stream,
-        public_items=options.public_items,
-        output=output,
-        block_output=options.block_output,
-        dead_letter=options.dead_letter,
-        max_bad_fraction=options.max_bad_fraction,
-        allow_empty=options.allow_empty,
-        memory=options.memory,
-        processes=options.processes,
-        is_verbose=options.verbose,
-        state=None if path is None else _state(options, path, full_name(output)),
+        run_id=run_id,
+        state=os.path.abspath(options.state) if is_part else None,
+        **{name: getattr(options, name) for name in _AS_GIVEN},
     )
 
 
-def _check_others(output: str, others: Mapping[str, str], *, may_exist: bool) -> None:
-    """Further files that the run writes."""
-    named = {os.path.realpath(output): "--output"}
-    for its_flag, name in others.items():
-        if its_flag == "--block-output":
-            report_format(name)
-        if not may_exist:
-            check_output(name, its_flag)
-        other = named.setdefault(os.path.realpath(name), its_flag)
-        if other != its_flag:
+def _check_different(files: Mapping[str, str | None]) -> None:
+    """files: of the command, by their options."""
+    named: dict[str, str] = {}
+    for its_flag, path in files.items():
+        if path and (other := named.setdefault(os.path.realpath(path), its_flag)) != its_flag:
             raise UserError(f"{other} and {its_flag} name the same file. Name two different ones.")
 
 
-def _state(options: Options, path: str, output: str) -> StateOptions:
-    return StateOptions(
-        os.path.abspath(path),
-        options.noise_key_file,
-        options.user_field,
-        joined_label(options.item_field or ("item",)),
-        output,
-        until_seconds=options.until,
-        run_id=options.run_id,
-        population=options.population,
-    )
-
-
-def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str) -> None:
-    """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
-    rows, per_second = summary.events + summary.rejected, (summary.events + summary.rejected) / summary.seconds
+def _print_summary(summary: ReplaySummary, request: ReplayRequest) -> None:
+    """Prints on stderr: this is for the operator alone."""
+    covered = "--start .. --end" if request.state is None else "this part"
     in_rounds = len(request.plan.units_of_rounds) > 1
     beyond = "tests of a round beyond the user budget" if in_rounds else "contributions beyond --most-contributions"
-    read = f"Read {rows:,} rows in {summary.seconds:.1f} s ({per_second:,.0f} a second);"
-    read += f" {summary.outside_range:,} outside {covered} skipped,"
+    rows = summary.events + summary.rejected
+    parts = [f"{summary.outside_range:,} outside {covered} skipped"]
     if request.public_items:
-        read += f" {summary.outside_domain:,} of other items than --public-items skipped,"
+        parts.append(f"{summary.outside_domain:,} of other items than --public-items skipped")
     if summary.unpaid:
-        read += f" {summary.unpaid:,} {beyond} of a user did not count,"
-    read += f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
-    odd, remedy = "", ""
-    if not rows:
-        odd = "The log has no rows."
-    elif summary.events == summary.outside_range:
-        unit = f"--time-unit {request.fields.time_unit}" if request.fields.time_unit else "--time-unit"
-        other = unit_hint(request.chunks, request.fields)
-        odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
-    elif summary.events == summary.outside_range + summary.outside_domain:
-        odd, remedy = "No event has an item of --public-items.", " Ids are compared as text, blanks included."
+        parts.append(f"{summary.unpaid:,} {beyond} of a user did not count")
+    parts.append(f"{summary.rejected:,} unreadable")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[dim]{read}[/]")
-    if odd:
-        console.print(f"[bold]{odd}[/]{remedy}")
+    console.print(
+        f"[dim]Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
+        f" {', '.join(parts)}. (For the operator, not covered by the guarantee.)[/]"
+    )
+    if not rows:
+        console.print("[bold]The log has no rows.[/]")
+    elif summary.events == summary.outside_range:
+        hint = unit_hint(request.chunks, request.fields)
+        other = f"; {hint}" if hint else ""
+        console.print(f"[bold]No event is inside {covered}.[/] Check them, and --time-format{other}.")
+    elif summary.events == summary.outside_range + summary.outside_domain:
+        console.print("[bold]No event has an item of --public-items.[/] Ids are compared as text, blanks included.")
 
 
 def _write_page(path: str, output: str, zone: str | None, titles: dict[str, str]) -> None:

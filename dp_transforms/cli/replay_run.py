@@ -6,20 +6,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import operator
+import pathlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dp_transforms.cli.operator_log import note_done, shown_progress, tell
+from dp_transforms.cli.operator_log import note_done, shown_progress
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
-from dp_transforms.cli.output_file import check_output, is_taken, output_draft_file, publish_output
+from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import StateOptions, StatePart, file_in, open_part
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
 from dp_transforms.local import replay as local
@@ -34,17 +35,17 @@ from dp_transforms.logs import (
     find_log_chunks,
     unit_hint,
 )
-from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
+from dp_transforms.logs.rejected_events import MOST_REJECTED, pack_rejected, write_rejected_lines
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import replace_whole, report_file_bytes, report_format, write_error
 from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_key_file, sealing_key
-from dp_transforms.runs.records import VerdictKind
-from dp_transforms.runs.state_file import hold_state, write_next_state
+from dp_transforms.runs.state_file import write_next_state
 
 if TYPE_CHECKING:
     from dp_transforms.beam.jobs import ReplayJob
+    from dp_transforms.cli.state_part import StatePart
 
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
@@ -54,11 +55,10 @@ class ReplayRequest:
     """All that a replay needs. Fields that `ReplayJob` has mean what they mean there.
 
     logs: as they were named; chunks are of them. noise_key: the path of its file; None for one that is drawn and
-        forgotten. is_named: whether the operator chose the run id.
+        forgotten. run_id: "" for one that is drawn.
     memory, processes: None for what is free, and one a core.
-    shards: into how many parts users and items are cut; None for the number that suits this machine. Results do not
-        depend on it.
-    state: of the part that is taken; None for all of a run at once.
+    state: the absolute path of the state of a run in parts; None for all of a run at once. until: where the part ends,
+        in seconds; None for the end of the plan.
     """
 
     logs: Sequence[str]
@@ -66,28 +66,22 @@ class ReplayRequest:
     fields: EventFields
     plan: Plan
     noise_key: str | None
-    run_id: str
     output: str
-    is_named: bool = False
+    run_id: str = ""
     stream: str = "events"
     public_items: str | None = None
     block_output: str | None = None
     dead_letter: str | None = None
-    max_bad_fraction: float = 0.5
     allow_empty: bool = False
     memory: int | None = None
     processes: int | None = None
-    is_verbose: bool = False
-    shards: int | None = None
-    state: StateOptions | None = None
+    state: str | None = None
+    until: int | None = None
 
     @property
     def spread(self) -> Spread:
         """By how many processes this machine does it."""
         return Spread.of(bytes_in_windows(self.chunks, self.plan.schedule), self.processes, self.memory)
-
-    def header(self, *, of_blocks: bool = False) -> ReportHeader:
-        return ReportHeader.of_plan(self.plan, self.run_id, self.stream, of_blocks=of_blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,60 +111,29 @@ class ReplaySummary:
 
 def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount) -> ReplaySummary:
     """All of a run at once, without a state. runner: options of Beam; empty for a replay on this machine."""
+
+    def run(run_id: str) -> ReplaySummary:
+        named = dataclasses.replace(request, run_id=run_id)
+        return run_on_runner(named, runner) if runner else run_replay(named)
+
     if account.ledger or runner:
-        _check_range(request)
+        check_range(request)
     if account.ledger is None:
-        return _run(request, runner)
-    path = request.noise_key
-    log = fingerprint_of_log(request, None if path is None else input_key(_key_of(path)))
-    reserved = account.request(request.plan, request.stream, request.run_id if request.is_named else None, log)
+        return run(request.run_id or fresh_run_id())
+    log = fingerprint_of_log(request, None if request.noise_key is None else input_key(key_of(request.noise_key)))
+    reserved = account.request(request.plan, request.stream, request.run_id, log)
     with account.whole(reserved, is_private=not runner) as run_id:
-        return _run(dataclasses.replace(request, run_id=run_id), runner)
+        return run(run_id)
 
 
-def _key_of(path: str) -> bytes:
+def key_of(path: str, fingerprint: str | None = None) -> bytes:
+    """Raises UserError for a file that cannot be used, and if it holds another key than that of the run, which has this
+    fingerprint."""
     with user_errors(ValueError):
-        return read_key_file(path)
+        return read_key_file(path, fingerprint)
 
 
-def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
-    """One part of a run with a state; None if it was done before."""
-    state = request.state
-    assert state is not None
-
-    def check(kind: VerdictKind) -> None:
-        """Raises UserError if the files of a new part exist, or cannot be written."""
-        if kind in (VerdictKind.NEW, VerdictKind.CONTINUES):
-            check_output(request.output)
-            check_output(request.dead_letter or None, "--dead-letter")
-            check_output(request.block_output, "--block-output")
-        if account.ledger and kind == VerdictKind.NEW:
-            _check_range(request, is_part=True)
-
-    summary = None
-    with hold_state(state.path):
-        part = open_part(
-            request.plan,
-            state,
-            stream=request.stream,
-            input_fingerprint=fingerprint_of_log(request, input_key(_key_of(state.noise_key_file))),
-            account=account,
-            block_output=request.block_output,
-            check=check,
-        )
-        if part.kind == VerdictKind.DONE:
-            part.find_done()
-        else:
-            with part.taken():
-                if part.is_drawn:
-                    part.publish()
-                else:
-                    summary = _run(dataclasses.replace(request, run_id=part.verdict.run_id), part=part)
-    tell(part.words)
-    return summary
-
-
-def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
+def check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
     """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read.
 
     is_part: a log without any event is one of a quiet night, and only one with events of other years is not.
@@ -179,9 +142,9 @@ def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
         return
     outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
     if outside is not None:
-        check_bad_fraction(request, *outside, has_run=False)
+        check_rejected(request, *outside)
         if outside[0] or not is_part:
-            raise nothing_found(request, *outside, has_run=False)
+            raise nothing_found(request, *outside)
 
 
 def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
@@ -196,10 +159,6 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
     if find_log_chunks(request.logs, fields) != request.chunks:
         raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
     return log
-
-
-def _run(request: ReplayRequest, runner: Sequence[str] = (), part: StatePart | None = None) -> ReplaySummary:
-    return run_on_runner(request, runner) if runner else run_replay(request, part)
 
 
 def job_of(request: ReplayRequest) -> ReplayJob:
@@ -232,11 +191,9 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
     counts = operator_counts(result)
     # Numbers of rows say nothing here: Beam counts a bundle that ran twice two times, and the last step does not.
     if counts.get(names.REPORTS_WITHHELD):
-        listed = request.dead_letter
-        where = f"{listed} says where and why" if listed else "shh doctor LOG shows how it is read"
         raise LogError(
-            "more rows than --max-bad-fraction could not be read, so the job has withheld its report. For the rows,"
-            f" {where}."
+            "more than half of the rows could not be read, so the job has withheld its report. --dead-letter lists"
+            " them; shh doctor LOG shows how they are read."
         )
     if not is_taken(request.output):  # others may have read what is not there any more
         raise UserError(
@@ -275,7 +232,10 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
                     (of_blocks, request.block_output, made.blocks),
                 ):
                     if path:
-                        header = request.header(of_blocks=path == of_blocks)
+                        is_of_blocks = path == of_blocks
+                        header = ReportHeader.of_plan(
+                            request.plan, request.run_id, request.stream, of_blocks=is_of_blocks
+                        )
                         content = report_file_bytes(header, reports, report_format(path))
                         replace_whole(path, operator.methodcaller("write", content), shown_name=name)
                 if rejected:
@@ -289,29 +249,33 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
                             after, part.header_after, part.run_part, made.handed_over, forget_after, sealing_key(key)
                         )
                     except OSError as error:
-                        raise write_error(part.options.path, error) from None
+                        raise write_error(part.path, error) from None
             check_unchanged(request.chunks)
         summary = ReplaySummary.of_counts(made.counts, started)
         is_empty = not part and not request.allow_empty and summary.events == summary.outside_range
         has_list = part and request.dead_letter and part.has_published(request.dead_letter)
         if rejected and request.dead_letter and not has_list and (summary.rejected or not is_empty):
             publish_output(rejected, request.dead_letter)
-        check_bad_fraction(request, summary.events, summary.rejected)
+        check_rejected(request, summary.events, summary.rejected)
         if is_empty:
             raise nothing_found(request, summary.events, summary.rejected)
-        with_blocks = {request.block_output: of_blocks} if request.block_output else {}
         if part:
             part.publish(drawn)
         else:
-            _publish(request.output, report, with_blocks)
+            _publish(request, report, of_blocks)
         return summary
 
 
+def file_in(folder: pathlib.Path, name: str, output: str) -> pathlib.Path:
+    """Where an output lies in a folder of drafts. Its ending says the format."""
+    return folder / f"{name}{pathlib.PurePath(output).suffix}"
+
+
 def _noise_key(request: ReplayRequest, part: StatePart | None) -> bytes:
-    """Raises ValueError for a file that cannot be used, and StateError if it holds another key than that of the run."""
+    """Raises UserError for a file that cannot be used, or that holds another key than that of the run."""
     if request.noise_key is None:
         return secrets.token_bytes(32)
-    return read_key_file(request.noise_key, part.key_fingerprint if part else None)
+    return key_of(request.noise_key, part.key_fingerprint if part else None)
 
 
 def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local.Replayed:
@@ -321,64 +285,54 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
         plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
     domain = PublicItemsSource.of_plan(request.public_items, plan)
-    shards = request.shards or shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.contributions is not None)
+    shards = shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.contributions is not None)
     with_blocks = request.block_output is not None
     replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
+    is_verbose = logging.getLogger().isEnabledFor(logging.INFO)
     with (
-        request.spread.workers(key, shows_faults=request.is_verbose) as workers,
+        request.spread.workers(key, shows_faults=is_verbose) as workers,
         shown_progress(local.ReplayProgress(), sum(chunk.bytes for chunk in chunks)) as progress,
     ):
         return replay.of_log(chunks, fields, workers, progress)
 
 
-def _publish(output: str, report: str, with_blocks: Mapping[str, str]) -> None:
-    """with_blocks: the draft of the report of blocks, by its output."""
-    for other, finished in with_blocks.items():
-        publish_output(finished, other)
+def _publish(request: ReplayRequest, report: str, of_blocks: str) -> None:
+    if request.block_output is None:
+        publish_output(report, request.output)
+        return
+    publish_output(of_blocks, request.block_output)
     try:
-        publish_output(report, output)
+        publish_output(report, request.output)
     except UserError as error:
-        if not with_blocks:
-            raise
         raise UserError(
-            f"{error} The report of blocks, {', '.join(with_blocks)}, is published, and valid: the run has spent its"
+            f"{error} The report of blocks, {request.block_output}, is published, and valid: the run has spent its"
             " budget. To run it again is a new run, which pays again."
         ) from None
 
 
-def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> NothingFoundError:
-    """For a log without an event in the range. For the operator alone: docs/guarantee.md, "What may be published".
-
-    has_run: whether a list of rows that cannot be read is written where one is asked for.
-    """
+def nothing_found(request: ReplayRequest, events: int, rejected: int) -> NothingFoundError:
+    """For a log without an event in the range. For the operator alone: docs/guarantee.md, "What may be published"."""
     schedule = request.plan.schedule
     start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
     found = f"{events:,} are outside, {rejected:,} rows cannot be read"
     what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
-    unit = unit_hint(request.chunks, request.fields)
-    hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
-    listed = ""
-    if rejected and request.dead_letter:
-        listed = f" {request.dead_letter} lists those rows." if has_run else " No list of those rows was written."
     return NothingFoundError(
-        f"{what}. No report was written, and nothing is spent.{listed} Check the log, --start, --end and --time-unit"
-        f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget.{hint}"
+        f"{what}. No report was written, and nothing is spent. Check the log, --start, --end and --time-format"
+        f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget.{_hint(request)}"
     )
 
 
-def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> None:
-    """has_run: whether a list of the rows is written where one is asked for. Raises LogError."""
-    rows, allowed = events + rejected, request.max_bad_fraction
-    if rejected > allowed * rows:
-        if not has_run:
-            where = "no list was written: shh doctor LOG shows what is wrong"
-        elif request.dead_letter:
-            where = f"{request.dead_letter} says where and why"
-        else:
-            where = "see where and why with --dead-letter FILE; shh doctor LOG shows how it is read"
-        unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
-        hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
+def check_rejected(request: ReplayRequest, events: int, rejected: int) -> None:
+    """Raises LogError if more than half of the rows cannot be read."""
+    rows = events + rejected
+    if rejected > MOST_REJECTED * rows:
         raise LogError(
-            f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than the"
-            f" {allowed:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}.{hint}"
+            f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than half; nothing was"
+            " published. --dead-letter FILE lists them; shh doctor LOG shows how they are read. If they are no events,"
+            f" leave them out of the log.{_hint(request)}"
         )
+
+
+def _hint(request: ReplayRequest) -> str:
+    unit = unit_hint(request.chunks, request.fields)
+    return f" {unit[0].upper()}{unit[1:]}." if unit else ""

@@ -33,21 +33,17 @@ class RunAccount:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
-        return cls(Ledger(options.ledger), options.population, caps_of(options.max_epsilon, options.max_delta))
+        return cls(Ledger(options.ledger), options.population, caps_of(options.caps))
 
-    def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> Verdict | None:
-        """What a new run would take. Raises UserError if it does not fit into what is left. Before its log is looked
-        for."""
-        if self.ledger is None:
-            return None
-        return self.ledger.check_fits(self.request(plan, stream, run_id), self.caps)
+    def check_fits(self, plan: Plan, stream: str, run_id: str) -> None:
+        """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
+        if self.ledger is not None:
+            self.ledger.check_fits(self.request(plan, stream, run_id), self.caps)
 
-    def request(self, plan: Plan, stream: str, run_id: str | None, input_fingerprint: str = "") -> PartRequest:
+    def request(self, plan: Plan, stream: str, run_id: str, input_fingerprint: str = "") -> PartRequest:
         """Of a run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
         with user_errors(ValueError):
-            return PartRequest.whole(
-                plan, input_fingerprint, run_id=run_id or "", stream=stream, population=self.population
-            )
+            return PartRequest.whole(plan, input_fingerprint, run_id=run_id, stream=stream, population=self.population)
 
     @contextlib.contextmanager
     def whole(self, request: PartRequest, *, is_private: bool | None = True) -> Iterator[str]:
@@ -112,10 +108,6 @@ def finish(ledger: Ledger, verdict: Verdict, published: str, remedy: str, state_
         raise UserError(f"{words} {remedy}") from None
 
 
-def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = None) -> Caps | None:
-    """The caps that were given; None without any. Raises UserError for half of them."""
-    if max_epsilon is None and max_delta is None and rule is None:
-        return None
-    if max_epsilon is None or max_delta is None:
-        raise UserError("--max-epsilon and --max-delta are set together, once, when a population is new.")
-    return Caps(max_epsilon, max_delta, rule)
+def caps_of(amounts: tuple[str, str] | None) -> Caps | None:
+    """amounts: of ``--caps``; None: the population has some already."""
+    return None if amounts is None else Caps(*amounts)

@@ -24,64 +24,54 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from dp_transforms.checks import is_utf8
-from dp_transforms.cli.options import LogError, user_errors
-from dp_transforms.cli.output_file import is_taken, output_draft, write_errors, write_output
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import LogError
+from dp_transforms.cli.output_file import check_output, is_taken, output_draft, write_errors, write_output
+from dp_transforms.cli.replay_run import (
+    ReplayRequest,
+    ReplaySummary,
+    check_range,
+    file_in,
+    fingerprint_of_log,
+    key_of,
+    run_replay,
+)
 from dp_transforms.cli.run_account import RunAccount, finish, tell_failure, tell_verdict
 from dp_transforms.core.planned_run import RunPart, fresh_nonce
 from dp_transforms.errors import InputError, UserError
-from dp_transforms.plan.plan import Plan
+from dp_transforms.logs.event_ids import joined_label
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.fingerprints import key_fingerprint, read_key_file, sealing_key
+from dp_transforms.runs.fingerprints import input_key, key_fingerprint, sealing_key
 from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.lifetime_cost import LifetimeCost
 from dp_transforms.runs.records import Part, PartRequest, Run, RunRefusedError, StateError, Verdict, VerdictKind
-from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart
+from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, hold_state
 from dp_transforms.stores.local_files import open_regular, remove_dead_drafts, sync_folder
-from dp_transforms.stores.remote_files import is_remote
+from dp_transforms.stores.remote_files import full_name, is_remote
 
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
-
-
-@dataclasses.dataclass(frozen=True)
-class StateOptions:
-    """What a command says of its part.
-
-    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read; several of the item
-    as `joined_label` has them.
-    output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
-    run_id: of ``--run-id``; None: a fresh one for a new run. population: of ``--population``; None without a ledger.
-    """
-
-    path: str
-    noise_key_file: str
-    user_field: str
-    item_field: str
-    output: str
-    until_seconds: int | None = None
-    run_id: str | None = None
-    population: str | None = None
 
 
 class StatePart:
     """A part that may be taken from a log: its report and its new state appear together, after all is drawn. Use it
     while the state is held (`hold_state`).
 
-    verdict: of the ledger; its `part` is what is taken. outputs: the outputs of the command, by what they are of.
-    key: the fingerprint of the noise key.
+    verdict: of the ledger; its `part` is what is taken. key: the fingerprint of the noise key.
     """
 
-    def __init__(
-        self, plan: Plan, options: StateOptions, ledger: Ledger, verdict: Verdict, outputs: dict[str, str], key: str
-    ) -> None:
+    def __init__(self, request: ReplayRequest, ledger: Ledger, verdict: Verdict, population: str, key: str) -> None:
+        assert request.state is not None
         assert verdict.part is not None
-        self.plan, self.options, self.verdict, self.part = plan, options, verdict, verdict.part
-        self.key_fingerprint, self._ledger, self._outputs = key, ledger, outputs
-        self._drawn = pathlib.Path(options.path).with_name(f".{pathlib.Path(options.path).name}.drawn")
+        self.path, self.verdict, self.part, self.key_fingerprint = request.state, verdict, verdict.part, key
+        self._request, self._ledger, self._population = request, ledger, population
+        outputs = {"blocks": request.block_output, "report": request.output}
+        self._outputs = {name: output for name, output in outputs.items() if output is not None}
+        self._drawn = pathlib.Path(self.path).with_name(f".{pathlib.Path(self.path).name}.drawn")
         self._publishes = False
 
     @property
@@ -99,13 +89,12 @@ class StatePart:
         windows = self.part.first_window, self.part.end_window, self.part.nonce
         if not self.part.state_before:
             return RunPart(*windows)
-        path = os.path.abspath(self.options.path)
-        return StoredPart(*windows, state_path=path, state_fingerprint=self.part.state_before)
+        return StoredPart(*windows, state_path=self.path, state_fingerprint=self.part.state_before)
 
     @property
     def header_after(self) -> StateHeader:
         """Of the state that the part leaves."""
-        return StateHeader(self.verdict.run_id, self.part.end_window, self.options.population or "")
+        return StateHeader(self.verdict.run_id, self.part.end_window, self._population)
 
     @property
     def is_drawn(self) -> bool:
@@ -149,26 +138,26 @@ class StatePart:
         finish(
             self._ledger,
             self.verdict,
-            f"the report {self.options.output}",
+            f"the report {self._request.output}",
             "Give the same command again: it draws nothing, and tells the ledger.",
-            StateFile(self.options.path).fingerprint,
+            StateFile(self.path).fingerprint,
         )
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[pathlib.Path]:
         """While the block runs, a private folder for what `publish` is given: ``state``, and reports by `file_in`."""
-        with output_draft(self.options.path) as folder:
+        with output_draft(self.path) as folder:
             yield folder.absolute()
 
     def publish(self, drawn: pathlib.Path | None = None) -> None:
         """Gives the reports their names, then the new state. drawn: the folder of `draft` with all of it; None for what
         a process of before has drawn. Raises UserError also if the noise key was exchanged, or the ledger cannot be
         told."""
-        with user_errors(ValueError):
-            key = sealing_key(read_key_file(self.options.noise_key_file, self.key_fingerprint))
-        StateFile((drawn or self._drawn) / "state").check_seal(key)
+        assert self._request.noise_key is not None
+        key = key_of(self._request.noise_key, self.key_fingerprint)
+        StateFile((drawn or self._drawn) / "state").check_seal(sealing_key(key))
         if drawn is not None:
-            with write_errors(self.options.path):
+            with write_errors(self.path):
                 sync_folder(drawn / "state")
                 shutil.rmtree(self._drawn, ignore_errors=True)
                 os.rename(drawn, self._drawn)
@@ -184,9 +173,9 @@ class StatePart:
                     f"{output} exists, and is not the report of this part. Move it away, and run the same command"
                     " again."
                 )
-        with write_errors(self.options.path):
-            os.replace(self._drawn / "state", self.options.path)
-            sync_folder(self.options.path)
+        with write_errors(self.path):
+            os.replace(self._drawn / "state", self.path)
+            sync_folder(self.path)
         shutil.rmtree(self._drawn, ignore_errors=True)
 
     def has_published(self, output: str) -> bool:
@@ -197,7 +186,7 @@ class StatePart:
     def find_done(self) -> None:
         """Removes what a process left that was killed after it had published. Raises UserError for blocks that are not
         there: they cannot be drawn again."""
-        for path in (self.options.path, *self._outputs.values()):
+        for path in (self.path, *self._outputs.values()):
             if not is_remote(path):
                 remove_dead_drafts(pathlib.Path(path))
         shutil.rmtree(self._drawn, ignore_errors=True)
@@ -211,7 +200,8 @@ class StatePart:
     @property
     def words(self) -> str:
         """A sentence for the operator: what this part covers, or that it was done before."""
-        schedule, rounds, part = self.plan.schedule, self.plan.rounds, self.part
+        plan, part = self._request.plan, self.part
+        schedule, rounds = plan.schedule, plan.rounds
         start, end = schedule.window_start_micros(part.first_window), schedule.window_end_micros(part.end_window - 1)
         if self.kind == VerdictKind.DONE:
             return (
@@ -225,13 +215,8 @@ class StatePart:
             return f"{covered} The run is at its end: all of its {schedule.horizon:,} windows are closed."
         return (
             f"{covered} {part.end_window:,} of the {schedule.horizon:,} windows of the run are closed; the others cost"
-            f" nothing more. Keep {self.options.path}, its ledger and the noise key: the next part needs them."
+            f" nothing more. Keep {self.path}, its ledger and the noise key: the next part needs them."
         )
-
-
-def file_in(folder: pathlib.Path, name: str, output: str) -> pathlib.Path:
-    """Where an output lies in a folder of drafts. Its ending says the format."""
-    return folder / f"{name}{pathlib.PurePath(output).suffix}"
 
 
 def _copied_from(path: pathlib.Path) -> Callable[[BinaryIO], None]:
@@ -247,68 +232,89 @@ def _are_same_reports(draft: pathlib.Path, published: str) -> bool:
     return header == other_header and list(reports) == list(other_reports)
 
 
-def open_part(
-    plan: Plan,
-    options: StateOptions,
-    *,
-    stream: str,
-    input_fingerprint: str,
-    account: RunAccount,
-    block_output: str | None = None,
-    check: Callable[[VerdictKind], None],
-) -> StatePart:
+def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
+    """One part of a run with a state; None if it was done before."""
+    assert request.state is not None
+    assert request.noise_key is not None
+
+    def check(kind: VerdictKind) -> None:
+        """Raises UserError if the files of a new part exist, or cannot be written."""
+        if kind in (VerdictKind.NEW, VerdictKind.CONTINUES):
+            check_output(request.output)
+            check_output(request.dead_letter, "--dead-letter")
+            check_output(request.block_output, "--block-output")
+        if account.ledger and kind == VerdictKind.NEW:
+            check_range(request, is_part=True)
+
+    summary = None
+    with hold_state(request.state):
+        log = fingerprint_of_log(request, input_key(key_of(request.noise_key)))
+        part = open_part(request, log, account, check)
+        if part.kind == VerdictKind.DONE:
+            part.find_done()
+        else:
+            with part.taken():
+                if part.is_drawn:
+                    part.publish()
+                else:
+                    summary = run_replay(dataclasses.replace(request, run_id=part.verdict.run_id), part)
+    tell(part.words)
+    return summary
+
+
+def open_part(request: ReplayRequest, log: str, account: RunAccount, check: Callable[[VerdictKind], None]) -> StatePart:
     """Decides what this command is to its run, and reserves it.
 
-    check: raises UserError if a part of this kind cannot be published. Raises UserError, with the remedy, for a state
-    that does not fit, and for a part that must not be taken.
+    log: its fingerprint. check: raises UserError if a part of this kind cannot be published. Raises UserError, with the
+    remedy, for a state that does not fit, and for a part that must not be taken.
     """
-    with user_errors(ValueError):
-        secret = read_key_file(options.noise_key_file)
+    assert request.state is not None
+    assert request.noise_key is not None
+    secret = key_of(request.noise_key)
     key = key_fingerprint(secret)
-    state = StateFile(options.path) if os.path.lexists(options.path) else None
+    state = StateFile(request.state) if os.path.lexists(request.state) else None
     if state is not None:
         state.check_seal(sealing_key(secret))
-        _check_named(state, options)
-    ledger = account.ledger or Ledger(f"{options.path}.ledger")
-    closed = state.header.closed_through if state else 0
+        _check_named(state, request.run_id, account.population)
+    ledger = account.ledger or Ledger(f"{request.state}.ledger")
     run = Run.of_plan(
-        plan,
-        run_id=state.header.run_id if state else options.run_id or ledger.begun_at(options.path),
+        request.plan,
+        run_id=state.header.run_id if state else request.run_id or ledger.begun_at(request.state),
         population=account.population,
-        stream=stream,
+        stream=request.stream,
         key_fingerprint=key,
-        user_field=options.user_field,
-        item_field=options.item_field,
-        state_path=options.path,
+        user_field=request.fields.user,
+        item_field=joined_label(request.fields.items),
+        state_path=request.state,
     )
-    part = Part(
-        first_window=closed,
-        end_window=end_of_part(plan.schedule, options.until_seconds),
-        input_fingerprint=input_fingerprint,
+    asked = Part(
+        first_window=state.header.closed_through if state else 0,
+        end_window=end_of_part(request.plan.schedule, request.until),
+        input_fingerprint=log,
         nonce=fresh_nonce(),
-        output=options.output,
+        output=full_name(request.output),
         version=_VERSION,
         state_before=state.fingerprint if state else "",
     )
-    request = PartRequest(run, part, LifetimeCost.of_plan(plan))
-    outputs = {**({} if block_output is None else {"blocks": block_output}), "report": options.output}
-    tried = StatePart(plan, options, ledger, ledger.reserve(request, account.caps, is_trial=True), outputs, key)
-    tried.check_begun()
-    check(tried.kind)
-    verdict = ledger.reserve(request, account.caps)
+    reserved = PartRequest(run, asked, LifetimeCost.of_plan(request.plan))
+    tried = ledger.reserve(reserved, account.caps, is_trial=True)
+    part = StatePart(request, ledger, tried, account.population, key)
+    part.check_begun()
+    check(part.kind)
+    verdict = ledger.reserve(reserved, account.caps)
     tell_verdict(verdict)
-    return StatePart(plan, options, ledger, verdict, outputs, key)
+    return StatePart(request, ledger, verdict, account.population, key)
 
 
-def _check_named(state: StateFile, options: StateOptions) -> None:
+def _check_named(state: StateFile, run_id: str, population: str) -> None:
     """Raises RunRefusedError unless the state is of the population and the run that the command names."""
     header = state.header
-    if (options.population or "") != header.population:
+    if population != header.population:
         raise RunRefusedError(
             f"the state {state.path} is of a run that was begun with the --population"
             f" {header.population or '(none)'!r}. All parts of a run are in one ledger: give the same options."
         )
-    if options.run_id not in (None, header.run_id):
+    if run_id not in ("", header.run_id):
         raise RunRefusedError(f"the state {state.path} is of run {header.run_id!r}. Leave --run-id out.")
 
 
@@ -333,8 +339,8 @@ def _utc(seconds: int) -> str:
     return format_utc(seconds * MICROS_PER_SECOND)
 
 
-def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
-    """Raises UserError for a ``--state`` that cannot be one. others: further files of the command, by their options."""
+def check_state_file(state: str) -> None:
+    """Raises UserError for a ``--state`` that cannot be one."""
     if "://" in state:
         raise InputError(
             "state",
@@ -357,6 +363,3 @@ def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
         pass  # the first part makes it
     except OSError as error:
         raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
-    for option, path in others.items():
-        if path is not None and os.path.realpath(path) == os.path.realpath(state):
-            raise UserError(f"--state and {option} name the same file. Name two different ones.")

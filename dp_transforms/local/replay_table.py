@@ -29,7 +29,7 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     check_fields_present,
 )
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader
@@ -107,7 +107,6 @@ def _of_pandas(frame: Any, fields: EventFields) -> pa.Table:
 
 
 _BUDGET = ("start", "end", "window", "epsilon", "delta")
-_MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
 def replay(
@@ -225,7 +224,7 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
         why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")
     found = "; ".join(words) or "the table has no rows"
-    if reasons.total() > _MOST_REJECTED * rows and not allow_empty:
+    if reasons.total() > MOST_REJECTED * rows and not allow_empty:
         raise ValueError(
             f"{found}; no report was made. Give a list as rejected to see which. Check how times are read (time_unit,"
             " time_format), and mend or leave out such rows; or give allow_empty=True, which spends the whole budget."
@@ -242,4 +241,5 @@ def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], pl
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    return re.sub(r"--time-(unit|format)\b", r"time_\1=", message)
+    message = re.sub(r"--time-format(?= (?:s|ms|us)\b)", "time_unit=", message)
+    return message.replace("--time-format", "time_format=")

@@ -66,7 +66,7 @@ def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
         except (EventFileError, OSError):  # it was said already
             return None
         if block is not None and _is_of_our_days(block):
-            return None if unit == declared else f"perhaps the unit is {unit}: --time-unit {unit}"
+            return None if unit == declared else f"perhaps the unit is {unit}: --time-format {unit}"
     return None
 
 

@@ -242,9 +242,9 @@ def check_fields_present(path: str, available: Iterable[str], fields: EventField
 def time_unit_error(path: str, fields: EventFields) -> EventFileError:
     """Of times that are numbers, where no unit of them is declared."""
     if fields.time_format is not None:
-        problem = "holds numbers, and numbers are not read by --time-format. Write them as text, or give --time-unit s,"
-        return EventFileError(path, f"the field {fields.time!r} {problem} ms or us in its place.")
-    problem = "holds numbers without a unit. Give the unit with --time-unit s, ms or us."
+        problem = "holds numbers, and numbers are not read by --time-format. Write them as text, or give"
+        return EventFileError(path, f"the field {fields.time!r} {problem} --time-format s, ms or us in its place.")
+    problem = "holds numbers without a unit. Give the unit with --time-format s, ms or us."
     return EventFileError(path, f"the field {fields.time!r} {problem}")
 
 

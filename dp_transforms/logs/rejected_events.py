@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
 _FEW = 1000
+MOST_REJECTED = 0.5  # of rows, else nothing is published; it is high, since one user can write such rows
 
 
 class RejectedEvents(NamedTuple):

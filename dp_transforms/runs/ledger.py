@@ -344,8 +344,8 @@ def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Populati
         if population is None:
             if caps is None:
                 raise RunRefusedError(
-                    f"the ledger knows no population {request.run.population}. Declare it, once, with --max-epsilon and"
-                    " --max-delta: what its users may ever lose."
+                    f"the ledger knows no population {request.run.population}. Declare it, once, with --caps: what its"
+                    " users may ever lose."
                 )
             rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
             limits = rule.kind, rule.max_epsilon, rule.max_delta, rule.order
@@ -359,8 +359,7 @@ def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Populati
             raise RunRefusedError(
                 f"the caps of population {population.name} are set once: max epsilon"
                 f" {amount(from_epsilon_units(population.max_epsilon))}, max delta"
-                f" {amount(from_delta_units(population.max_delta))}, rule {population.kind}. Leave --max-epsilon and"
-                " --max-delta out."
+                f" {amount(from_delta_units(population.max_delta))}, rule {population.kind}. Leave --caps out."
             )
     except ValueError as error:
         raise RunRefusedError(str(error)) from None

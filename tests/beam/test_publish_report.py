@@ -9,6 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.beam import write_reports
 from dp_transforms.beam.jobs import build_replay, run_to_end
 from dp_transforms.beam.runner_options import runner_options
 from dp_transforms.beam.workers import operator_counts
@@ -71,8 +72,9 @@ def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request
         _run(request_of("there.jsonl", output=there.output, run_id="run-2"))
 
 
-def test_where_too_many_rows_are_bad_nothing_is_published(request_of):
-    request = request_of("report.jsonl", max_bad_fraction=0.001)
+def test_where_too_many_rows_are_bad_nothing_is_published(request_of, monkeypatch):
+    monkeypatch.setattr(write_reports, "MOST_REJECTED", 0.001)
+    request = request_of("report.jsonl")
     assert operator_counts(_run(request))[REPORTS_WITHHELD] == 1
     folder = pathlib.Path(request.output).parent
     assert not any(path.suffix == ".jsonl" and path.is_file() for path in folder.rglob("*") if "log" not in path.parts)

@@ -14,11 +14,11 @@ from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Shell
 
-HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "1s", "--time-unit", "s")
+HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "1s", "--time-format", "s")
 
 
 def replay(*sources: str, output: str = "report.avro", unit: str = "s", more: tuple[str, ...] = ()) -> list[str]:
-    return ["replay", *sources, *BUDGET, "--time-unit", unit, "--output", output, "--dead-letter", "bad.jsonl", *more]
+    return ["replay", *sources, *BUDGET, "--time-format", unit, "--output", output, "--dead-letter", "bad.jsonl", *more]
 
 
 def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Canaries) -> None:
@@ -51,7 +51,7 @@ def test_rows_that_cannot_be_read_are_told_by_place_alone(shell: Shell, canaries
     for number, name in enumerate(("jsonl with odd types", "jsonl with tokens as times", "csv with more cells")):
         shell.home.put(f"{number}.{hostile[name][0]}", hostile[name][1])
     shell.home.put("3.jsonl", logs.file_of("jsonl", [(None, label, logs.START) for label in canaries.labels[:30]]))
-    ran = shell.run_clean(*replay("0.jsonl", "1.jsonl", "2.csv", "3.jsonl", more=("--max-bad-fraction", "0.5")))
+    ran = shell.run_clean(*replay("0.jsonl", "1.jsonl", "2.csv", "3.jsonl"))
     lines = ran.places["file work/bad.jsonl"].decode().splitlines()
     assert len(lines) >= 41 + 40 + 30 + 30
     assert all(set(json.loads(line)) == {"file", "position", "reason"} for line in lines)
@@ -108,7 +108,7 @@ def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> 
     shell.home.clear()
     for name, data in readable.items():
         shell.home.put(name, data)
-    ran = shell.run_clean(*replay(*readable, more=("--max-bad-fraction", "1")))
+    ran = shell.run_clean(*replay(*readable))
     assert len(ran.places["file work/bad.jsonl"].splitlines()) > 1000
 
 
@@ -147,12 +147,12 @@ MISTAKES = {
     "a plan": ["replay", "LOG", "--plan", "LOG", "--output", "r.avro"],
     "an audited plan": ["audit", "--plan", "LOG"],
     "a domain": ["plan", *BUDGET, "--public-items", "LOG"],
-    "a key": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
+    "a key": ["replay", "LOG", *BUDGET, "--time-format", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
     "a report": ["show", "LOG"],
     "a page": ["show", "LOG", "--html", "page.html"],
     "an explained report": ["explain", "LOG"],
     "an explained plan": ["explain", "--plan", "LOG"],
-    "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
+    "an output": ["replay", "LOG", *BUDGET, "--time-format", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
     "a simulated log": ["simulate", "--users", "1", "--output", "LOG"],
     "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r"],
@@ -162,17 +162,17 @@ MISTAKES = {
         *("--output", "r", "--noise-key-file", "noise.key"),
     ],
     "no unit": ["replay", "LOG", *BUDGET, "--output", "r.avro"],
-    "a wrong unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-unit", "us"],
-    "dates as a unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-unit", "iso"],
+    "a wrong unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-format", "us"],
+    "dates as a unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-format", "iso"],
     "another field": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--user-field", "nobody"],
     "users as times": [
         *("replay", "LOG", *BUDGET, "--output", "r.avro", "--time-field", "user", "--user-field", "timestamp"),
-        *("--time-unit", "s"),
+        *("--time-format", "s"),
     ],
     "labels as times": [
         *("replay", "LOG", *BUDGET, "--output", "r.avro", "--time-field", "item", "--item-field", "timestamp")
     ],
-    "a folder that is not there": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "nowhere/r.avro"],
+    "a folder that is not there": ["replay", "LOG", *BUDGET, "--time-format", "s", "--output", "nowhere/r.avro"],
 }
 
 
@@ -198,7 +198,7 @@ def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries
 def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries) -> None:
     """It has hashes of users, and in mode looks labels of items that were named; the other mode: test_ledger."""
     shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
-    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--charge", "hits")
+    words = ("replay", "log.jsonl", *BUDGET, "--time-format", "s", "--output", "report.jsonl", "--charge", "hits")
     ran = shell.run_clean(*words, "--noise-key-file", "noise.key", "--state", "run.state")
     assert SHARED in ran.out
     assert len(ran.places["file work/run.state"]) > 1000

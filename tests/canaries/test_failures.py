@@ -30,7 +30,7 @@ from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Ran, Shell, run_apart
 
-REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
+REPLAY = ("replay", "log.csv", *BUDGET, "--time-format", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
 read_chunk = discovery.read_log_chunk
 
 
@@ -226,7 +226,7 @@ def test_a_look_at_a_log_tells_names_of_fields_alone(shell: Shell, canaries: Can
     shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     for words in (["doctor", f"log.{form}"], ["replay", f"log.{form}"]):
         ran = shell.run_clean(*words, code=0 if words[0] == "doctor" else 2)
-        assert "--time-unit s" in ran.out + ran.err
+        assert "--time-format s" in ran.out + ran.err
         assert words[0] == "doctor" or ran.out == ""
     fields = (f"of_{canaries.users[1]}", f"of_{canaries.labels[1]}", "timestamp")
     shell.home.put(f"log.{form}", logs.file_of(form, [("x", "y", logs.START)] * 3, fields))

@@ -8,19 +8,19 @@ from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Shell
 
 ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
-CAPS = ("--max-epsilon", "20", "--max-delta", "1e-4")
+CAPS = ("--caps", "20", "1e-4")
 PART = ("--state", "run.state", "--noise-key-file", "noise.key")
 
 
 def replay(output: str, *more: str, source: str = "log.jsonl") -> list[str]:
-    return ["replay", source, *BUDGET, "--time-unit", "s", "--output", output, *ACCOUNT, *more]
+    return ["replay", source, *BUDGET, "--time-format", "s", "--output", output, *ACCOUNT, *more]
 
 
 def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries) -> None:
     """A part that fails, the same one from a mended log, a run without a state; then all that an operator asks."""
     rows = logs.rows_of(canaries)
-    shell.home.put("log.jsonl", logs.file_of("jsonl", [*rows, *[(None, label, at) for _, label, at in rows]]))
-    words = replay("1.avro", "--charge", "contributions", *PART, *CAPS, "--max-bad-fraction", "0")
+    shell.home.put("log.jsonl", logs.file_of("jsonl", [*rows, *[(None, label, at) for _, label, at in rows * 2]]))
+    words = replay("1.avro", "--charge", "contributions", *PART, *CAPS)
     failed = shell.run_clean(*words, code=1)
     assert "could not be read" in failed.err
     shell.home.put("log.jsonl", logs.file_of("jsonl", rows))
@@ -29,7 +29,7 @@ def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries) -
     whole = shell.run_clean(*replay("2.avro", "--charge", "contributions"))
     assert {"file work/ledger.db", "file work/run.state"} <= set(whole.places)
     assert SHARED.encode() in taken.places["file work/run.state"], "labels of items that were named are there"
-    shell.run_clean("ledger", *ACCOUNT[:2], "--runs")
+    shell.run_clean("ledger", *ACCOUNT)
     shell.run_clean("ledger", *ACCOUNT[:2], "--json")
     shell.run_clean("ledger", "doctor", *ACCOUNT[:2], "run.state", "1.avro")
 

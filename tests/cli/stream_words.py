@@ -12,7 +12,7 @@ PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--counts"),
 ]
-FOLDER = ["--input", "logs", "--time-unit", "s"]
+FOLDER = ["--input", "logs", "--time-format", "s"]
 KEY = ["--noise-key-file", "noise.key"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]

@@ -144,6 +144,6 @@ def test_a_state_has_a_name_that_workers_can_be_told_and_a_ledger_any(tmp_path):
     refused = shh(*REPLAY, "--state", odd, "--noise-key-file", "noise.key", cwd=tmp_path)
     assert "odd\\udcff: a name that is not UTF-8 cannot be written. Choose another one." in refused.stderr
     assert os.listdir(tmp_path) == ["log.csv"]
-    ledger = ["--ledger", odd, "--population", "news", "--max-epsilon", "9", "--max-delta", "1e-5"]
+    ledger = ["--ledger", odd, "--population", "news", "--caps", "9", "1e-5"]
     assert shh(*REPLAY, *ledger, cwd=tmp_path).returncode == 0
     assert shh("ledger", "doctor", "--ledger", odd, cwd=tmp_path).stdout == "The ledger is sound.\n"

@@ -72,22 +72,22 @@ def table(header, separator=","):
 @pytest.mark.parametrize(
     ("header", "roles"),
     [
-        ("user,item,timestamp", "user item timestamp --time-unit s"),
-        ("userId,movieId,rating,timestamp", "userId movieId timestamp --time-unit s"),  # MovieLens
-        ("date,timestamp,user,page", "user page timestamp --time-unit s"),
+        ("user,item,timestamp", "user item timestamp --time-format s"),
+        ("userId,movieId,rating,timestamp", "userId movieId timestamp --time-format s"),  # MovieLens
+        ("date,timestamp,user,page", "user page timestamp --time-format s"),
         ("date,clock,level,page", "? page date"),
         (  # Kaggle
             "event_time,event_type,product_id,category_id,brand,price,user_id,user_session",
             "user_id product_id event_time --time-format '%Y-%m-%d %H:%M:%S %z'",
         ),
-        ("timestamp,visitorid,event,itemid,transactionid", "visitorid itemid timestamp --time-unit s"),
+        ("timestamp,visitorid,event,itemid,transactionid", "visitorid itemid timestamp --time-format s"),
         (
             "user_id,session_id,session_start,click_article_id,click_timestamp",
-            "user_id click_article_id click_timestamp --time-unit ms",
+            "user_id click_article_id click_timestamp --time-format ms",
         ),
         (  # Google Analytics
             "event_date,event_timestamp,event_name,user_pseudo_id,user_first_touch_timestamp,page_location",
-            "user_pseudo_id page_location event_timestamp --time-unit us",
+            "user_pseudo_id page_location event_timestamp --time-format us",
         ),
         (  # nginx
             "remote_addr,remote_user,time_local,request,status,user_agent",
@@ -110,7 +110,7 @@ def table(header, separator=","):
         ("user_id,seen_at,logged_at,page", "user_id page seen_at"),  # the same times
         ("user_id,year_first,page", "user_id page year_first --time-format ?"),
         ("user_id,year_first,seen_at,page", "user_id page seen_at"),
-        ("user_id,nanos_at,page", "user_id page nanos_at --time-unit ns"),
+        ("user_id,nanos_at,page", "user_id page nanos_at --time-format ns"),
         ("anon_id,query,item_rank,click_url,at", "anon_id query at"),
         ("addr,event_id,year_last", "? ? year_last --time-format '%a %b %d %H:%M:%S %Y'"),
     ],
@@ -201,7 +201,7 @@ def github(row):
         (lambda row: {f"u{row}": 1, "user": row % 9, "page": "p", "at": moment(row)}, "user page at", None),
         (
             caddy,
-            "request.remote_ip request.uri ts --time-unit s",
+            "request.remote_ip request.uri ts --time-format s",
             "{user: .request.remote_ip, item: .request.uri, timestamp: .ts}",
         ),
         (
@@ -291,7 +291,7 @@ def test_every_format_is_understood_and_its_end_is_seen(tmp_path, ending):
         path.write_bytes(gzip.compress(text) if ending == "csv.gz" else text)
     looked = shh("doctor", path.name, cwd=tmp_path)
     assert looked.returncode == 0, looked.stdout
-    assert roles_of(looked.stdout) == "user sku at --time-unit s"
+    assert roles_of(looked.stdout) == "user sku at --time-format s"
     end = command_of(looked.stdout)[command_of(looked.stdout).index("--end") + 1]
     assert (
         ("its end was not seen" in looked.stdout) == (end != "2026-02-25T00:00:00Z") == (ending in ("csv.gz", "avro"))

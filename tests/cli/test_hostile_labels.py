@@ -97,7 +97,7 @@ def test_a_run_prints_them_harmless(tmp_path, command):
             for user in range(300):
                 row = {"user": f"{number}-{user}", "item": label, "timestamp": START + 3600 * (number // 5)}
                 file.write(json.dumps(row) + "\n")
-    done = shh(*COMMANDS[command], "--time-unit", "s", cwd=tmp_path, COLUMNS="200", FORCE_COLOR="1", TERM="xterm")
+    done = shh(*COMMANDS[command], "--time-format", "s", cwd=tmp_path, COLUMNS="200", FORCE_COLOR="1", TERM="xterm")
     assert done.returncode == 0, done.stderr
     printed = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert (printed == done.stdout) == (command == "stream")

@@ -12,7 +12,7 @@ from tests.helpers.report_samples import written
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 
-CAPS_GIVEN = ("--max-epsilon", "4.0", "--max-delta", "1e-8")
+CAPS_GIVEN = ("--caps", "4.0", "1e-8")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_run_is_reserved_shown_and_released(folder):
     assert charged == "Run run: this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
     assert following.startswith("Now run it: shh replay or shh stream with --run-id run, and --plan, --ledger,")
     assert "takes nothing more" in reserve(folder)
-    table = shh("ledger", "--ledger", "l.db", "--runs", cwd=folder, COLUMNS="160").stdout
+    table = shh("ledger", "--ledger", "l.db", "--population", "news", cwd=folder, COLUMNS="160").stdout
     assert "0.5 of 4" in table
     assert "1e-09 of 1e-08" in table
     assert "0 of 48" in table
@@ -74,7 +74,7 @@ def test_the_doctor_ends_with_an_error_where_a_report_is_of_a_run_that_the_ledge
         (("--ledger", "none.db"), "there is no ledger"),
         (("release", "other", "--ledger", "l.db"), "knows no run other"),
         (("--ledger", "l.db", "--population", "films"), "knows no population films"),
-        (("reserve", "--ledger", "l.db", "--population", "films", "--plan", "plan.json"), "--max-epsilon"),
+        (("reserve", "--ledger", "l.db", "--population", "films", "--plan", "plan.json"), "--caps"),
         (("--ledger", "mysql://a:b@c/d"), "--ledger must be the path of a file"),
     ],
 )

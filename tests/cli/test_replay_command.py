@@ -179,11 +179,10 @@ def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path):
 def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path):
     write_log(tmp_path / "log.csv")
     with (tmp_path / "log.csv").open("a") as file:
-        file.writelines(["x,y,not-a-time\n"] * 40)
-    words = ["replay", "log.csv", *BUDGET, "--output", "report.jsonl", "--max-bad-fraction", "0.01"]
-    stopped = shh(*words, cwd=tmp_path)
-    assert "--max-bad-fraction" in error_line(stopped)
-    assert "40 of" in stopped.stderr
+        file.writelines(["x,y,not-a-time\n"] * (len(log_rows()) + 1))
+    stopped = shh("replay", "log.csv", *BUDGET, "--output", "report.jsonl", cwd=tmp_path)
+    assert f"{len(log_rows()) + 1:,} of" in error_line(stopped)
+    assert "could not be read, more than half; nothing was published" in stopped.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
 
 
@@ -206,7 +205,7 @@ def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(fold
         (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "name the same file"),
         (["log.parquet", "--max-items-per-user", "0"], "--max-items-per-user"),
         (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
-        (["numbers.parquet"], "--time-unit"),
+        (["numbers.parquet"], "--time-format"),
         (["broken.parquet"], "broken.parquet"),
     ],
 )

@@ -18,7 +18,7 @@ REFUSED = {
         --until 2026-01-01: --until needs --state. Give --state FILE
         --state s: --state needs --noise-key-file: all parts of a run have one key, since users are recognised by it.
         --population p --output r.avro: --population needs --ledger.
-        --max-epsilon 2 --output r.avro: --max-epsilon needs --ledger.
+        --caps 2 1e-6 --output r.avro: --caps needs --ledger.
         --ledger l: --ledger needs --population: a name for all streams that share users.
         --run-id mine --noise-key-file k --output r.avro: --run-id cannot be used with --noise-key-file: if both
     """,
@@ -32,7 +32,7 @@ REFUSED = {
         {STREAM} --kafka-config c: --kafka-config needs a topic as --input or --output.
         {TOPIC} --csv-separator x: --csv-separator needs a folder as --input: it is for files.
         {STREAM} --titles t.csv: --titles needs --html: they are for the page.
-        {STREAM} --max-delta 1e-6: --max-delta needs --ledger.
+        {STREAM} --caps 2 1e-6: --caps needs --ledger.
         {STREAM} --ledger l: --ledger needs --population
         {STREAM} --noise-key-file s3://b/k: --noise-key-file must be a path, got a URL.
     """,

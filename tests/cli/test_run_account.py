@@ -19,7 +19,7 @@ PLAN = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 360
 @pytest.fixture
 def account(tmp_path):
     ledger = str(tmp_path / "ledger.db")
-    return RunAccount.of_options(Options(ledger=ledger, population="n", max_epsilon="100", max_delta="1e-3"))
+    return RunAccount.of_options(Options(ledger=ledger, population="n", caps=("100", "1e-3")))
 
 
 def asked(account, input_fingerprint="input"):

@@ -19,7 +19,7 @@ from tests.helpers.small_runs import key_file
 RANGE = ("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h")
 BUDGET = ("--epsilon", "2", "--delta", "1e-6", "--charge", "hits")
 ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
-CAPS = ("--max-epsilon", "5", "--max-delta", "1e-5")
+CAPS = ("--caps", "5", "1e-5")
 PARTS = ("--state", "run.state", "--noise-key-file", "noise.key")
 EVENING = "2026-01-01T03:00:00Z"
 
@@ -229,10 +229,10 @@ def test_a_stream_that_fails_stays_charged(folder):
 def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder):
     """A wrong year took all of the budget for an empty report, whose name was taken and whose run was refused."""
     wrong = ("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z")
-    (folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 3)
+    (folder / "bad.csv").write_text("user,item,timestamp\nu,i,2031-01-01\nu,i,never\n")
     for log, words, message in (
         ("log.parquet", wrong, "no event of the log is inside 2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z: "),
-        ("bad.csv", ("--max-bad-fraction", "1"), "0 are outside, 3 rows cannot be read"),
+        ("bad.csv", (), "1 are outside, 1 rows cannot be read"),
     ):
         done = replay(folder, "report.avro", *CAPS, *words, "--dead-letter", "bad.jsonl", log=log)
         assert (done.returncode, done.stdout) == (4, ""), done.stderr
@@ -241,7 +241,6 @@ def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder)
         assert "takes 2 of the 5" not in done.stderr
         assert statuses(folder) == []
         assert not (folder / "report.avro").exists()
-        assert ("No list of those rows was written." in done.stderr) == (log == "bad.csv")
         assert not (folder / "bad.jsonl").exists()
     corrected = replay(folder, "report.avro", *CAPS)
     assert corrected.returncode == 0, corrected.stderr

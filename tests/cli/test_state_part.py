@@ -1,7 +1,6 @@
 """What a part tells its ledger, in which order, what it is bound to, and what is forgotten of one that failed; by all
 that a command does but the pipeline."""
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -9,9 +8,8 @@ import signal
 import pytest
 
 from dp_transforms.cli import state_part
-from dp_transforms.cli.replay_run import run_part
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import StateOptions
+from dp_transforms.cli.state_part import run_part
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.ledger import Ledger
@@ -308,10 +306,8 @@ def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(
 def request_of_part(tmp_path):
     """What a real command is asked for: one part, of all windows."""
     log = write_crowded_log(tmp_path / "log", 600, 30)
-    key, output = key_file(tmp_path), str(tmp_path / "report.jsonl")
-    state = StateOptions(str(tmp_path / "run.state"), str(key), "user", "item", output)
-    request = replay_request(log, looks_plan_of(SCHEDULE), tmp_path / "report.jsonl", key)
-    return dataclasses.replace(request, state=state)
+    key, state = key_file(tmp_path), str(tmp_path / "run.state")
+    return replay_request(log, looks_plan_of(SCHEDULE), tmp_path / "report.jsonl", key, run_id="", state=state)
 
 
 def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part, tmp_path, monkeypatch):

@@ -104,7 +104,7 @@ def replay(output):
 
 def test_a_folder_gives_the_reports_of_a_replay(folder, capsys):
     replay("report.jsonl")
-    account = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "8", "--max-delta", "1e-6"]
+    account = ["--ledger", "ledger.db", "--population", "news", "--caps", "8", "1e-6"]
     words = [*FOLDER, *PLAN, *KEY, *OUT, *account, "--run-id", "run-1"]
     code, out, err = run([*words, *HISTORY], capsys)
     assert code == 0, err
@@ -179,7 +179,7 @@ def test_once_reads_what_is_there_and_ends(folder, is_empty, capsys):
     """Also a folder without files, of a run whose range goes on for decades."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    logs = ["--input", "empty"] if is_empty else ["--input", "logs", "--time-unit", "s"]
+    logs = ["--input", "empty"] if is_empty else ["--input", "logs", "--time-format", "s"]
     code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *clock, "--once"], capsys)
     assert code == 0, err
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)

@@ -53,7 +53,7 @@ def test_a_stream_of_a_folder_on_an_engine(home, canaries, search, engine, mode)
     for form in FORMATS:
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
-    words = ("--input", "logs", "--time-unit", "s", "--output", "reports", RUNNERS[engine])
+    words = ("--input", "logs", "--time-format", "s", "--output", "reports", RUNNERS[engine])
     ran = run_stream(home, mode, *words, checkpoints=engine == "flink")
     assert SHARED in ran.out
     assert engine != "flink" or any(map(is_checkpoint, ran.places))
@@ -63,7 +63,7 @@ def test_a_stream_of_a_folder_on_an_engine(home, canaries, search, engine, mode)
 def run_with_quoting_library(home, canaries, folder, *runner: str):
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("logs/log.parquet", logs.file_of("parquet", rows))
-    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--input", "logs", "--time-unit", "s")
+    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--input", "logs", "--time-format", "s")
     command += ("--output", "reports", *runner)
     ran = run_apart(home, ("-m", "dp_transforms.cli.main", *command), environment=quoting_library(folder))
     assert ran.code == 1, ran.err
@@ -120,7 +120,7 @@ def test_a_topic(kafka, home, canaries, search, engine, mode):
         "--output",
         f"kafka://{kafka.bootstrap}/{output}",
     )
-    words += ("--time-field", "time", "--time-unit", "us", RUNNERS[engine])
+    words += ("--time-field", "time", "--time-format", "us", RUNNERS[engine])
     ran = run_stream(home, mode, *words, checkpoints=engine == "flink")
     reports = {f"report {number}": record.value for number, record in enumerate(kafka.records(output))}
     assert any(SHARED.encode() in value for value in reports.values())

@@ -32,7 +32,7 @@ from tests.engines.stream_case import history_case
 from tests.helpers.small_runs import RUN_ID, key_file
 
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
-PLAN = ["--window", "1h", "--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--time-unit", "s"]
+PLAN = ["--window", "1h", "--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--time-format", "s"]
 RANGE = ["--start", "2020-01-01", "--end", "2020-01-01T03:00:00Z"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]

@@ -107,7 +107,7 @@ def test_a_topic_is_read_and_another_is_written(kafka, folder):
         {"clicks": folder.name, "trends": f"{folder.name}-reports"}.get(w, w) for w in words_on_page("kafka", STREAM)
     ]
     words = [word.replace("localhost:9092", kafka.bootstrap) for word in words]
-    more = ["--clock", "event", "--time-unit", "s", "--stop-file", "stop"]
+    more = ["--clock", "event", "--time-format", "s", "--stop-file", "stop"]
     run = run_and_listen([*words, *more], folder, program(STREAM))
     assert run.code == 0, run.err[-4000:]
     (run_id,) = (line.split()[1].rstrip(".") for line in run.err.splitlines() if line.startswith("Run "))

@@ -18,10 +18,12 @@ from types import FrameType
 from typing import Any
 
 from dp_transforms.cli.options import LogError
+from dp_transforms.cli.replay_run import ReplayRequest
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import StateOptions, StatePart, file_in, open_part
+from dp_transforms.cli.state_part import StatePart, open_part
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
+from dp_transforms.logs import EventFields
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
@@ -115,24 +117,20 @@ class NightFolder:
 
     def take(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
         """The command of a night that ends before this window. Raises UserError, or StateError."""
-        options = StateOptions(
-            path=str(self.folder / "run.state"),
-            noise_key_file=str(self.folder / "noise.key"),
-            user_field="user",
-            item_field="item",
+        state = str(self.folder / "run.state")
+        request = ReplayRequest(
+            logs=(),
+            chunks=(),
+            fields=EventFields(),
+            plan=PLAN,
+            noise_key=str(self.folder / "noise.key"),
             output=str(self.folder / f"{end}.jsonl"),
-            until_seconds=end * DAY,
-            population="news" if self.has_ledger else None,
+            state=state,
+            until=end * DAY,
         )
-        with hold_state(options.path):
-            part = open_part(
-                PLAN,
-                options,
-                stream="events",
-                input_fingerprint=self.read(log),
-                account=RunAccount(self.ledger, "news", CAPS) if self.has_ledger else RunAccount(),
-                check=lambda kind: None,
-            )
+        account = RunAccount(self.ledger, "news", CAPS) if self.has_ledger else RunAccount()
+        with hold_state(state):
+            part = open_part(request, self.read(log), account, lambda kind: None)
             if part.kind == VerdictKind.DONE:
                 part.find_done()
                 return part.kind
@@ -176,7 +174,7 @@ class NightFolder:
         ]
         with part.draft() as folder:
             header = dataclasses.replace(HEADER, run_id=run_id)
-            write_report_file(str(file_in(folder, "report", part.options.output)), header, drawn)
+            write_report_file(str(folder / "report.jsonl"), header, drawn)
             cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(windows.stop))]
             write_state(folder / "state", part.header_after, cells, sealing_key(SECRET))
             if is_bad:

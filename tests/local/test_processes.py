@@ -97,13 +97,16 @@ PLANS = {
 @pytest.mark.parametrize(
     ("kind", "processes", "memory", "shards"), [("looks", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)]
 )
-def test_processes_memory_and_shards_change_no_byte(kind, processes, memory, shards, request_of, workers, stores):
+def test_processes_memory_and_shards_change_no_byte(
+    kind, processes, memory, shards, request_of, workers, stores, monkeypatch
+):
     """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
     plan = PLANS[kind]()
     workers(0, 0)
     expected = replayed(request_of("here.jsonl", plan))
     workers(processes, memory)
-    found = replayed(request_of("there.jsonl", plan, shards=shards))
+    monkeypatch.setattr(replay_run, "shards_of_log", lambda *_, **__: shards)
+    found = replayed(request_of("there.jsonl", plan))
     ((in_memory, on_disk),) = stores
     if kind == "looks":  # windows of the other are cut into small pieces, which travel themselves
         assert on_disk

@@ -89,7 +89,8 @@ BUDGET = [
 def replay(folder: pathlib.Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Any]]:
     """Exit code and reports of `shh replay` in this process. The key is kept, and the id of the run is the same: no
     user may choose both, so the test takes the place of what draws ids."""
-    monkeypatch.setattr("dp_transforms.cli.replay.fresh_run_id", lambda: "7")
+    monkeypatch.setattr("dp_transforms.cli.replay_run.fresh_run_id", lambda: "7")
+    monkeypatch.setattr("dp_transforms.cli.replay_run.MOST_REJECTED", 1)
     output = folder.parent / f"{folder.name}.jsonl"
     try:
         main(["replay", str(folder), *BUDGET, *words, "--output", str(output)])
@@ -110,7 +111,7 @@ def test_the_replay_command_publishes_the_same(
         for second in (user % 60, 60 + user % 60, 180 + user % 60)
     ]
     logs = logs_of(events)
-    key = ["--noise-key-file", key_file(tmp_path), "--max-bad-fraction", "1"]
+    key = ["--noise-key-file", key_file(tmp_path)]
     found = {}
     for kind in ("with", "without"):
         write_all(tmp_path / kind, logs, with_added=kind == "with")

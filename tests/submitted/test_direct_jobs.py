@@ -8,7 +8,7 @@ import types
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.beam import jobs
+from dp_transforms.beam import jobs, write_reports
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import read_report_file
@@ -152,11 +152,14 @@ def test_blocks_of_a_plan_with_rounds_have_a_report_of_their_own(folder: pathlib
     assert {*HEAVY} <= {*items(list(reports))} <= {*items([block])}
 
 
-def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) -> None:
+def test_where_too_many_rows_are_bad_nothing_is_published(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_reports, "MOST_REJECTED", 0.001)
     (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 9)
     before = {path.name for path in folder.iterdir()}
-    with pytest.raises(SystemExit, match="--max-bad-fraction"):
-        script(REPLAY).run([*LOG, "--max-bad-fraction", "0.001"])
+    with pytest.raises(SystemExit, match="more than half of the rows"):
+        script(REPLAY).run(LOG)
     assert {path.name for path in folder.iterdir()} == before
 
 

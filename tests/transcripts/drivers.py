@@ -109,8 +109,8 @@ def _parts(run: Run) -> Left:
         until = f"2026-01-01T{HOURS // NIGHTS * night:02d}:00:00Z"
         words = ["replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
         words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
-        words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name, "--max-bad-fraction", "0.5"]
-        words += ["--ledger", "ledger.db", "--population", "all", "--max-epsilon", "100", "--max-delta", "0.01"]
+        words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name]
+        words += ["--ledger", "ledger.db", "--population", "all", "--caps", "100", "0.01"]
         words += ["--public-items", run.domain.name] if run.domain else []
         nonce = mock.patch.object(state_part, "fresh_nonce", return_value=f"{night}" * 32)
         with mock.patch.object(replay, "_print_summary") as told, nonce:

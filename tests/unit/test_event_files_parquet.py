@@ -173,7 +173,7 @@ def test_times_of_every_kind(tmp_path):
         ((pa.decimal128(9, 0), pa.string(), MICROS), None, ["'user' has type decimal128"]),
         ((pa.binary(16), pa.string(), MICROS), None, ["'user' has type fixed_size_binary"]),
         ((pa.list_(pa.string()), pa.string(), MICROS), None, ["'user' has type list"]),
-        ((pa.string(), pa.string(), pa.int64()), None, ["'timestamp' holds numbers", "--time-unit s, ms or us"]),
+        ((pa.string(), pa.string(), pa.int64()), None, ["'timestamp' holds numbers", "--time-format s, ms or us"]),
         ((pa.string(), pa.string(), pa.time64("us")), "s", ["'timestamp' has type time64"]),
     ],
 )

@@ -252,7 +252,7 @@ def test_another_unit_that_would_fit_is_named(tmp_path, factor, likely):
         fields = EventFields(time_unit=unit)
         chunks = find_log_chunks([str(path)], fields)
         assert unit_hint(chunks, fields) == (
-            None if unit == likely else f"perhaps the unit is {likely}: --time-unit {likely}"
+            None if unit == likely else f"perhaps the unit is {likely}: --time-format {likely}"
         )
     path.unlink()
     assert unit_hint(chunks, fields) is None
