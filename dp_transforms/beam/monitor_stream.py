@@ -41,7 +41,7 @@ from dp_transforms.core.stage import Sharding, ToShard
 from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.partition_poller import Confirmation, OpenPartitions, Polling, Step, now_micros
+from dp_transforms.logs.streams.partition_poller import Confirmation, PartitionPoller, Polling, Step, now_micros
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
@@ -179,10 +179,10 @@ class _PollDoFn(KeyedDoFn):
 
     def setup(self) -> None:
         super().setup()
-        self._open = OpenPartitions(self._polling, self._keys, self._public_items)
+        self._poller = PartitionPoller(self._polling, self._keys, self._public_items)
 
     def teardown(self) -> None:
-        self._open.close()
+        self._poller.close()
 
     def _outputs(self, step: Step, name: str, progress: PartitionProgress) -> Iterator[object]:
         """What a step of this partition sends. What is for the operator is counted."""
@@ -206,11 +206,11 @@ class PollInLoopDoFn(_PollDoFn):
     repeats the call starts again from the beginning, and drops what the earlier call sent."""
 
     def process(self, once: bytes) -> Iterator[object]:
-        with contextlib.closing(self._open):  # readers, also where the bundle fails behind this step
+        with contextlib.closing(self._poller):  # readers, also where the bundle fails behind this step
             for name in self._polling.partitions:
-                progress = self._open.poller.start()
+                progress = self._poller.start()
                 while not progress.is_over:
-                    step = self._open.step(name, progress)
+                    step = self._poller.step(name, progress)
                     yield from self._outputs(step, name, progress)
                     if not step.is_busy and not progress.is_over:
                         time.sleep(self._polling.poll_seconds)
@@ -239,7 +239,7 @@ class PollInTimersDoFn(_PollDoFn):
         poll: Any = beam.DoFn.TimerParam(POLL),
     ) -> None:
         if progress.read() is None:
-            progress.write(self._open.poller.start().to_bytes())
+            progress.write(self._poller.start().to_bytes())
             partitions.write(len(self._polling.partitions))
             poll.set(Timestamp.now())
 
@@ -258,20 +258,20 @@ class PollInTimersDoFn(_PollDoFn):
                 f" without the new ones, which do not count, resume it with --partitions {started_with}."
             )
         before = progress.read()
-        now = self._open.poller.restore(before)
+        now = self._poller.restore(before)
         if self._stored.get(name) != before:
             # The state was restored, or was in another process meanwhile: begin like a new process.
-            self._open.close_reader(name)
+            self._poller.close_reader(name)
         if now.is_over:
             return
-        step = self._open.step(name, now)
+        step = self._poller.step(name, now)
         stored = self._stored[name] = now.to_bytes()
         if stored != before:
             progress.write(stored)
         self._state_bytes.set(len(stored))
         yield from self._outputs(step, name, now)
         if not now.is_over:
-            poll.set(Timestamp.now() + Duration(seconds=self._open.seconds_to_wait(step)))
+            poll.set(Timestamp.now() + Duration(seconds=self._poller.seconds_to_wait(step)))
 
 
 def confirm(intent: str, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[str]:

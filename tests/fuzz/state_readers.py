@@ -32,7 +32,7 @@ from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_file
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.memory_stream import Arrival, MemoryPartition, poller_of
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
 from tests.helpers.trials import changed
 
@@ -43,9 +43,7 @@ _LOG = random_log(small_plan(), 3, events=60)
 
 def _poller(confirm: bool) -> PartitionPoller:
     settings = settings_of(small_plan())
-    return PartitionPoller(
-        settings, settings.stream_keys(SECRET), _CLOCK, _SHARDS, domain=None, confirm=confirm, source="fuzz"
-    )
+    return poller_of(settings, settings.stream_keys(SECRET), _CLOCK, _SHARDS, confirm=confirm, source="fuzz")
 
 
 @functools.cache
@@ -63,7 +61,7 @@ def _progress_samples() -> list[Sample]:
         states.append(progress.to_bytes())
         stop = (START + 500) * MICROS if step > 1 else None
         now = (START + 10**6) * MICROS
-        poller.step("p", progress, _reader().open(), now, find_stop=lambda stop=stop: stop, is_confirmed=step > 3)
+        poller.step_at("p", progress, _reader().open(), now, find_stop=lambda stop=stop: stop, is_confirmed=step > 3)
     if not any(b'"intent":{' in state for state in states) or not progress.is_over:
         raise AssertionError("no intent, or no end, among the samples")
     # The name of an intent is random, and a mutated input is to be the same in every process.

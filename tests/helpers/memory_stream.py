@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.randomness import IdKeys
 from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.partition_poller import PartitionPoller, Polling
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import batch_of
@@ -87,3 +92,19 @@ class MemoryStream:
 
     def partitions(self) -> Sequence[MemoryPartition]:
         return self.all_partitions
+
+
+def poller_of(
+    run: PlannedRun,
+    keys: IdKeys,
+    clock: StreamClock,
+    shards: int,
+    *,
+    confirm: bool = False,
+    source: str = "",
+    public_items: ItemTable | None = None,
+    **more: int,
+) -> PartitionPoller:
+    """A poller that is given its readers (`step_at`). more: of `PartitionPoller`."""
+    polling = Polling({}, run, clock, source, shards, confirm, None, 0.5)
+    return PartitionPoller(polling, keys, public_items, **more)

@@ -15,6 +15,7 @@ from dp_transforms.core.contributions import Contributions
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
+from tests.helpers.memory_stream import poller_of
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
 from tests.neighbours.replayed import OTHERS, Pair
@@ -79,12 +80,11 @@ class Stepped:
         self.pairs = self._run()
 
     def _poller(self, max_records: int) -> PartitionPoller:
-        return PartitionPoller(
+        return poller_of(
             self._settings,
             self._keys,
             self._clock,
             SHARDS,
-            domain=None,
             confirm=self._treatment.confirm,
             max_records=max_records,
         )
@@ -120,7 +120,7 @@ class Stepped:
     def _step(self) -> Step:
         intent, asked = self._progress.intent, self._treatment.asked
         is_asked = asked is not None and self._wall.now >= asked
-        step = self._choice.choice(self._pollers).step(
+        step = self._choice.choice(self._pollers).step_at(
             "p",
             self._progress,
             self._reader,

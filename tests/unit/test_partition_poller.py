@@ -10,9 +10,8 @@ from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams import partition_poller
-from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
-from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, poller_of
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 MICROS = 1_000_000
@@ -23,8 +22,8 @@ CLOCK = StreamClock("arrival", 7, 3, 20, 15)
 
 def poller(**more):
     held = settings_of(PLAN)
-    arguments = {"domain": None, "confirm": False, **more}
-    return PartitionPoller(held, held.stream_keys(SECRET), CLOCK, 2, **arguments)
+    arguments = {"confirm": False, **more}
+    return poller_of(held, held.stream_keys(SECRET), CLOCK, 2, **arguments)
 
 
 def at(seconds):
@@ -54,10 +53,10 @@ def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining
     progress = stepped.start()
     find_stop = (lambda: at(40)) if is_draining else lambda: None
     for second in range(100, 200, 10):
-        step = stepped.step("p", progress, reader, at(second), find_stop=find_stop, is_confirmed=True)
+        step = stepped.step_at("p", progress, reader, at(second), find_stop=find_stop, is_confirmed=True)
         assert (progress.intent, progress.next_window, step.messages) == (None, 0, [])
     reader.is_really_the_end = True
-    stepped.step("p", progress, reader, at(200), find_stop=find_stop)
+    stepped.step_at("p", progress, reader, at(200), find_stop=find_stop)
     assert progress.intent is not None
     assert (progress.intent.micros == CLOCK_END) is is_draining
 
@@ -74,7 +73,7 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event, counted):
     progress, refused = stepped.start(), 0
     for number in range(len(arrivals)):
         shown = MemoryPartition("p", arrivals[: number + 1], 100).open()
-        refused += stepped.step("p", progress, shown, arrivals[number].micros).counts[counted]
+        refused += stepped.step_at("p", progress, shown, arrivals[number].micros).counts[counted]
         if progress.is_over:
             break
     assert progress.is_over
@@ -86,14 +85,14 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event, counted):
 def test_what_has_no_clock_value_leaves_a_partition_idle(kind):
     """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
     held, clock = settings_of(PLAN), dataclasses.replace(CLOCK, kind=kind)
-    stepped = PartitionPoller(held, held.stream_keys(SECRET), clock, 2, domain=None, confirm=False)
+    stepped = poller_of(held, held.stream_keys(SECRET), clock, 2, confirm=False)
     progress = stepped.start()
     for second in range(0, 400 + PLAN.schedule.window_seconds * PLAN.schedule.horizon, 4):
         arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(second // 8))
         reader = MemoryPartition("p", arrivals, 100).open()
         if kind == "arrival":
             reader = Unstamped(reader)
-        stepped.step("p", progress, reader, at(second))
+        stepped.step_at("p", progress, reader, at(second))
         if progress.is_over:
             break
     assert progress.is_over
@@ -116,7 +115,7 @@ def test_many_rejected_rows_come_in_parts(monkeypatch):
     monkeypatch.setattr(partition_poller, "_MOST_POSITIONS", 40)
     arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(100))
     stepped = poller()
-    step = stepped.step("p", stepped.start(), MemoryPartition("p", arrivals, 100).open(), at(0))
+    step = stepped.step_at("p", stepped.start(), MemoryPartition("p", arrivals, 100).open(), at(0))
     assert [len(rows.positions) for rows in step.rejected] == [40, 40, 20]
     assert [place for rows in step.rejected for place in rows.positions] == list(range(100))
     assert {(rows.source, rows.reason) for rows in step.rejected} == {("p", "broken")}
@@ -132,7 +131,7 @@ def test_events_from_the_future_are_told_by_their_place_where_there_is_one():
                 return dataclasses.replace(polled, places=places)  # noqa: B023
 
         stepped = poller()
-        step = stepped.step("p", stepped.start(), Placed(MemoryPartition("p", arrivals, 100), 0), at(0))
+        step = stepped.step_at("p", stepped.start(), Placed(MemoryPartition("p", arrivals, 100), 0), at(0))
         (rows,) = step.rejected
         assert list(rows.positions) == expected
         assert ("time in microseconds" in rows.reason) is (places is None)
@@ -143,7 +142,7 @@ def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long():
     reader, stepped = MemoryPartition("p", (), 100).open(), poller(confirm=True)
     progress, late = stepped.start(), 10**6
     for since, is_idle in ((late, False), (late - 14, False), (late - 15, True)):
-        stepped.step("p", progress, reader, at(late), open_since_micros=at(since))
+        stepped.step_at("p", progress, reader, at(late), open_since_micros=at(since))
         assert (progress.intent is not None) == is_idle
 
 
@@ -152,9 +151,9 @@ def test_a_partition_is_not_idle_in_a_poll_that_brings_something():
     reader = MemoryPartition("p", (Arrival(BROKEN, at(0)),), 100).open()
     stepped = poller(confirm=True)
     progress = stepped.start()
-    assert stepped.step("p", progress, Unstamped(reader), at(10**6)).counts["records_read"] == 1
+    assert stepped.step_at("p", progress, Unstamped(reader), at(10**6)).counts["records_read"] == 1
     assert progress.intent is None
-    stepped.step("p", progress, Unstamped(reader), at(10**6))
+    stepped.step_at("p", progress, Unstamped(reader), at(10**6))
     assert progress.intent is not None
 
 
@@ -171,8 +170,8 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
     for log in (others, [*rows_of_x, *others], [rows_of_x[1], *others, rows_of_x[0]]):
         # A clock of arrivals that may step back, so that each record alone decides.
         clock = dataclasses.replace(CLOCK, out_of_order_seconds=300)
-        stepped = PartitionPoller(held, keys, clock, 1, domain=domain, confirm=False)
-        step = stepped.step("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
+        stepped = poller_of(held, keys, clock, 1, public_items=domain, confirm=False)
+        step = stepped.step_at("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
         users = {int(user) for _, message in step.messages for user in Contributions.from_bytes(message.blob).users}
         sent.append(users)
         assert step.counts["events_outside_domain"] == len(log) - len(others)
@@ -190,7 +189,7 @@ def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused(
         return poller_with(changed, source).restore(stored).next_window
 
     def poller_with(settings, source):
-        return PartitionPoller(settings, keys, CLOCK, 2, domain=None, confirm=False, source=source)
+        return poller_of(settings, keys, CLOCK, 2, confirm=False, source=source)
 
     stored = poller_with(held, "fields: user").start().to_bytes()
     assert restore() == 0
@@ -204,12 +203,12 @@ def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused(
 def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again():
     stepped, reader, now = poller(confirm=True), MemoryPartition("p", (), 10).open(), at(10**6)
     progress = stepped.start()
-    first = stepped.step("p", progress, reader, now)
+    first = stepped.step_at("p", progress, reader, now)
     assert progress.intent is not None
     assert (first.marker, first.messages, first.is_busy) == (progress.intent.name, [], False)
     restored = stepped.restore(progress.to_bytes())
-    assert stepped.step("p", restored, reader, now + 5 * MICROS).marker == first.marker
-    done = stepped.step("p", restored, reader, now + 9 * MICROS, is_confirmed=True)
+    assert stepped.step_at("p", restored, reader, now + 5 * MICROS).marker == first.marker
+    done = stepped.step_at("p", restored, reader, now + 9 * MICROS, is_confirmed=True)
     assert (done.marker, len(done.messages), restored.is_over) == (None, PLAN.schedule.horizon * 2, True)
     assert restored.clock_micros == now - CLOCK.idle_timeout_micros, "the clock that was intended, not a later one"
 
@@ -221,11 +220,11 @@ def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_cl
     stepped, sent, now = poller(confirm=True), [], at(end + 300)
     for log in ([*arrivals, Arrival(("u99", "item", at(end + 200)), at(end + 200))], arrivals):
         progress, reader = stepped.start(), MemoryPartition("p", tuple(log), 100).open()
-        steps = [stepped.step("p", progress, reader, now)]
+        steps = [stepped.step_at("p", progress, reader, now)]
         assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
         for is_confirmed in (False, True, False, True):
             steps.append(
-                stepped.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=is_confirmed)
+                stepped.step_at("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=is_confirmed)
             )
             now += CLOCK.shown_within_micros
         assert progress.is_over
@@ -237,7 +236,7 @@ def test_what_is_read_is_counted():
     events = [BROKEN, ("u1", "item", at(500)), ("u2", "item", at(0)), ("u3", "item", at(-5))]
     stepped = poller(confirm=True)
     arrivals = tuple(Arrival(event, at(0)) for event in events)
-    step = stepped.step("p", stepped.start(), MemoryPartition("p", arrivals, 10).open(), at(0))
+    step = stepped.step_at("p", stepped.start(), MemoryPartition("p", arrivals, 10).open(), at(0))
     counts = {"records_read": 4, "events_read": 3, "events_rejected": 1}
     counts |= {"events_from_the_future": 1, "events_outside_range": 1}
     assert {name: count for name, count in step.counts.items() if count} == counts
@@ -274,7 +273,7 @@ def test_records_that_come_for_ever_do_not_put_off_the_end():
     stepped, reader, after = poller(), Endless(), 0
     progress = stepped.start()
     for second in range(100):
-        step = stepped.step("p", progress, reader, at(second), find_stop=lambda: at(30))
+        step = stepped.step_at("p", progress, reader, at(second), find_stop=lambda: at(30))
         after += step.counts["events_after_stop"]
         if progress.is_over:
             break
@@ -292,23 +291,23 @@ def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act():
     """The last two of ten records arrived after the stop. Nobody is asked for it again, whatever the file says then."""
     reader, stepped, now = ten_arrivals(4), poller(confirm=True), at(60)
     progress = stepped.start()
-    stepped.step("p", progress, reader, now)
-    stopped = stepped.step("p", progress, reader, now, find_stop=lambda: at(7))
+    stepped.step_at("p", progress, reader, now)
+    stopped = stepped.step_at("p", progress, reader, now, find_stop=lambda: at(7))
     assert (stopped.messages, progress.position, progress.stop_micros) == ([], "4", None), (
         "what was polled is not taken"
     )
     progress = stepped.restore(progress.to_bytes())
-    again = stepped.step("p", progress, reader, now, find_stop=lambda: at(12))
+    again = stepped.step_at("p", progress, reader, now, find_stop=lambda: at(12))
     assert (again.marker, again.messages, progress.position) == (stopped.marker, [], "4")
-    acted = stepped.step("p", progress, reader, now, is_confirmed=True)
+    acted = stepped.step_at("p", progress, reader, now, is_confirmed=True)
     assert progress.stop_micros == at(7)
     assert [step.counts["intents"] for step in (stopped, again, acted)] == [0, 0, 1]
-    steps = [stepped.step("p", progress, reader, now, find_stop=lambda: at(12)) for _ in range(3)]
+    steps = [stepped.step_at("p", progress, reader, now, find_stop=lambda: at(12)) for _ in range(3)]
     assert [step.counts["events_after_stop"] for step in steps] == [0, 2, 0]
     assert (progress.position, progress.next_window, progress.is_read) == ("10", 0, False)
     assert steps[1].marker == steps[2].marker != stopped.marker
     progress = stepped.restore(progress.to_bytes())
-    last = stepped.step("p", progress, reader, now, is_confirmed=True)
+    last = stepped.step_at("p", progress, reader, now, is_confirmed=True)
     assert progress.is_over
     assert len([message for _, message in last.messages if message.announced]) == 2 * PLAN.schedule.horizon
 
@@ -318,6 +317,6 @@ def test_who_counted_what_arrived_after_a_stop_before_it_saw_the_stop_says_so(se
     """Clocks that differ by more than was declared, or a stop file that shows late: the operator must know."""
     reader, stepped = ten_arrivals(100), poller()
     progress = stepped.start()
-    stepped.step("p", progress, reader, at(0))
-    step = stepped.step("p", progress, reader, at(0), find_stop=lambda: at(second))
+    stepped.step_at("p", progress, reader, at(0))
+    step = stepped.step_at("p", progress, reader, at(0), find_stop=lambda: at(second))
     assert step.counts["stops_seen_late"] == seen_late

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.errors import StreamError
-from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.memory_stream import Arrival, MemoryPartition, poller_of
 from tests.helpers.small_runs import SECRET, batch_of, settings_of, small_plan
 
 MICROS = 1_000_000
@@ -328,10 +327,10 @@ def test_all_that_is_sent_is_the_same(kind):
 
     def sent(since_micros):
         partition = MemoryPartition("p", tuple(arrivals), 500)
-        poller = PartitionPoller(held, held.stream_keys(SECRET), clock, SHARDS, domain=None, confirm=False)
+        poller = poller_of(held, held.stream_keys(SECRET), clock, SHARDS, confirm=False)
         progress, reader, blobs, read = poller.start(), partition.open(since_micros), {}, 0
         for _ in range(100):
-            step = poller.step("p", progress, reader, start + 10**6 * MICROS)
+            step = poller.step_at("p", progress, reader, start + 10**6 * MICROS)
             read += step.counts.get("records_read", 0)
             for shard, message in step.messages:
                 if message.blob:

@@ -71,155 +71,12 @@ class Step:
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
-class PartitionPoller:
-    """Steps partitions of one stream.
-
-    source: the fingerprint of the source. max_records: how many to read in one step; results do not depend on it.
-    confirm: whether an intent waits until it is confirmed. False only if nothing is ever restored from a stored state.
-    """
-
-    def __init__(
-        self,
-        run: PlannedRun,
-        keys: IdKeys,
-        clock: StreamClock,
-        shards: int,
-        *,
-        domain: ItemTable | None,
-        confirm: bool,
-        source: str = "",
-        max_records: int = MAX_RECORDS,
-    ) -> None:
-        self._schedule = run.plan.schedule
-        self._keys = keys
-        self._clock = clock
-        self._shards = shards
-        self._domain = domain
-        self._confirm = confirm
-        self._max_records = max_records
-        self._run_digest = _digest_of_run(run, keys, clock, source)
-
-    def start(self) -> PartitionProgress:
-        return PartitionProgress(self._schedule, self._clock, self._shards, self._run_digest)
-
-    def restore(self, data: bytes) -> PartitionProgress:
-        """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
-        another key or user field, no user would be recognized, and each would have a new budget."""
-        progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards)
-        if progress.run != self._run_digest:
-            raise StreamError(
-                "the stored state belongs to a run with another plan, clock, stream, run id or noise key, or with"
-                " other fields, formats or schemas of its records. Use the same ones, or start a new run."
-            )
-        return progress
-
-    def step(
-        self,
-        name: str,
-        progress: PartitionProgress,
-        reader: PartitionReader,
-        now_micros: int,
-        *,
-        find_stop: Callable[[], int | None] = lambda: None,
-        is_confirmed: bool = False,
-        open_since_micros: int = CLOCK_BEGIN,
-    ) -> Step:
-        """Changes ``progress``; store it together with what the step sends. Raises StreamError.
-
-        name: of the partition. find_stop: returns the last arrival that counts (`StreamClock.stop_micros`) if a stop
-        was requested, else None. is_confirmed: whether the pending intent is confirmed. open_since_micros: wall clock
-        when the reader was opened; before that nobody could see whether anything came.
-        """
-        step = Step()
-        if progress.intent is None and not progress.is_read:
-            self._read(name, progress, reader, now_micros, open_since_micros, find_stop, step)
-        if progress.intent is not None:
-            if self._confirm and not is_confirmed:
-                step.marker, step.is_busy = progress.intent.name, False
-            else:
-                progress.act()
-                step.counts["intents"] += 1
-        self._close(progress, step)
-        return step
-
-    def _read(
-        self,
-        name: str,
-        progress: PartitionProgress,
-        reader: PartitionReader,
-        now_micros: int,
-        open_since_micros: int,
-        find_stop: Callable[[], int | None],
-        step: Step,
-    ) -> None:
-        polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
-        # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
-        if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
-            step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
-            progress.intend("stop", stop_micros)
-            step.is_busy = True  # the same records are read again, with the stop
-            return
-        taken = progress.take(polled, now_micros)
-        step.is_busy, step.is_drained = not polled.is_at_end, polled.is_drained
-        step.partitions_unread = polled.partitions_unread
-        too_far_ahead = RejectedEvents(
-            name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
-        )
-        step.rejected = [part for rows in (*polled.rejected, too_far_ahead) for part in _in_parts(rows)]
-        step.counts.update(
-            records_read=polled.records,
-            events_read=len(polled.batch),
-            events_rejected=sum(len(rows.positions) for rows in polled.rejected),
-            events_from_the_future=len(taken.from_the_future),
-            events_late=taken.late,
-            events_after_stop=taken.after_stop,
-            events_outside_range=taken.outside,
-        )
-        self._pack(taken, progress, step)
-        if progress.stop_micros is not None:
-            if progress.shows_all_that_counts(now_micros) and reader.confirm_passed():
-                progress.intend("clock", CLOCK_END)
-        elif polled.is_at_end and not polled.records:
-            target = progress.idle_clock_micros(now_micros, open_since_micros)
-            if target is not None and reader.confirm_end():
-                progress.intend("clock", target)
-
-    def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
-        batch, first_open = taken.batch, taken.first_open
-        if self._domain is not None and len(batch):
-            is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
-                batch.item.indices.to_numpy()
-            ]
-            is_inside = self._schedule.first_window(batch.time_micros) >= 0
-            step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
-            batch, first_open = batch.where(is_known), first_open[is_known]
-        schedule = self._schedule
-        for window, shard, pairs in contributions_of_events(
-            batch,
-            schedule,
-            self._keys,
-            windows_per_range=1,
-            shards=self._shards,
-            first_open=first_open,
-        ):
-            blobs = list(pairs.messages())
-            step.messages += [(shard, Message(window, 0, blob)) for blob in blobs]
-            progress.sent(window, shard, len(blobs))
-
-    def _close(self, progress: PartitionProgress, step: Step) -> None:
-        """Announces to all shards the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
-        closed = progress.close_windows(_WINDOWS_AT_ONCE)
-        for window, sent in closed:
-            step.messages += [(shard, Message(window, messages + 1, b"")) for shard, messages in enumerate(sent)]
-        step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
-
-
 @dataclasses.dataclass(frozen=True)
 class Polling:
     """How the partitions of a stream are polled, in plain values.
 
-    source: the fingerprint of the source. shards: of users. confirm: whether an intent waits until it is confirmed.
-    stop_file, poll_seconds: as in `MonitorStream`.
+    source: the fingerprint of the source. shards: of users. confirm: whether an intent waits until it is confirmed;
+    False only if nothing is ever restored from a stored state. stop_file, poll_seconds: as in `MonitorStream`.
     """
 
     partitions: dict[str, StreamPartition] = dataclasses.field(repr=False)  # may hold the settings of a client
@@ -232,22 +89,34 @@ class Polling:
     poll_seconds: float
 
 
-class OpenPartitions:
-    """poller: steps one partition at a time."""
+class PartitionPoller:
+    """Steps the partitions of one stream. Their readers stay open between steps.
 
-    def __init__(self, polling: Polling, keys: IdKeys, public_items: ItemTable | None) -> None:
-        self._polling = polling
+    max_records: how many to read in one step; results do not depend on it.
+    """
+
+    def __init__(
+        self, polling: Polling, keys: IdKeys, public_items: ItemTable | None, *, max_records: int = MAX_RECORDS
+    ) -> None:
+        self._polling, self._keys, self._public_items = polling, keys, public_items
+        self._schedule, self._max_records = polling.run.plan.schedule, max_records
+        self._run_digest = _digest_of_run(polling, keys)
         self._readers: dict[str, tuple[PartitionReader, int]] = {}
         self._stop_micros: int | None = None
-        self.poller = PartitionPoller(
-            polling.run,
-            keys,
-            polling.clock,
-            polling.shards,
-            domain=public_items,
-            confirm=polling.confirm,
-            source=polling.source,
-        )
+
+    def start(self) -> PartitionProgress:
+        return PartitionProgress(self._schedule, self._polling.clock, self._polling.shards, self._run_digest)
+
+    def restore(self, data: bytes) -> PartitionProgress:
+        """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
+        another key or user field, no user would be recognized, and each would have a new budget."""
+        progress = PartitionProgress.from_bytes(data, self._schedule, self._polling.clock, self._polling.shards)
+        if progress.run != self._run_digest:
+            raise StreamError(
+                "the stored state belongs to a run with another plan, clock, stream, run id or noise key, or with"
+                " other fields, formats or schemas of its records. Use the same ones, or start a new run."
+            )
+        return progress
 
     def step(self, name: str, progress: PartitionProgress) -> Step:
         """One step. If the reader fails, it is closed and the error raised. The step has a marker only if the engine
@@ -263,7 +132,7 @@ class OpenPartitions:
         reader, open_since = self._readers[name]
         asked = progress.intent
         try:
-            step = self.poller.step(
+            step = self.step_at(
                 name,
                 progress,
                 reader,
@@ -318,6 +187,100 @@ class OpenPartitions:
             self._stop_micros = self._polling.clock.stop_micros(asked_micros)
         return self._stop_micros
 
+    def step_at(
+        self,
+        name: str,
+        progress: PartitionProgress,
+        reader: PartitionReader,
+        now_micros: int,
+        *,
+        find_stop: Callable[[], int | None] = lambda: None,
+        is_confirmed: bool = False,
+        open_since_micros: int = CLOCK_BEGIN,
+    ) -> Step:
+        """Changes ``progress``; store it together with what the step sends. Raises StreamError.
+
+        name: of the partition. find_stop: returns the last arrival that counts (`StreamClock.stop_micros`) if a stop
+        was requested, else None. is_confirmed: whether the pending intent is confirmed. open_since_micros: wall clock
+        when the reader was opened; before that nobody could see whether anything came.
+        """
+        step = Step()
+        if progress.intent is None and not progress.is_read:
+            self._read(name, progress, reader, now_micros, open_since_micros, find_stop, step)
+        if progress.intent is not None:
+            if self._polling.confirm and not is_confirmed:
+                step.marker, step.is_busy = progress.intent.name, False
+            else:
+                progress.act()
+                step.counts["intents"] += 1
+        self._close(progress, step)
+        return step
+
+    def _read(
+        self,
+        name: str,
+        progress: PartitionProgress,
+        reader: PartitionReader,
+        now_micros: int,
+        open_since_micros: int,
+        find_stop: Callable[[], int | None],
+        step: Step,
+    ) -> None:
+        polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
+        # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
+        if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
+            step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
+            progress.intend("stop", stop_micros)
+            step.is_busy = True  # the same records are read again, with the stop
+            return
+        taken = progress.take(polled, now_micros)
+        step.is_busy, step.is_drained = not polled.is_at_end, polled.is_drained
+        step.partitions_unread = polled.partitions_unread
+        too_far_ahead = RejectedEvents(
+            name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
+        )
+        step.rejected = [part for rows in (*polled.rejected, too_far_ahead) for part in _in_parts(rows)]
+        step.counts.update(
+            records_read=polled.records,
+            events_read=len(polled.batch),
+            events_rejected=sum(len(rows.positions) for rows in polled.rejected),
+            events_from_the_future=len(taken.from_the_future),
+            events_late=taken.late,
+            events_after_stop=taken.after_stop,
+            events_outside_range=taken.outside,
+        )
+        self._pack(taken, progress, step)
+        if progress.stop_micros is not None:
+            if progress.shows_all_that_counts(now_micros) and reader.confirm_passed():
+                progress.intend("clock", CLOCK_END)
+        elif polled.is_at_end and not polled.records:
+            target = progress.idle_clock_micros(now_micros, open_since_micros)
+            if target is not None and reader.confirm_end():
+                progress.intend("clock", target)
+
+    def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
+        batch, first_open = taken.batch, taken.first_open
+        if self._public_items is not None and len(batch):
+            known_labels = self._public_items.contains(self._keys.hash_items(batch.item.dictionary))
+            is_known = known_labels[batch.item.indices.to_numpy()]
+            is_inside = self._schedule.first_window(batch.time_micros) >= 0
+            step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
+            batch, first_open = batch.where(is_known), first_open[is_known]
+        sharding = {"windows_per_range": 1, "shards": self._polling.shards}
+        for window, shard, pairs in contributions_of_events(
+            batch, self._schedule, self._keys, **sharding, first_open=first_open
+        ):
+            blobs = list(pairs.messages())
+            step.messages += [(shard, Message(window, 0, blob)) for blob in blobs]
+            progress.sent(window, shard, len(blobs))
+
+    def _close(self, progress: PartitionProgress, step: Step) -> None:
+        """Announces to all shards the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
+        closed = progress.close_windows(_WINDOWS_AT_ONCE)
+        for window, sent in closed:
+            step.messages += [(shard, Message(window, messages + 1, b"")) for shard, messages in enumerate(sent)]
+        step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
+
 
 def now_micros() -> int:
     return time.time_ns() // 1000
@@ -356,8 +319,9 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(run: PlannedRun, keys: IdKeys, clock: StreamClock, source: str) -> str:
+def _digest_of_run(polling: Polling, keys: IdKeys) -> str:
     """Of the key, it holds only the keyed hash of a fixed text."""
+    run, clock = polling.run, dataclasses.asdict(polling.clock)
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
-    parts = [run.run_id, run.stream, run.plan.fingerprint, dataclasses.asdict(clock), key_check, source]
+    parts = [run.run_id, run.stream, run.plan.fingerprint, clock, key_check, polling.source]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
